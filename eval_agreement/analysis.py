@@ -1,17 +1,16 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.asking import rating
 from critic.counting.arrays import Floats
-from critic.counting.coded import Coded
-from critic.counting.columns import Reread, as_column, as_ratings
-from critic.records import RATINGS, Response
+from critic.records import RATINGS, Judgment, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
@@ -23,7 +22,6 @@ from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import Sample
-from eval_agreement.score_kinds import by_kind
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -104,7 +102,7 @@ def examine(
     """
     sample = sample.numbered
     labelled, judges = sample.labelled, list(sample.judges)
-    several = as_ratings(labelled.raters).several
+    several = any(len(rated) > 1 for rated in labelled.raters)
     who, baselines = labelled.judge, trivial(labelled, asked.training)
     got_on()
 
@@ -140,10 +138,10 @@ def examine(
     return Findings(sample=labelled, unlabelled=len(sample.ids) - len(labelled.ids), **found)
 
 
-def scorers(sample: Sample, baselines: Mapping[str, tuple[Coded, str]]) -> list[Line]:
+def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
 
-    def line(kind: Kind, name: str, scores: Coded, about: str = "") -> Line:
+    def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
         return Line(kind, name, about, measured(sample.human, scores, group, weight))
 
     group, weight = sample.groups, sample.weight
@@ -155,14 +153,13 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Coded, str]]) -> list[
 
 
 def _raters(sample: Sample) -> RaterAgreement | None:
-    return rater_agreement(sample.raters, sample.groups, np.asarray(sample.scores))
+    return rater_agreement(sample.raters, sample.groups, sample.scores)
 
 
 def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
     """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
     between theirs could never tie with them, and ties count for both sides."""
-    used = np.unique(as_ratings(sample.raters).entries()[-1])
-    scores = np.asarray(sample.scores)
+    used, scores = np.unique([score for rated in sample.raters for score in rated.values()]), sample.scores
     if len(used) <= len(RATINGS):
         edges = (used[1:] + used[:-1]) / 2
         scores = np.where(np.isnan(scores), np.nan, used[np.searchsorted(edges, scores, side="right")])
@@ -171,16 +168,16 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
 
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
-    noise, rated = None, as_ratings(sample.raters)
-    if rated.several:
+    noise, most = None, max(map(len, sample.raters), default=0)
+    if most > 1:
         # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
-        given = np.full((len(rated), rated.sizes.max()), np.nan)
-        given[np.arange(given.shape[1]) < rated.sizes[:, None]] = rated.entries()[-1]
-        given[rated.sizes == 0, 0] = sample.human[rated.sizes == 0]
-        noise = bias.rating_noise(given)
+        ratings = np.full((len(sample.ids), most), np.nan)
+        for row, rated in enumerate(sample.raters):
+            ratings[row, : max(len(rated), 1)] = list(rated.values()) or sample.human[row]
+        noise = bias.rating_noise(ratings)
     rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
     effects = [bias.severity(rows), bias.central_tendency(rows)]
-    if sample.length is not None and sample.length.known.all():
+    if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))
     if own:
         effects.append(bias.self_preference(rows, sample.parts["answerer"], own))
@@ -196,8 +193,8 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
 
 def _calibration(sample: Sample, first: Sample | None) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
-    rows = JudgedRows(sample.human, sample.scores, sample.group if first else sample.groups)
-    fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group)
+    rows = JudgedRows(sample.human, sample.scores, sample.group_names if first else sample.groups)
+    fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group_names)
     methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
     return Calibration(
         reliability=calibration.reliability(rows),
@@ -213,15 +210,14 @@ _NO_SYSTEM = "of answers without a label it is not known who answered; give a co
 def corrected(sample: Sample) -> dict[str, CorrectedMean]:
     """The mean human score of each answerer that has labels and answers without, or may have some: then without a
     value."""
-    labelled = sample.human.known
-    unlabelled = ~labelled
+    labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
     if not unlabelled.any():
         return {}
     found = {}
     rows_of: Iterable[tuple[str, NDArray[np.bool_]]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
-    if any(answerers := as_column(sample.parts.get("answerer", ()))):
+    if any(answerers := sample.parts.get("answerer", [])):
         rows_of = sample.values("answerer")
-        unlabelled &= answerers.each(lambda name: name is None, bool)
+        unlabelled &= np.array([name is None for name in answerers], dtype=bool)
     for name, rows in rows_of:
         known = labelled[rows]
         if known.any() and (unlabelled.any() or not known.all()):
@@ -234,9 +230,36 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
 
 def score_kinds(sample: Sample) -> list[Comparison]:
     """The score that was taken of the judge's probabilities (`critic judge --score`) against the other kinds."""
-    scores = by_kind(sample)
+    scores = scores_by_kind(sample)
     used, *others = scores or [""]
     return [compare(replace(sample, judges=scores), used, other, {}) for other in others]
+
+
+_AS_RECORDED = 1e-6
+"""By how many points a score may differ from that of its distribution, which files may hold with fewer digits."""
+
+
+def scores_by_kind(sample: Sample) -> dict[str, Floats]:
+    """The scores of the judge under audit by each kind of `rating.ScoreKind`, (n,) each, the one that was taken first.
+
+    Empty where a score is not that of one answer's own distribution: in tables, of panels, several criteria, ratings
+    alone and conversations (which show a judge its own grades of their turns), and where two kinds are in the file.
+    """
+    made = [one for one in sample.judgments if one is not None]
+    asked = {one.score_kind if one.protocol is None and not one.members else None for one in made}
+    if len(asked) != 1 or None in asked or np.isnan(sample.scores).all():
+        return {}
+    (used,) = asked
+    scores: dict[str, Floats] = {}
+    for kind in sorted(get_args(rating.ScoreKind), key=lambda kind: kind != used):
+        scores[kind] = np.array([_by_kind(one, kind) for one in sample.judgments], dtype=np.float64)
+    if not np.allclose(next(iter(scores.values())), sample.scores, rtol=0, atol=_AS_RECORDED, equal_nan=True):
+        return {}
+    return scores
+
+
+def _by_kind(judgment: Judgment | None, kind: rating.ScoreKind) -> float | None:
+    return None if judgment is None else rating.of_distribution(judgment.verdict, kind)
 
 
 def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
@@ -244,8 +267,7 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     group, weight = sample.groups, sample.weight
 
     def of(rows: NDArray[np.bool_]) -> Agreement:
-        both = sample.human.rows(rows), sample.scores.rows(rows)
-        return measured(*both, group[rows], None if weight is None else weight[rows])
+        return measured(sample.human[rows], sample.scores[rows], group[rows], None if weight is None else weight[rows])
 
     return {
         part: {value: of(rows) for value, rows in sample.values(part)}
@@ -254,30 +276,30 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     }
 
 
-def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Coded, str]]:
+def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
     """Judges that understand nothing: their scores, and what they do; where texts are missing, as in tables, only
     those that need none."""
     if not training:
         median = _median(sample.human, sample.weight)
-        return {"constant": (Coded.one(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
-    texts = [] if isinstance(sample.responses, Reread) else sample.responses  # tables: texts are read to be shown only
-    responses = [response for response in texts if response]
+        return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}
+    responses = [response for response in sample.responses if response]
     if len(responses) < len(sample.ids):
-        predicted = without_texts(
-            training, len(sample.ids), None if sample.length is None else np.asarray(sample.length)
-        )
+        predicted = without_texts(training, len(sample.ids), sample.length)
     else:
         predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
     about = {"constant": f"always {predicted['constant'][0]:.3g}"}
-    return {name: (Coded.of(scores), about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
+    return {
+        name: (scores, about.get(name, f"a line on {name}"))
+        for name, scores in predicted.items()
+        if not np.isnan(scores).all()  # as of references where there are none
+    }
 
 
-def _median(scores: Coded, weight: Floats | None) -> float:
+def _median(scores: Floats, weight: Floats | None) -> float:
     """The score with half of the weight on either side; halfway between two such, as without weights."""
     if weight is None:
-        return float(scores.quantile(0.5))
-    found = np.asarray(scores)
-    low, high = (sign * np.quantile(sign * found, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
+        return float(np.median(scores))
+    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
     return float(low + high) / 2
 
 
@@ -289,7 +311,7 @@ def people(sample: Sample) -> list[Line]:
     if not len(row):
         return []
     group = sample.groups[row]
-    judge = measured(others, sample.scores.rows(row), group)
+    judge = measured(others, sample.scores[row], group)
     return [
         Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),
         Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge),

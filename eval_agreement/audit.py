@@ -8,17 +8,18 @@ critic audit --human people.csv --judge ours=judged_conversations.jsonl
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
-from critic.counting.columns import as_column, as_ratings
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
@@ -28,7 +29,6 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, how_asked, read_items
-from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.looking import Looking
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.looking import looking_sections
@@ -37,7 +37,7 @@ from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
-from eval_agreement.sources import judge_in, of_judgments, of_tables
+from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
 from eval_agreement.summary import (
     as_lines,
     files_of,
@@ -50,88 +50,25 @@ from eval_agreement.summary import (
 )
 from eval_agreement.tables import SCALE, Scale, Source
 
-Judgments = Annotated[
-    list[str] | None,
-    typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers."),
-]
-Out = Annotated[Path, typer.Option(help="Folder for summary.json, report.md and report.html.")]
-Human = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE[:COLUMN]",
-        help="People's scores (id, score[, rater, group, …]), preferences between two answers (id, preference: a, b or "
-        "tie) or verdicts (id, verdict: yes or no): CSV, JSONL, Parquet or Excel; or judged conversations.",
-    ),
-]
-Judges = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=FILE[:COLUMN]",
-        help="A judge's scores of the same ids: a table with id, score, or judgments, of answers or conversations. "
-        "Repeatable; the first is the one under audit.",
-    ),
-]
-ScaleText = Annotated[
-    str, typer.Option(metavar="LOW:HIGH", help="The scale of the scores in tables; results are in points on 1..10.")
-]
-JudgeScale = Annotated[
-    str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
-]
-Train = Annotated[
-    Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
-]
-Margin = Annotated[
-    str, typer.Option(metavar="METRIC=NUMBER,…", help="By how much a judge may be worse and still be as good.")
-]
-Own = Annotated[
-    list[str] | None,
-    typer.Option(metavar="JUDGE=ANSWERER", help="An answerer of the judge's own family: is it favoured? Repeatable."),
-]
-Epsilon = Annotated[
-    float,
-    typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
-]
-Within = Annotated[
-    float | None,
-    typer.Option(min=0.001, max=9, help="Plan: how many human labels for a mean score within ± this many points?"),
-]
-Attacked = Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made. Repeatable.")]
-Gates = Annotated[
-    str | None,
-    typer.Option(
-        "--gate",
-        metavar="LIMITS",
-        help="Limits on the judge, as in mae<=0.9,pearson>=0.8,failed<=0.02 (or internal:mae<=0.9): "
-        "exit with 1 where the 95 % interval does not keep them.",
-    ),
-]
-CertificateFile = Annotated[
-    Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
-]
-GroupColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the question or image, instead of group.")
-]
-IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Tables: instead of id.")]
-SystemColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: who answered, instead of system.")]
-TextColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Tables: the answer, instead of response or text.")
-]
-Loss = Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')]
-Title = Annotated[str, typer.Option(help="Title of the report.")]
-MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")]
-
 _SCALE = "{:g}:{:g}".format(*SCALE)
 _MARGINS = ",".join(f"{metric}={value:g}" for metric, value in MARGINS.items())
+
+
+Files = Mapping[str, Source]
+"""Who is in which file."""
+
+_NEXT = "next.jsonl"
+
+_MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 
 
 class _Target(Struct, frozen=True, kw_only=True):
     """Where an audit goes, and by what it is decided."""
 
     out: Path
-    title: str
     gates: str | None
     max_failed: float
-    certificate: Path | None = None
+    certificate: Path | None
 
     def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
         return [] if self.gates is None else gate.parse(self.gates, names)
@@ -146,32 +83,77 @@ class _Target(Struct, frozen=True, kw_only=True):
             raise UsageError(f"--out {self.out}: not a folder to write to: no permission")
 
 
-Files = Mapping[str, Source]
-"""Who is in which file."""
-
-
 def main(
-    judgments: Judgments = None,
-    out: Out = Path("runs/audit"),
-    human: Human = None,
-    judge: Judges = None,
-    scale: ScaleText = _SCALE,
-    judge_scale: JudgeScale = None,
-    train: Train = None,
-    margin: Margin = _MARGINS,
-    own: Own = None,
-    epsilon: Epsilon = EPSILON,
-    within: Within = None,
-    attacked: Attacked = None,
-    gates: Gates = None,
-    certificate: CertificateFile = None,
-    loss: Loss = None,
-    title: Title = "Audit of {judge}",
-    max_failed: MaxFailed = 0.02,
-    group: GroupColumn = None,
-    id_column: IdColumn = None,
-    system: SystemColumn = None,
-    text: TextColumn = None,
+    judgments: Annotated[
+        list[str] | None,
+        typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for summary.json, report.md and report.html.")] = Path("runs/audit"),
+    human: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:COLUMN]",
+            help="People's scores (id, score[, rater, group, …]), preferences between two answers (id, preference: a, "
+            "b or tie) or verdicts (id, verdict: yes or no): CSV, JSONL, Parquet or Excel; or judged conversations.",
+        ),
+    ] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE[:COLUMN]",
+            help="A judge's scores of the same ids: a table with id, score, or judgments, of answers or conversations. "
+            "Repeatable; the first is the one under audit.",
+        ),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables; results are in points on 1..10.")
+    ] = _SCALE,
+    judge_scale: Annotated[
+        str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
+    ] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
+    ] = None,
+    margin: Annotated[
+        str, typer.Option(metavar="METRIC=NUMBER,…", help="By how much a judge may be worse and still be as good.")
+    ] = _MARGINS,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JUDGE=ANSWERER", help="An answerer of the judge's own family: is it favoured?"),
+    ] = None,
+    epsilon: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
+    ] = EPSILON,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=9, help="Plan: how many human labels for a mean score within ± this many points?"),
+    ] = None,
+    attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
+    gates: Annotated[
+        str | None,
+        typer.Option(
+            "--gate",
+            metavar="LIMITS",
+            help="Limits on the judge, as in mae<=0.9,pearson>=0.8,failed<=0.02 (or internal:mae<=0.9): "
+            "exit with 1 where the 95 % interval does not keep them.",
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
+    ] = None,
+    loss: Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')] = None,
+    max_failed: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
+    ] = 0.02,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the question or image, not group.")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Tables: instead of id.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: who answered, not system.")] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Tables: the answer, not response or text.")
+    ] = None,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
 
@@ -196,24 +178,29 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
-    named = {"group": group, "id": id_column, "system": system, "response": text}
+    target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
+    columns: dict[str, str | None] = {"--group": group, "--id": id_column, "--system": system, "--text": text}
+    scales: dict[str, object] = {"--scale": scale != _SCALE, "--judge-scale": judge_scale}
     if judgments:
-        _refuse({"--group": group, "--id": id_column, "--system": system, "--text": text}, "files of judgments")
-    people, judges = inputs.parse_sources(human, judge or [], named)
+        _refuse(columns, "files of judgments")
+    people, judges = inputs.parse_sources(human, judge or [], columns)
     kind, of = _kind(judgments or [], people)
     if kind != "score":
-        unused: dict[str, object] = {"--train": train, "--own": own, "--within": within, "--attacked": attacked}
-        unused |= {"--loss": loss, "--scale": scale != _SCALE, "--judge-scale": judge_scale}
+        unused: dict[str, object] = {
+            "--train": train,
+            "--own": own,
+            "--within": within,
+            "--attacked": attacked,
+            "--loss": loss,
+        }
         unused |= {"--text": text, "--margin": margin != _MARGINS, "--epsilon": epsilon != EPSILON}
-        _refuse(unused, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
+        _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)
-    limits = target.limits()
-    margins = inputs.parse_margins(margin)
-    scales = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
+    limits, margins = target.limits(), inputs.parse_margins(margin)
+    on = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
     if judgments:
-        _refuse({"--scale": scale != _SCALE, "--judge-scale": judge_scale}, f"judgments, which are on {_SCALE}")
-    samples = _samples(judgments or [], people, judges, *scales, texts=train is not None)
+        _refuse(scales, f"judgments, which are on {_SCALE}")
+    samples = _samples(judgments or [], people, judges, *on)
     for sample, files in samples:
         inputs.check_no_attacks(sample.ids, files.get(PEOPLE, files[sample.judge]).path)
     training = human_scored.load(train).responses if train else []
@@ -221,14 +208,7 @@ def main(
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     families = inputs.parse_own(own or [], [sample for sample, _ in samples])
     asked = AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
-    return _audit_scores(
-        samples, asked, train, {path: inputs.attacks_of(path) for path in attacked or []}, loss, limits, target
-    )
-
-
-_NEXT = "next.jsonl"
-
-_MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
+    return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), loss, limits, target)
 
 
 def _refuse(given: Mapping[str, object], what: str) -> None:
@@ -249,21 +229,17 @@ def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
 
 
 def _samples(
-    judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale, *, texts: bool
+    judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
 ) -> list[tuple[Sample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     if judgments:
         files = inputs.named_files(judgments).items()
-        return [
-            (sample, {sample.judge: Source(path)})
-            for name, path in files
-            for sample in of_judgments(name, path, texts=texts)
-        ]
+        return [(sample, {sample.judge: Source(path)}) for name, path in files for sample in of_judgments(name, path)]
     if not people:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     if taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
         raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; give yours another name")
-    sample = of_tables(people, judges, scale, judge_scale, texts=texts)
+    sample = of_tables(people, judges, scale, judge_scale)
     sample = replace(sample, name=inputs.sample_name(people.path))
     return [(sample, {PEOPLE: people, **judges})]
 
@@ -272,7 +248,7 @@ def _audit_scores(
     samples: Sequence[tuple[Sample, Files]],
     asked: AuditRequest,
     train: Path | None,
-    attacked: Mapping[Path, Injection | Looking],
+    attacked: tuple[list[Injection], dict[Path, Looking]],
     loss: Path | None,
     limits: Sequence[gate.Limit],
     target: _Target,
@@ -281,44 +257,61 @@ def _audit_scores(
     from eval_agreement.page import pictures, report  # noqa: PLC0415 - keeps --help fast
 
     losses = list(pictures.read_loss(loss)) if loss else []
+    injections, looks = attacked
     (first, first_files), *_ = samples
     gate.check_samples(limits, [sample.name for sample, _ in samples])
     judged = first_files[first.judge].path
-    how = how_judged(judged, as_column(first.judgments).present()) if target.certificate else None
+    how = how_judged(judged, first.judgments) if target.certificate else None
     target.prepare()
-    found: dict[str, Findings] = {}
-    with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
-        for sample, _ in samples:
-            found[sample.name] = examine(sample, asked, fitted_on(sample, samples), bar.update)
+    found = _examined(samples, asked)
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
-        raters, n = as_ratings(first.raters).who.present(), int(first.human.known.sum())
-        people = first_files[PEOPLE].path if PEOPLE in first_files else judged, n, len(raters)
+        people = first_files.get(PEOPLE, first_files[first.judge]).path, *_labels_of(first)
         write_certificate(target.certificate, how, people, found[first.name].judge.estimates, outcomes)
-    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    injections = [one for one in attacked.values() if isinstance(one, Injection)]
-    looks = {path: one for path, one in attacked.items() if isinstance(one, Looking)}
-    verdicts[first.name] += [*map(attack_verdict, injections)]
-    verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
-    decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
-    decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
-    several = len(samples) > 1
-    notes = [f"{sample.name}: {note}" if several else note for sample, _ in samples for note in sample.notes]
-    kinds = [line for name, findings in found.items() for line in score_kinds_ahead(name, findings)]
-    drawn = {name: findings.sample for name, findings in found.items()}
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
-    title = target.title.replace("{judge}", first.judge)
+    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
+    verdicts[first.name] += [*map(attack_verdict, injections)]
+    verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
-    return _finish(
-        target,
-        report.write(target.out, title, verdicts, shown, origin, drawn, losses),
-        "\n".join([table(found), "", *notes, *decisions, *kinds, *_next(target.out, samples, found)]),
-        outcomes,
-        {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
-    )
+    drawn = {name: findings.sample for name, findings in found.items()}
+    pages = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, drawn, losses)
+    audited = {sample.name: sample for sample, _ in samples}
+    printed = [
+        table(found),
+        "",
+        *_notes(audited),
+        *_decisions(verdicts, looks),
+        *chain(*starmap(score_kinds_ahead, found.items())),
+    ]
+    failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
+    return _finish(target, pages, "\n".join([*printed, *_next(target.out, audited, found)]), outcomes, failed)
+
+
+def _decisions(verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]) -> list[str]:
+    decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    return decisions + [f"{path}: {one.reading}" for path, one in looks.items()]
+
+
+def _labels_of(sample: Sample) -> tuple[int, int]:
+    """How many labels people gave, and how many raters are named."""
+    raters = {name for rated in sample.raters for name in rated}
+    return int((~np.isnan(sample.human)).sum()), len(raters)
+
+
+def _examined(samples: Sequence[tuple[Sample, Files]], asked: AuditRequest) -> dict[str, Findings]:
+    found = {}
+    with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
+        for sample, _ in samples:
+            found[sample.name] = examine(sample, asked, fitted_on(sample, samples), bar.update)
+    return found
+
+
+def _notes(samples: Mapping[str, Sample]) -> list[str]:
+    several = len(samples) > 1
+    return [f"{name}: {note}" if several else note for name, sample in samples.items() for note in sample.notes]
 
 
 def fitted_on(sample: Sample, samples: Sequence[tuple[Sample, Files]]) -> Sample | None:
@@ -326,22 +319,22 @@ def fitted_on(sample: Sample, samples: Sequence[tuple[Sample, Files]]) -> Sample
     judge's and it was asked in the same way; None where they are not, and for those of the first file."""
 
     def asked(one: Sample) -> set[tuple[str, ...]]:
-        return {tuple(how_asked(made).values()) for made in as_column(one.judgments).present() if made}
+        return {tuple(how_asked(made).values()) for made in one.judgments if made}
 
     _, first_files = samples[0]
     first = next((one for one, files in samples if files == first_files and one.criterion == sample.criterion), sample)
     return first if first is not sample and asked(first) == asked(sample) else None
 
 
-def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str, Findings]) -> list[str]:
+def _next(out: Path, samples: Mapping[str, Sample], found: Mapping[str, Findings]) -> list[str]:
     """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it. One
     that is there from before goes."""
     said = []
     (out / _NEXT).unlink(missing_ok=True)
-    for sample, _ in samples:
-        path = out / (_NEXT if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
+    for name, sample in samples.items():
+        path = out / (_NEXT if len(samples) == 1 else f"next-{name.replace('/', '-')}.jsonl")
         path.unlink(missing_ok=True)
-        plan = found[sample.name].plan
+        plan = found[name].plan
         if not plan or not plan.with_judge:
             continue
         if lines := next_rows(sample, plan.with_judge):
@@ -350,8 +343,8 @@ def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str
             if "label_probability" not in lines[0]:
                 how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
             said.append(f"{path}: {len(lines)} rows to label next, {how}")
-        elif plan.with_judge > int(sample.human.known.sum()):
-            said.append(f"{sample.name}: no rows to label next: the labels were not drawn by this judge's doubt")
+        elif plan.with_judge > int((~np.isnan(sample.human)).sum()):
+            said.append(f"{name}: no rows to label next: the labels were not drawn by this judge's doubt")
     return said
 
 
@@ -390,7 +383,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
     shown = [*preference_sections(name, found), *gate_sections(outcomes)]
     return _finish(
         target,
-        report.write(target.out, target.title.replace("{judge}", judge), verdicts, shown, origin, {}),
+        report.write(target.out, f"Audit of {judge}", verdicts, shown, origin, {}),
         "\n".join([*verdicts[name], *found.notes]),
         outcomes,
         {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},

@@ -20,9 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.arrays import Codes, Floats, counted, groups_in, ratio, taken
-from critic.counting.coded import Coded, chosen, distinct
-from critic.counting.columns import as_column
+from critic.counting.arrays import Codes, Floats, distinct, groups_in, ratio
 from critic.counting.estimate import LEVEL, Interval, holm
 from eval_agreement.metrics import Indices, half_up, same_length
 from eval_agreement.rows import JudgedRows
@@ -165,7 +163,7 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
     return replace(effect, p=None)
 
 
-def verbosity(rows: JudgedRows, length: Sequence[float] | Coded | NDArray[np.number]) -> BiasEffect:
+def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
     Where the noise of people's scores is known, "equal human score" is a straight line on the human score, with the
@@ -175,15 +173,15 @@ def verbosity(rows: JudgedRows, length: Sequence[float] | Coded | NDArray[np.num
     length, or too few or many.
     """
     same_length(rows.kept, {"lengths": length})
-    sizes = Coded.of(length)
-    if not (fine := sizes.values >= 0).all():
-        raise ValueError(f"length {sizes.values[~fine][0]:g} is not a number of characters")
-    doublings = chosen(rows.kept, sizes).map(lambda values: np.log2(np.maximum(values, 1)))
+    sizes = np.asarray(length, dtype=np.float64)
+    if not (fine := sizes >= 0).all():
+        raise ValueError(f"length {sizes[~fine][0]:g} is not a number of characters")
+    doublings = np.log2(np.maximum(sizes[rows.kept], 1))
     first, cell = _cells(rows, doublings)
     x = doublings[first] - (doublings.mean() if rows.n else 0)
     values = _at_equal_score(rows, first, cell, sparse.csr_array(x[None, :]))[:, 0]
     effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
-    return _explained(effect, rows, first, counted(cell, len(first)), x)
+    return _explained(effect, rows, first, np.bincount(cell, minlength=len(first)), x)
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
@@ -196,11 +194,11 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     take no part. Raises ValueError for too few or many labels.
     """
     rows, names, code = _labelled(rows, label)
-    order = np.argsort(-counted(chosen(rows.kept, code), len(names)), kind="stable")[:MOST_LABELS]
+    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:MOST_LABELS]
     rank = np.full(len(names), len(order), dtype=np.uint8)
     rank[order] = np.arange(len(order))
     kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
-    effects = _label_effects(kind, rows, taken(rank, code), [names[place] for place in order])
+    effects = _label_effects(kind, rows, rank[code], [names[place] for place in order])
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
@@ -217,7 +215,7 @@ def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Colle
     """
     rows, names, code = _labelled(rows, answerer)
     other = np.array([name not in own for name in names], dtype=np.uint8)
-    return _label_effects(_SELF_PREFERENCE, rows, taken(other, code), [", ".join(sorted(own))])[0]
+    return _label_effects(_SELF_PREFERENCE, rows, other[code], [", ".join(sorted(own))])[0]
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -243,22 +241,19 @@ def rating_noise(raters: Floats) -> Floats:
 def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, list[str], NDArray[Any]]:
     """The rows that have a label, the labels, sorted, and the number of each row's, those of failed rows too."""
     same_length(rows.kept, {"labels": label})
-    column = as_column(label)
-    names = sorted({str(value) for value in column.present() if value is not None})
+    names = sorted({str(value) for value in label if value is not None})
     number = {name: place for place, name in enumerate(names)}
-    unknown = len(names)
-    code = column.each(lambda value: unknown if value is None else number[str(value)], np.min_scalar_type(unknown))
-    known = code != unknown
-    return rows.of(known), names, chosen(known, code)
+    known = np.array([value is not None for value in label], dtype=bool)
+    return rows.of(known), names, np.array([number[str(value)] for value in label if value is not None], dtype=np.intp)
 
 
 def _label_effects(kind: _Kind, rows: JudgedRows, code: Codes, names: list[str]) -> list[BiasEffect]:
     """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
     len(names) where it is none of them."""
-    failed = counted(code[~rows.kept], len(names) + 1)
-    code = chosen(rows.kept, code)
+    failed = np.bincount(code[~rows.kept], minlength=len(names) + 1)
+    code = code[rows.kept]
     first, cell = _cells(rows, code)
-    times, label = counted(cell, len(first)), code[first]
+    times, label = np.bincount(cell, minlength=len(first)), code[first]
     reported = np.flatnonzero(label < len(names))
     ones = (np.ones(len(reported)), (label[reported].astype(np.intp), reported))
     values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))))
@@ -279,7 +274,7 @@ def _label_effects(kind: _Kind, rows: JudgedRows, code: Codes, names: list[str])
     return effects
 
 
-def _cells(rows: JudgedRows, x: Codes | Coded) -> tuple[Indices, Codes]:
+def _cells(rows: JudgedRows, x: Codes) -> tuple[Indices, Codes]:
     return distinct(rows.human, rows.judge, x, *([] if rows.noise is None else [rows.noise]))
 
 
@@ -407,7 +402,7 @@ def _explained(effect: BiasEffect, rows: JudgedRows, first: Indices, times: Indi
     if not _seen(effect) or effect.value is None:
         return effect
     human, judge, x = (one - times @ one / rows.n for one in (rows.human[first], rows.judge[first], x))
-    if len(rows.human.values) == 1:
+    if np.ptp(rows.human) == 0:
         return effect
     through = (times @ (x * human)) * (times @ (human * judge)) / (times @ human**2)
     direct = times @ (x * judge)

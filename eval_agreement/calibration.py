@@ -13,8 +13,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from critic.counting.arrays import Codes, Floats, counted, groups_in, ratio, taken
-from critic.counting.coded import distinct, quantile
+from critic.counting.arrays import Codes, Floats, distinct, groups_in, ratio
 from critic.counting.estimate import Interval
 from critic.records import RATINGS
 from eval_agreement.metrics import Indices, half_up
@@ -153,11 +152,10 @@ def reliability(rows: JudgedRows) -> Reliability:
     """
     if not rows.n:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
-    rounded = rows.judge.map(half_up)
-    scores = rounded.values
+    scores, rounded = np.unique(half_up(rows.judge), return_inverse=True)
     first, cell = distinct(rows.human, rows.judge)
     h, j = rows.human[first], rows.judge[first]
-    places = (np.ones(len(first)), (rounded.code[first].astype(np.intp), np.arange(len(first))))
+    places = (np.ones(len(first)), (rounded[first], np.arange(len(first))))
     at = sparse.csr_array(places, shape=(len(scores), len(first)))
     columns = sparse.vstack([at, at * h, at * j], format="csr")
     n, human_sum, judge_sum = np.split(rows.resamples.sums(cell, columns), 3, axis=1)
@@ -169,7 +167,7 @@ def reliability(rows: JudgedRows) -> Reliability:
     human_mean, judge_mean = ratio(human_sum, n), judge_sum[0] / n[0]
     bins = []
     for index, score in enumerate(scores):
-        groups = groups_in(rows.resamples.member, rounded.code == index)
+        groups = groups_in(rows.resamples.member, rounded == index)
         few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
         bins.append(
             Bin(
@@ -238,7 +236,7 @@ def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedR
             recalibrated[inside] = fitted(method, *seen.of(~inside))(tested.judge[inside])
     (before, after), changes = _errors(rows, tested, recalibrated)
     # The map at the judge's scores, or at the whole ones where there are too many.
-    scores = source.judge.values
+    scores = np.unique(source.judge)
     if len(scores) > _MOST_TABLE_ROWS:
         scores = np.array(RATINGS, dtype=np.float64)
     return Recalibration(
@@ -279,11 +277,10 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     covered = np.abs(tested.human - centre) <= half_width + _DUST
     first, place = distinct(covered)
     columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
-    n, inside = rows.resamples.sums(taken(place, tested.cell), columns).T
+    n, inside = rows.resamples.sums(place[tested.cell], columns).T
     coverage, *drawn = ratio(inside, n)
     interval = rows.resamples.interval(np.array(drawn), share=True)
-    order = np.argsort(half_width)
-    typical = float(quantile(half_width[order], tested.times[order], 0.5))
+    typical = float(np.median(np.repeat(half_width, tested.times)))
     return Conformal(
         **about,
         half_width=typical,
@@ -359,9 +356,9 @@ def _parted(rows: JudgedRows, source: JudgedRows, folds: int) -> tuple[_Cells, _
     the same rows."""
 
     def cells(of: JudgedRows, folds: int) -> _Cells:
-        fold = _folds(of, folds) if folds else np.broadcast_to(np.uint8(0), of.n)
+        fold = _folds(of, folds) if folds else np.zeros(of.n, dtype=np.intp)
         first, cell = distinct(of.human, of.judge, fold)
-        return _Cells(of.human[first], of.judge[first], fold[first], counted(cell, len(first)), cell)
+        return _Cells(of.human[first], of.judge[first], fold[first], np.bincount(cell), cell)
 
     seen = cells(source, folds)
     return seen, seen if source is rows else cells(rows, 0)
@@ -369,12 +366,12 @@ def _parted(rows: JudgedRows, source: JudgedRows, folds: int) -> tuple[_Cells, _
 
 def _folds(rows: JudgedRows, folds: int) -> Codes:
     """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
-    member, size = rows.resamples.member, counted(rows.resamples.member, rows.resamples.groups)
+    member, size = rows.resamples.member, np.bincount(rows.resamples.member, minlength=rows.resamples.groups)
     fold, fewest = np.empty(len(size), dtype=np.uint8), [(0, number) for number in range(folds)]
     for group in np.argsort(size, kind="stable")[::-1].tolist():
         filled, fold[group] = fewest[0]
         heapq.heapreplace(fewest, (filled + int(size[group]), int(fold[group])))
-    return taken(fold, member)
+    return fold[member].astype(np.intp)
 
 
 _Third = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
@@ -407,7 +404,7 @@ def _errors(rows: JudgedRows, cells: _Cells, recalibrated: Floats) -> tuple[list
     for scores in (cells.judge, recalibrated):
         error = (scores - cells.human)[first]
         columns += [np.abs(error), error, error**2]
-    n, *sums = draws.sums(taken(place, cells.cell), np.stack(columns)).T
+    n, *sums = draws.sums(place[cells.cell], np.stack(columns)).T
     mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
     rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
     moved = {"mae": new_mae - mae, "rmse": new_rmse - rmse, "mean_error": np.abs(new_mean) - np.abs(mean)}

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from itertools import combinations
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.coded import chosen
 from critic.counting.estimate import LEVEL, Bootstrap, Interval, holm
 from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import Sample
@@ -63,9 +63,9 @@ def comparisons(sample: Sample, margins: Mapping[str, float] = MARGINS) -> list[
 
 def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
-    both = sample.judges[first].known & sample.judges[second].known
-    human, one, other = (chosen(both, scores) for scores in (sample.human, sample.judges[first], sample.judges[second]))
-    draws = Bootstrap(chosen(both, sample.groups))
+    both = ~np.isnan(sample.judges[first] + sample.judges[second])
+    human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
+    draws = Bootstrap(sample.groups[both])
     weight = None if sample.weight is None else sample.weight[both]
     mine, theirs = resampled(human, [one, other], draws, weight) if both.any() else ({}, {})
     found = []

@@ -18,6 +18,9 @@ from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
 from eval_agreement.tables import Scale, Source, read_table
 
+COLUMN_OPTIONS = {"--group": "group", "--id": "id", "--system": "system", "--text": "response"}
+"""Options that name a column, and the usual name of each."""
+
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
 
@@ -59,22 +62,22 @@ def parse_sources(
     human: str | None, judges: Iterable[str], named: Mapping[str, str | None]
 ) -> tuple[Source | None, dict[str, Source]]:
     """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `named` by
-    options (usual name -> name in the files). Raises UsageError, also for a column that no table has."""
+    options (option -> name in the files). Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
     people, sources = Source.parse(human), parse_judges(judges)
-    columns = {usual: name for usual, name in named.items() if name is not None}
-    if columns:
-        people, *others = (replace(one, named=tuple(columns.items())) for one in (people, *sources.values()))
-        sources = dict(zip(sources, others, strict=True))
-        files = [one.path for one in (people, *others) if file_kind(one) == "table"]
-        there = {path: read_table(path).columns for path in dict.fromkeys(files)}
-        for usual, name in columns.items():
-            if not any(name in names for names in there.values()):
-                listed = "; ".join(f"{path} has {', '.join(names)}" for path, names in there.items())
-                option = {"response": "text"}.get(usual, usual)
-                raise UsageError(f"--{option} {name!r}: no table has such a column; {listed or 'there is none'}")
-    return people, sources
+    given = {option: name for option, name in named.items() if name is not None}
+    if not given:
+        return people, sources
+    files = [one.path for one in (people, *sources.values()) if file_kind(one) == "table"]
+    there = {path: read_table(path).columns for path in dict.fromkeys(files)}
+    for option, name in given.items():
+        if not any(name in names for names in there.values()):
+            listed = "; ".join(f"{path} has {', '.join(names)}" for path, names in there.items())
+            raise UsageError(f"{option} {name!r}: no table has such a column; {listed or 'there is none'}")
+    columns = tuple((COLUMN_OPTIONS[option], name) for option, name in given.items())
+    sources = {judge: replace(source, named=columns) for judge, source in sources.items()}
+    return replace(people, named=columns), sources
 
 
 def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
@@ -105,14 +108,20 @@ def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list
     return families
 
 
-def attacks_of(path: Path) -> Injection | Looking:
-    """What the attacks in a file of judgments do, or what its arms say of looking at images. Raises UsageError naming
-    the file."""
-    judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
-    try:
-        return looking(judgments) if has_arms(judgments) else injection(judgments)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
+    """What the attacks in files of judgments do, and what arms say of looking at images. Raises UsageError naming the
+    file."""
+    injections, looks = list[Injection](), dict[Path, Looking]()
+    for path in dict.fromkeys(paths):
+        judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
+        try:
+            if has_arms(judgments):
+                looks[path] = looking(judgments)
+            else:
+                injections.append(injection(judgments))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+    return injections, looks
 
 
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:

@@ -8,11 +8,9 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -20,23 +18,19 @@ from critic import jsonl
 from critic.asking import rating
 from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.counting.aggregate import check
-from critic.counting.coded import Coded
-from critic.counting.columns import Column, RatingColumns, Reread, Spooled, equal
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
-    NOTHING_JUDGED,
     RATINGS,
     Call,
     HumanScore,
     Judgment,
     Protocol,
     Response,
-    Verdict,
     is_judgment,
 )
-from eval_agreement.sample import PARTS, Sample
-from eval_agreement.tables import Source, column_notes, places, table_of
+from eval_agreement.sample import PARTS
+from eval_agreement.tables import Source
 
 Kind = Literal["score", "preference", "yes or no"]
 FileKind = Literal["judgments", "human-scored rows", "table"]
@@ -59,7 +53,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
     them. Items that share a `group` are resampled together; `parts` is what agreement is broken down by (None: not
     known), `lengths` the characters of the answer, or of both (None: not known), `probability` the chance that people
-    were asked (None: the same for all). `record` is its number in its file, from 0.
+    were asked (None: the same for all).
     """
 
     id: str
@@ -75,7 +69,6 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     lengths: tuple[float | None, ...]
     response: Response | None = None
     judgment: Judgment | None = None
-    record: int = -1
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
@@ -238,36 +231,6 @@ def _yes_or_no(answer: bool | None) -> Label:
     return "failed" if answer is None else "a" if answer else "b"
 
 
-class MadeBy(Column[Judgment | None]):
-    """What of each judgment says how it was made and whether it failed: records that are the same for many. Without the
-    detail of a failure, which may be another for every row."""
-
-    def add(self, one: Judgment | None) -> None:
-        if one is None:
-            self.append(None)
-            return
-        members = [each.judge for each in one.members]
-        self.put(
-            (one.setup, one.prompt, one.prompt_hash, one.protocol, one.failure, *members),
-            lambda: replace(
-                one,
-                sample=NOTHING_JUDGED,
-                verdict=Verdict(failure=one.failure),
-                members=[replace(each, verdict=Verdict(), score=None) for each in one.members],
-                score=None,
-                reply="",
-                detail=None,
-                calls=[],
-                samples=[],
-            ),
-        )
-
-
-def without_reason(judgment: Judgment) -> Judgment:
-    """As pages show it."""
-    return replace(judgment, verdict=replace(judgment.verdict, reason=None))
-
-
 def read_items(source: Source) -> Iterator[AuditItem]:
     """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
     names, if any.
@@ -278,9 +241,9 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
-    hashes = Spooled("q")
+    lines: dict[str, int] = {}
     first: str | None = None
-    for record, (number, judgment) in enumerate(jsonl.read(path, Judgment)):
+    for number, judgment in jsonl.read(path, Judgment):
         place, judge = f"{path}:{number}", judgment.judge
         try:
             items = _checked(judgment)
@@ -292,78 +255,13 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         for item in items:
             if protocol not in (None, judgment.protocol):
                 continue
-            hashes.append(hash(item.id))
-            yield replace(item, record=record)
-    if not len(hashes):
+            if item.id in lines:
+                what = "response id" if judgment.protocol is None else "verdict"
+                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
+            lines[item.id] = number
+            yield item
+    if not lines:
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
-    again, lines = set(equal(hashes).tolist()), dict[str, int]()
-    for number, judgment in jsonl.read(path, Judgment) if again else ():  # two ids may have one hash
-        for item in items_of(judgment):
-            if hash(item.id) in again and protocol in (None, judgment.protocol):
-                if item.id in lines:
-                    what = "response id" if judgment.protocol is None else "verdict"
-                    raise UsageError(f"{path}:{number}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
-                lines[item.id] = number
-
-
-class SampleRows:
-    """Items in columns, as they are read: answers with people's scores and those of other judges, and beside them the
-    score of the judge that the file is of. With `texts` the responses stay in memory."""
-
-    def __init__(self, texts: bool) -> None:
-        self.score, self._human, self._length, self._probability = (Spooled("d") for _ in range(4))
-        self._ids, self._group, self._parts = Column[str](), Column[str](), dict[str, Column[str | None]]()
-        self._others, self._raters = dict[str, Spooled](), RatingColumns()
-        self._made, self._record, self._texts, self._said = MadeBy(), Spooled("i"), texts, False
-        self._responses: list[Response | None] = []
-
-    def add(self, item: AuditItem) -> None:
-        human = item.human
-        self._raters.append(human.raters if human else {})
-        self._made.add(item.judgment)
-        for values, value in (
-            (self.score, item.score),
-            (self._human, human.score if human else None),
-            (self._length, item.lengths[0]),
-            (self._probability, item.probability),
-        ):
-            values.append(math.nan if value is None else value)
-        for name in item.others:
-            if name not in self._others:
-                self._others[name] = Spooled("d", repeat(math.nan, len(self._ids)))
-        for name, values in self._others.items():
-            values.append(item.others.get(name, math.nan))
-        self._ids.append(item.id)
-        self._group.append(item.group)
-        for part, said in item.parts.items():
-            self._parts.setdefault(part, Column()).append(said)
-        self._record.append(item.record)
-        self._said = self._said or item.response is not None
-        if self._texts:
-            self._responses.append(item.response)
-
-    def sample(self, name: str, source: Source | None = None) -> Sample:
-        """No judge of ours yet."""
-        records = None
-        probability = None if all(map(math.isnan, self._probability)) else np.asarray(self._probability)
-        if source and any(self._made.present()):
-            records = Reread(
-                lambda: (without_reason(one) for _, one in jsonl.read(source.path, Judgment)), self._record
-            )
-        return Sample(
-            name=name,
-            ids=self._ids,
-            human=Coded.of(self._human),
-            judges={other: Coded.of(self._others[other]) for other in sorted(self._others)},
-            group=self._group,
-            raters=self._raters if len(self._raters.who) else [],
-            parts=dict(self._parts),
-            length=Coded.of(self._length),
-            probability=probability,
-            responses=self._responses if self._said else [],
-            judgments=self._made if records else [],
-            records=records,
-        )
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
@@ -414,22 +312,3 @@ def by_protocol(path: Path) -> bool:
     single answers stand inside a judge's."""
     _, first = next(jsonl.read(path, Judgment))
     return first.protocol is not None
-
-
-def table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """`column_notes` of files that are nothing but tables."""
-    held = {source.path for source in sources if file_kind(source) != "table"}
-    return column_notes([source for source in sources if source.path not in held], column, grouped)
-
-
-def check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
-    """Raises UsageError where the two have no id in common."""
-    if (places(people, judged) >= 0).any():
-        return
-    for source in (human, judge):
-        if file_kind(source) == "table" and human.path != judge.path and "id" not in table_of(source).columns:
-            columns = ", ".join(table_of(source).columns)
-            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (--id names it)")
-    raise UsageError(
-        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
-    )

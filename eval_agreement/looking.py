@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import Struct, field
 
 from critic.counting.arrays import group_numbers
-from critic.counting.coded import Coded
 from critic.counting.estimate import Estimate
 from critic.errors import UsageError
 from critic.human_scored import BLIND, Loaded
@@ -165,8 +164,8 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
     sample = Sample(
         name="images",
         ids=[one for one, is_known in zip(ids, known, strict=True) if is_known],
-        human=Coded.of(human[known]),
-        judges={"seeing": Coded.of(seeing[known]), BLIND: Coded.of(scores[BLIND][known])},
+        human=human[known],
+        judges={"seeing": seeing[known], BLIND: scores[BLIND][known]},
         group=[one for one, is_known in zip(group, known, strict=True) if is_known],
     )
     differences = compare(sample, "seeing", BLIND, {}).differences if known.any() else []

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group, blocks, group_numbers, ratio
-from critic.counting.coded import Coded, chosen, distinct
+from critic.counting.arrays import Floats, Group, distinct, group_numbers, ratio
 from critic.counting.estimate import SEED, Bootstrap, Estimate, Interval
 from critic.records import RATINGS
 from eval_agreement.pairs import (
@@ -30,7 +29,7 @@ from eval_agreement.pairs import (
     spearman,
 )
 
-Scores = Sequence[float | None] | Coded | NDArray[np.floating] | NDArray[np.integer]
+Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
 Indices = NDArray[np.intp]
 Range = tuple[int, int]
 
@@ -149,16 +148,14 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: one.interval for name, one in self.estimates.items()}
 
 
-def on_scale(scores: Scores, whose: str) -> Coded:
-    """Coded, NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
-    found = Coded.of(scores)
-    off = (found.values < _LOW) | (found.values > _HIGH)
+def on_scale(scores: Scores, whose: str) -> Floats:
+    """As an array, NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
+    found = np.asarray(scores, dtype=np.float64)
+    off = (found < _LOW) | (found > _HIGH)
     if off.any():
-        first = next(part for part in blocks(found.code) if off[part].any())
-        raise ValueError(f"{whose} score {found.values[first][off[first]][0]:g} is outside {_LOW}..{_HIGH}")
+        raise ValueError(f"{whose} score {found[off][0]:g} is outside {_LOW}..{_HIGH}")
     # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
-    plain = np.round(found.values, _DECIMALS)
-    return found if np.array_equal(found.values, plain, equal_nan=True) else found.map(lambda _: plain)
+    return np.round(found, _DECIMALS)
 
 
 def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
@@ -168,13 +165,13 @@ def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
             raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
 
 
-def paired(human: Scores, judge: Scores) -> tuple[Coded, Coded, NDArray[np.bool_]]:
-    """Both coded, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
+def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Both as arrays, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     same_length(human, {"judge scores": judge})
-    if np.isnan(people.values).any():
-        raise ValueError(f"the human score of row {int(np.argmin(people.known))} (from 0) is missing")
-    return people, judged, judged.known
+    if (missing := np.isnan(people)).any():
+        raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
+    return people, judged, ~np.isnan(judged)
 
 
 def agreement(human: Scores, judge: Scores) -> Agreement:
@@ -214,8 +211,8 @@ def measured(
     """
     people, judged, used = paired(human, judge)
     same_length(human, {"groups": group})
-    people, judged = chosen(used, people), chosen(used, judged)
-    draws = Bootstrap(chosen(used, group_numbers(group)), resamples, seed)
+    people, judged = people[used], judged[used]
+    draws = Bootstrap(group_numbers(group)[used], resamples, seed)
     about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
     if not len(people):
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
@@ -240,13 +237,13 @@ def agreement_interval(
     return measured(human, judge, group, weight, resamples, seed).interval
 
 
-def _no_correlation(human: Coded, judge: Coded) -> str:
+def _no_correlation(human: Floats, judge: Floats) -> str:
     """Why a metric has no value on two samples."""
     if len(human) < 2:
         return "a correlation needs at least two pairs"
-    if len(judge.values) == 1:
+    if np.ptp(judge) == 0:
         return "the judge gave every response the same score"
-    return "people gave every response the same score" if len(human.values) == 1 else "undefined on these scores"
+    return "people gave every response the same score" if np.ptp(human) == 0 else "undefined on these scores"
 
 
 def _varying(estimate: Estimate) -> Estimate:
@@ -257,7 +254,7 @@ def _varying(estimate: Estimate) -> Estimate:
 
 
 def resampled(
-    human: Coded, judges: Sequence[Coded], draws: Bootstrap, weight: Floats | None = None
+    human: Floats, judges: Sequence[Floats], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
     """Every metric of each judge by name, the sample's value first and then each resample's: shape (1 + resamples,),
     NaN where undefined. `human` and `judges` are the scores of the n rows that `draws` were made for, `weight` (n,)

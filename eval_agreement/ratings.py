@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from critic.counting.arrays import Floats, Group, group_numbers
-from critic.counting.columns import as_ratings
 from eval_agreement.metrics import Indices
 
 Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]
@@ -72,9 +71,13 @@ def entries_of(ratings: Ratings) -> RatingEntries:
         score = ratings[item, rater].astype(np.float64)
         names = [str(column + 1) for column in range(ratings.shape[1])]
     else:
-        names, item, rater, score = as_ratings(ratings).entries()
-        given = ~np.isnan(score)
-        item, rater, score = item[given], rater[given], score[given]
+        names = sorted({name for rated in ratings for name in rated})
+        number = {name: place for place, name in enumerate(names)}
+        item = np.repeat(np.arange(len(ratings)), [len(rated) for rated in ratings])
+        rater = np.array([number[name] for rated in ratings for name in rated], dtype=np.intp)
+        score = np.array([one for rated in ratings for one in rated.values()], dtype=np.float64)
+        known = ~np.isnan(score)
+        item, rater, score = item[known], rater[known], score[known]
     if np.isinf(score).any():
         raise ValueError(f"the rating of item {item[np.argmax(np.isinf(score))]} (from 0) is infinite")
     return RatingEntries(len(ratings), names, item, rater, np.round(score, _DECIMALS))

@@ -4,7 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from critic.counting.arrays import Floats, Group
-from critic.counting.coded import chosen
 from critic.counting.estimate import SEED, Bootstrap
 from eval_agreement.metrics import Scores, paired, same_length
 
@@ -12,8 +11,8 @@ from eval_agreement.metrics import Scores, paired, same_length
 class JudgedRows:
     """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
 
-    `human` and `judge`, coded, and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has
-    it; None where it is not known) are of the `n` rows with a judgment, which `kept` marks among all, and so are
+    `human`, `judge` and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has it; None
+    where it is not known), shape (n,) each, are of the rows with a judgment, which `kept` marks among all, and so are
     `resamples`.
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
@@ -31,7 +30,7 @@ class JudgedRows:
         self._group, self._noise, self._drawn = group, noise, (resamples, seed)
         same_length(human, {"judge scores": judge, "groups": group, "variances of noise": noise})
         kept = self.kept
-        self.human, self.judge = chosen(kept, self._human), chosen(kept, self._judge)
+        self.human, self.judge = self._human[kept], self._judge[kept]
         self.noise = None if noise is None else noise[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
         self.resamples = Bootstrap(_pick(group, kept), resamples, seed)
@@ -43,11 +42,8 @@ class JudgedRows:
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
-        if which.all():
-            return self
         noise = None if self._noise is None else self._noise[which]
-        group = _pick(self._group, which)
-        return JudgedRows(chosen(which, self._human), chosen(which, self._judge), group, noise, *self._drawn)
+        return JudgedRows(self._human[which], self._judge[which], _pick(self._group, which), noise, *self._drawn)
 
     def apart_from(self, other: "JudgedRows") -> "JudgedRows":
         """The rows of which the other ones have none of the same group."""
@@ -57,5 +53,5 @@ class JudgedRows:
 
 def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
-        return chosen(kept, names)
-    return [name for name, keep in zip(names, kept, strict=True) if keep]
+        return names[kept]
+    return [name for name, is_kept in zip(names, kept, strict=True) if is_kept]

@@ -1,37 +1,138 @@
-"""From files to samples of scores: judgments with people's scores inside, or any two columns, joined by id."""
+"""From files to samples: judgments with people's scores inside, or any two columns, joined by id.
+
+What a file says of each id is `FileRows`, whatever it is: judgments, judged conversations, human-scored rows or a
+table. Two of them, people's and a judge's, make a `Sample` of scores or `Preferences`.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import human_scored, jsonl
-from critic.counting.coded import Coded
-from critic.counting.columns import Column, Reread, as_column, as_ratings
+from critic import human_scored, jsonl, tables
+from critic.counting.arrays import Floats
 from critic.counting.estimate import FEWEST_TO_DECIDE
+from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
-from critic.records import NO_VERDICT, Judgment
-from eval_agreement import tables
+from critic.records import NO_VERDICT, Judgment, Response, to_ten
 from eval_agreement.items import (
     COLUMN_SUFFIX,
     OVERALL,
-    SampleRows,
+    AuditItem,
+    Kind,
     by_protocol,
-    check_common,
     file_kind,
     of_response,
     read_items,
-    table_notes,
 )
-from eval_agreement.sample import Sample, own_groups
-from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, table_of
+from eval_agreement.preferences import PEOPLE, Preferences
+from eval_agreement.sample import Sample, own_groups, scores
+from eval_agreement.tables import SCALE, SEVERAL_RATERS, ColumnTable, Scale, Source, column_notes, forget, table_of
+
+V = TypeVar("V")
+
+LABELS: dict[Kind, dict[str, Label]] = {
+    "preference": {"a": "a", "b": "b", "tie": "tie"},
+    "yes or no": {"yes": "a", "no": "b"},
+}
+"""What a cell may say, in small letters, and the label it stands for."""
+
+COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
+"""The column that holds it, unless the user names another."""
 
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
+
+_CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
+"""Of verdicts on conversations, and of those by several criteria, what people may have chosen some of to judge."""
+
+
+class FileRows(Struct, frozen=True, kw_only=True):
+    """What one file says of each id: every column has a row an id.
+
+    `score` is on 1..10. Of preferences and of yes and no `labels` are a judge's verdicts (see `AuditItem`). `raters`
+    hold who gave which score, or label; `lengths` the characters of each answer, or of two. What is not known is None.
+    """
+
+    ids: list[str]
+    score: list[float | None]
+    labels: list[tuple[Label | None, ...]]
+    raters: list[dict[str, Any]]
+    group: list[str | None]
+    parts: dict[str, list[str | None]]
+    lengths: list[list[float | None]]
+    probability: list[float | None]
+    responses: list[Response | None]
+    judgments: list[Judgment | None]
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_items(cls, items: Sequence[AuditItem]) -> "FileRows":
+        """What people say of items, and what is known of these."""
+
+        def column(name: str) -> list[Any]:
+            return [getattr(item, name) for item in items]
+
+        parts, lengths = column("parts"), column("lengths")
+        return cls(
+            ids=column("id"),
+            score=[human.score if human else None for human in column("human")],
+            labels=column("labels"),
+            raters=[human.raters if human else {} for human in column("human")],
+            group=column("group"),
+            parts={name: [one[name] for one in parts] for name in (parts[0] if parts else ())},
+            lengths=[list(side) for side in zip(*lengths, strict=True)],
+            probability=column("probability"),
+            responses=column("response"),
+            judgments=column("judgment"),
+        )
+
+    @classmethod
+    def of_table(cls, table: ColumnTable, keys: Sequence[str], sides: Iterable[str] = ("",)) -> "FileRows":
+        """What a table says of each id, but for scores and labels."""
+        ids = list(dict.fromkeys(keys))
+        return cls(
+            ids=ids,
+            score=[None] * len(ids),
+            labels=[()] * len(ids),
+            raters=[{}] * len(ids),
+            group=table.texts_of(keys, "group"),
+            parts=table.parts_of(keys),
+            lengths=[table.lengths_of(keys, side) for side in sides],
+            probability=table.probabilities_of(keys),
+            responses=table.responses_of(keys) or [None] * len(ids),
+            judgments=[None] * len(ids),
+        )
+
+
+def kind_of(source: Source) -> Kind:
+    """What people say in a file: scores, preferences, or yes and no; by its column, first value or first verdicts.
+
+    Raises UsageError for judgments that hold several kinds, unless a protocol is named.
+    """
+    held = file_kind(source)
+    if held == "judgments":
+        found = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
+        if len(set(found.values())) > 1:
+            example = f"{source.path}:{min(found)}"
+            raise UsageError(
+                f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}"
+            )
+        return next(iter(found.values()))
+    if held != "table":
+        return "score"
+    table = table_of(source)
+    if source.column is None:
+        named = [kind for kind in LABELS if COLUMNS[kind] in table.columns]
+        return named[0] if named and "score" not in table.columns else "score"
+    words = (text.strip().lower() for text in table.texts(source.column) if text and not tables.is_empty(text))
+    word = next(words, "")
+    return next((kind for kind, labels in LABELS.items() if word in labels), "score")
 
 
 def judge_in(path: Path) -> str:
@@ -40,10 +141,10 @@ def judge_in(path: Path) -> str:
     return first.judge
 
 
-def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
-    """The judgments of one judge, people's scores inside, and with `texts` the responses; behind them, as samples
-    NAME/CRITERION, its scores by each of several criteria that people scored as well. A column of another judge's
-    scores that has the judge's name stands under its whole one, NAME_score_1_10.
+def of_judgments(name: str, path: Path) -> list[Sample]:
+    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
+    several criteria that people scored as well. A column of another judge's scores that has the judge's name stands
+    under its whole one, NAME_score_1_10.
 
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
@@ -52,31 +153,52 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     if kind != "judgments" and path.is_file():
         what = "human-scored rows" if kind == "human-scored rows" else "a table"
         raise UsageError(f"{path}: {what}, no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
-    found: dict[str, SampleRows] = {}
+    by_criterion: dict[str, list[AuditItem]] = {}
     for item in read_items(Source(path)):
-        found.setdefault(item.parts.get("criterion") or OVERALL, SampleRows(texts)).add(item)
+        by_criterion.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
     judge, samples = judge_in(path), []
-    for criterion, rows in found.items():
-        sample = rows.sample(name if criterion == OVERALL else f"{name}/{criterion}", Source(path))
-        parts = {part: values for part, values in sample.parts.items() if part != "criterion"}
-        others = {
-            f"{other}{COLUMN_SUFFIX}" if other == judge else other: scored for other, scored in sample.judges.items()
-        }
+    for criterion, items in by_criterion.items():
+        rows = FileRows.of_items(items)
+        rows.parts.pop("criterion", None)
+        judges = {judge: scores([item.score for item in items]), **_other_judges(items, judge)}
         by = None if criterion == OVERALL else criterion
-        judges = {judge: Coded.of(rows.score), **others}
-        samples.append(replace(sample, parts=parts, judges=judges, criterion=by))
-    if not samples[0].human.known.any():
-        raise UsageError(f"{path}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE")
-    return [sample for sample in samples if sample.human.known.any()]
+        samples.append(replace(_sample(f"{name}/{by}" if by else name, rows, judges), criterion=by))
+    if np.isnan(samples[0].human).all():
+        raise UsageError(_NO_PEOPLE.format(path))
+    return [sample for sample in samples if not np.isnan(sample.human).all()]
+
+
+_NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
+
+
+def _other_judges(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
+    """The scores of other judges that the records hold, by name."""
+    names = sorted({name for item in items for name in item.others})
+    return {
+        f"{name}{COLUMN_SUFFIX}" if name == judge else name: scores([item.others.get(name) for item in items])
+        for name in names
+    }
+
+
+def _sample(name: str, rows: FileRows, judges: Mapping[str, Floats]) -> Sample:
+    length, probability = scores(rows.lengths[0]), scores(rows.probability)
+    return Sample(
+        name=name,
+        ids=rows.ids,
+        human=scores(rows.score),
+        judges=dict(judges),
+        group=rows.group,
+        raters=rows.raters if any(rows.raters) else [],
+        parts=rows.parts,
+        length=None if np.isnan(length).all() else length,
+        probability=None if np.isnan(probability).all() else probability,
+        responses=rows.responses if any(rows.responses) else [],
+        judgments=rows.judgments if any(rows.judgments) else [],
+    )
 
 
 def of_tables(
-    human: Source,
-    judges: Mapping[str, Source],
-    scale: Scale = SCALE,
-    judge_scale: Scale | None = None,
-    *,
-    texts: bool = False,
+    human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
 ) -> Sample:
     """People's scores and judges' scores out of different files or columns, joined by id.
 
@@ -85,66 +207,71 @@ def of_tables(
     answer and rater. Judges: judgments of answers or conversations, or a table `id, score`. A judge without a score for
     an answer failed on it; answers that only the first judge scored stay, without a human score. A file without ids can
     be joined with other columns of itself only. Of judged conversations only protocols that people graded count, and
-    they tell groups and parts where people's table does not. Without `texts` responses are read where they are shown.
+    they tell groups and parts where people's table does not.
 
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    people = _people(human, scale, texts)
+    people = _people(human, scale)
     judge_scale = scale if judge_scale is None else judge_scale
-    given: dict[str, Sample] = {}
+    given: dict[str, FileRows] = {}
     for name, source in judges.items():
-        judge = _graded(_scored(source, judge_scale, name), people)
-        if judge.ids == people.ids:  # one object from here on: its rows are found without comparing names
-            judge = replace(judge, ids=people.ids, group=people.ids if judge.group is judge.ids else judge.group)
-        check_common(human, people.ids, source, judge.ids)
-        # Of others than the first nothing but scores counts.
-        given[name] = replace(judge, group=judge.ids, parts={}, length=None, probability=None) if given else judge
-    if not people.human.known.any():
+        given[name] = _judged(source, judge_scale, name, people.ids)
+        _check_common(human, people.ids, source, given[name].ids)
+    if people.score.count(None) == len(people.ids):
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
     people = _described(people, first)
-    if first.responses and not people.responses:
-        people = replace(people, responses=_at(first.responses, places(first.ids, people.ids)))
-    columns = table_notes([human, *judges.values()], "score", not people.ungrouped)
+    columns = _table_notes([human, *judges.values()], "score", any(people.group))
     forget()  # from here on there are only samples
-    unsettled = places(people.ids, first.ids) < 0
+    settled = set(people.ids)
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
-        unusable = {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
-        unsettled &= np.array([key not in unusable for key in first.ids])
-    alone = first.rows(unsettled)
-    more, count = len(alone.ids), len(people.ids)
-    ids = as_column(people.ids) + alone.ids
-    unknown: list[str | None] = [None] * more
-    return Sample(
-        name=human.path.stem,
-        ids=ids,
-        human=people.human.at(np.r_[:count, np.full(more, -1)]) if more else people.human,
-        judges={name: other.human.at(places(other.ids, ids)) for name, other in given.items()},
-        group=own_groups(people.named_groups + alone.named_groups, ids) if more else people.group,
-        raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
-        parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
-        length=_both(people.length, count, alone.length, more),
-        probability=None if people.probability is None else np.append(people.probability, np.full(more, np.nan)),
-        responses=_at(people.responses, np.r_[:count, np.full(more, -1)]) if people.responses else [],
-        judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
-        records=first.records and first.records.rows(places(first.ids, ids)),
-        notes=_notes(people, given, ids, scale, judge_scale) + columns,
+        settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
+    rows = _with_unlabelled(people, first, [row for row, key in enumerate(first.ids) if key not in settled])
+    rows = replace(rows, judgments=_at(first.ids, first.judgments, rows.ids))
+    scored = {name: scores(_at(of.ids, of.score, rows.ids)) for name, of in given.items()}
+    sample = _sample(human.path.stem, rows, scored)
+    return replace(sample, notes=_notes(people, given, sample, scale, judge_scale) + columns)
+
+
+def _with_unlabelled(people: FileRows, judge: FileRows, alone: Sequence[int]) -> FileRows:
+    """People's rows, and behind them those that only the judge has."""
+
+    def picked(column: Sequence[V]) -> list[V]:
+        return [column[row] for row in alone]
+
+    unknown: list[Any] = [None] * len(alone)
+    blank: list[str | None] = [None] * len(judge.ids)
+    return replace(
+        people,
+        ids=people.ids + picked(judge.ids),
+        score=people.score + unknown,
+        raters=people.raters + [{}] * len(alone),
+        group=people.group + picked(judge.group),
+        parts={part: values + picked(judge.parts.get(part, blank)) for part, values in people.parts.items()},
+        lengths=[people.lengths[0] + picked(judge.lengths[0])],
+        probability=people.probability + unknown,
+        responses=people.responses + unknown,
     )
 
 
+def _at(known: Sequence[str], values: Sequence[V], ids: Sequence[str]) -> list[V | None]:
+    """The value of each of `ids`, None of one that is not known."""
+    by_id = dict(zip(known, values, strict=True))
+    return [by_id.get(key) for key in ids]
+
+
 def _notes(
-    people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scale: Scale, judge_scale: Scale
+    people: FileRows, given: Mapping[str, FileRows], sample: Sample, scale: Scale, judge_scale: Scale
 ) -> list[str]:
     """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
-    n = len(people.ids)
     for name, other in given.items():
-        notes += unmatched(people.ids, other.ids, ids, "answers", name, "they count as failed")
-    short = n if people.length is None else int((~people.length.known).sum())
+        notes += _unmatched(people.ids, other.ids, sample.ids, "answers", name, "they count as failed")
+    n, short = len(people.ids), people.lengths[0].count(None)
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
-    if people.weight is not None:
+    if sample.weight is not None:
         notes.append(
             "each label stands for 1 / label_probability rows: agreement, differences, the constant judge and "
             "corrected means are those of all rows, bias, calibration and what raters say of each other those of the "
@@ -158,174 +285,316 @@ def _notes(
     return notes
 
 
-def unmatched(
+def _unmatched(
     people: Sequence[str], judged: Sequence[str], kept: Sequence[str], things: str, judge: str, then: str
 ) -> list[str]:
     """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
-    notes = []
-    if len(missing := np.flatnonzero(places(judged, people) < 0)):
-        first = people[int(missing[0])]
-        there = f"{len(missing)} of {len(people)} {things} are not in the file of {judge}, {first!r} the first"
-        notes.append(f"{there}: {then}")
-    if len(unknown := np.flatnonzero(places(kept, judged) < 0)):
-        notes.append(
-            f"{len(unknown)} {things} only in the file of {judge} are left out, {judged[int(unknown[0])]!r} the first"
-        )
+    notes, there, here = [], set(judged), set(kept)
+    if missing := [key for key in people if key not in there]:
+        count = f"{len(missing)} of {len(people)} {things}"
+        notes.append(f"{count} are not in the file of {judge}, {missing[0]!r} the first: {then}")
+    if unknown := [key for key in judged if key not in here]:
+        notes.append(f"{len(unknown)} {things} only in the file of {judge} are left out, {unknown[0]!r} the first")
     return notes
 
 
-def _both(values: Coded | None, count: int, more: Coded | None, rest: int) -> Coded | None:
-    """`count` numbers and `rest` more behind them, NaN for those that are not known; None where none is."""
-    parts = [Coded.one(np.nan, size) if of is None else of for of, size in ((values, count), (more, rest))]
-    return _known(Coded.of(np.concatenate(parts)) if rest else parts[0])
+def _check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
+    """Raises UsageError where the two have no id in common."""
+    if not set(people).isdisjoint(judged):
+        return
+    for source in (human, judge):
+        if file_kind(source) == "table" and human.path != judge.path and "id" not in table_of(source).columns:
+            columns = ", ".join(table_of(source).columns)
+            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (--id names it)")
+    raise UsageError(
+        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
+    )
 
 
-def _known(values: Coded) -> Coded | None:
-    """None where none is."""
-    return values if values.known.any() else None
+def _table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
+    """`column_notes` of files that are nothing but tables."""
+    held = {source.path for source in sources if file_kind(source) != "table"}
+    return column_notes([source for source in sources if source.path not in held], column, grouped)
 
 
-def _at(values: Any, place: Any) -> Any:
-    """The values at some places, None for those below 0."""
-    if isinstance(values, Reread):
-        return values.rows(place)
-    if isinstance(values, Column):
-        return values.at(place)
-    return [None if row < 0 else values[row] for row in place.tolist()]
+def _described(people: FileRows, judge: FileRows) -> FileRows:
+    """`people` with the groups, parts, lengths and texts that the judge's file says of them where their own does
+    not."""
+
+    def filled(mine: Sequence[V | None], theirs: Sequence[V | None]) -> list[V | None]:
+        if not any(one is not None for one in theirs):
+            return list(mine)
+        others = _at(judge.ids, theirs, people.ids)
+        return [other if own is None else own for own, other in zip(mine, others, strict=True)]
+
+    unknown: list[str | None] = [None] * len(people.ids)
+    names = dict.fromkeys([*people.parts, *judge.parts])
+    lengths = zip_longest(people.lengths, judge.lengths[: len(people.lengths)], fillvalue=())
+    return replace(
+        people,
+        group=filled(people.group, judge.group),
+        parts={name: filled(people.parts.get(name, unknown), judge.parts.get(name, ())) for name in names},
+        lengths=[filled(mine, theirs) for mine, theirs in lengths],
+        responses=people.responses if any(people.responses) else filled(people.responses, judge.responses),
+    )
 
 
-def _people(source: Source, scale: Scale, texts: bool) -> Sample:
-    path = source.path
+def _people(source: Source, scale: Scale) -> FileRows:
+    """People's scores."""
     kind = file_kind(source)
-    if kind == "judgments" and by_protocol(path):
-        return replace(_scored(source, scale), judgments=[], records=None)
+    if kind == "judgments" and by_protocol(source.path):
+        rows = _judged(source, scale)
+        return replace(rows, judgments=[None] * len(rows.ids))
     if kind == "judgments":
-        sample = of_judgments(path.stem, path, texts=texts)[0]
-        if not texts and sample.records:  # read where they are shown
-            answers = sample.records.of(lambda one: one and one.sample.response)
-            sample = replace(sample, responses=answers)
-        return replace(sample, judges={}, judgments=[], records=None)
-    if kind == "human-scored rows":
-        left_out, rows = Counter[str](), SampleRows(texts)
-        for _, _, response in human_scored.walk(path, left_out, _NO_REFERENCE):
-            rows.add(of_response(response))
-        notes = [f"{path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
-        sample = rows.sample(path.stem)
-        if not sample.ids:
-            raise UsageError(f"{path}: no usable row: {', '.join(left_out)}")
-        if not texts:
-            usable = Reread(lambda: human_scored.walk(path, Counter(), _NO_REFERENCE), np.arange(len(sample.ids)))
-            sample = replace(sample, responses=usable.of(itemgetter(2)))
-        return replace(sample, judges={}, notes=notes)
-    return _of_table(source, scale)
+        items = [item for item in read_items(source) if item.parts.get("criterion", OVERALL) == OVERALL]
+        rows = FileRows.of_items(items)
+        if rows.score.count(None) == len(items):
+            raise UsageError(_NO_PEOPLE.format(source.path))
+        rows.parts.pop("criterion", None)
+        return replace(rows, judgments=[None] * len(items))
+    return _people_in_rows(source.path) if kind == "human-scored rows" else _people_in_table(source, scale)
 
 
-def _scored(source: Source, scale: Scale, judge: str = "") -> Sample:
-    """A judge's scores as a sample; they stand in `human`."""
-    if file_kind(source) != "judgments":
-        return _of_table(source, scale, judge)
-    rows = SampleRows(texts=False)
-    for item in read_items(source):
-        if item.kind == "score":
-            rows.add(item)
-    if not rows.score:
-        raise UsageError(f"{source.path}: no scores; it holds other verdicts")
-    sample = rows.sample(source.path.stem, source)
-    return replace(sample, human=Coded.of(rows.score), judges={}, raters=[], responses=[])
+def _people_in_rows(path: Path) -> FileRows:
+    left_out = Counter[str]()
+    rows = FileRows.of_items([of_response(one) for _, _, one in human_scored.walk(path, left_out, _NO_REFERENCE)])
+    if not rows.ids:
+        raise UsageError(f"{path}: no usable row: {', '.join(left_out)}")
+    return replace(rows, notes=[f"{path}: {count} rows left out: {reason}" for reason, count in left_out.items()])
 
 
-_CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
-"""Of verdicts on conversations, and of those by several criteria, what people may have chosen some of to judge."""
+def _people_in_table(source: Source, scale: Scale) -> FileRows:
+    table, column = table_of(source), source.column or "score"
+    keys = table.keys()
+    given, notes = _scores_in(table, column, scale)
+    rated, repeated = _by_rater(table, keys, given, column)
+    raters = [{who: score for who, score in one.items() if score is not None} for one in rated]
+    rows = FileRows.of_table(table, keys)
+    return replace(
+        rows,
+        score=[sum(one.values()) / len(one) if one else None for one in raters],
+        raters=raters if "rater" in table.columns else rows.raters,
+        notes=notes + repeated,
+    )
 
 
-def _chosen(judge: Sample) -> tuple[str, ...]:
-    return next((parts for part, parts in _CHOSEN.items() if part in judge.parts), ())
+def _judged(source: Source, scale: Scale, judge: str = "", people: Sequence[str] = ()) -> FileRows:
+    """A judge's scores; of verdicts on conversations, and by criteria, those like the ones that `people` gave."""
+    if file_kind(source) == "judgments":
+        items = [item for item in read_items(source) if item.kind == "score"]
+        if not items:
+            raise UsageError(f"{source.path}: no scores; it holds other verdicts")
+        items, left_out = _graded(items, set(people), source.path.stem)
+        unknown: list[Any] = [None] * len(items)
+        rows = replace(FileRows.of_items(items), raters=[{}] * len(items), responses=unknown, notes=left_out)
+        return replace(rows, score=[item.score for item in items])
+    table, column = table_of(source), source.column or "score"
+    keys, several = table.keys(), "rater" in table.columns
+    given, notes = _scores_in(table, column, scale, judge=True)
+    more = f"; the judge {judge} has several raters; give each a file of its own" if several else ""
+    score = table.of_keys(keys, given, column, more)
+    if not several:
+        notes += _repeated(table, len(keys) - len(score))
+    return replace(FileRows.of_table(table, keys), score=list(score.values()), notes=notes)
 
 
-def _graded(judge: Sample, people: Sample) -> Sample:
-    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any: those that nobody
-    meant to label are no answers without a label."""
-    for part in _chosen(judge):
-        values = as_column(judge.parts[part])
-        theirs = {*values.rows(places(people.ids, judge.ids) >= 0).present()}
-        left = sorted({str(value) for value in values.present() if value not in theirs})
+def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
+    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any, and what is left
+    out: what nobody meant to label is no answer without a label."""
+    kept, notes = list(items), []
+    for part in next((parts for part, parts in _CHOSEN.items() if part in items[0].parts), ()):
+        theirs = {item.parts[part] for item in kept if item.id in people}
+        left = sorted({str(item.parts[part]) for item in kept if item.parts[part] not in theirs})
         if theirs and left:
-            notes = [f"verdicts of {judge.name} by {part}s that people did not use are left out: {', '.join(left)}"]
-            judge = replace(judge.rows(values.each(theirs.__contains__, bool)), notes=[*judge.notes, *notes])
-    return judge
+            notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
+            kept = [item for item in kept if item.parts[part] in theirs]
+    return kept, notes
 
 
-def _described(people: Sample, judge: Sample) -> Sample:
-    """`people` with the groups, parts and lengths that the judge's file says of them where their own does not."""
-    says = judge.group is not judge.ids or any(any(as_column(one).present()) for one in judge.parts.values())
-    if not says and (judge.length is None or not judge.length.known.any()):
-        return people
-    known, given = people.length, judge.length
-    if given is not None and (known is None or not known.known.any()):
-        known = given.at(places(judge.ids, people.ids))
-    said, others = (({"group": one.named_groups, **one.parts}) for one in (people, judge))
-    parts = tables.filled(people.ids, said, judge.ids, others)
-    return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
-
-
-def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
-    """The scores in a table, people's or those of a `judge`, which may stand beside each rater's."""
-    table, column, option = table_of(source), source.column or "score", "--scale" if judge is None else "--judge-scale"
-    ids, scores = tables.keys_of(table), table.numbers(column, scale, option, None if judge is None else NO_VERDICT)
-    notes = _low(table, column, scores, option) if scale == SCALE else []
-    notes += table.empty_notes(column)
-    count = 0 if judge is None else int((np.asarray(table.plain(column, scale[1])) == NO_VERDICT).sum())
-    if count and not scale[0] <= NO_VERDICT <= scale[1]:
+def _scores_in(
+    table: ColumnTable, column: str, scale: Scale, *, judge: bool = False
+) -> tuple[list[float | None], list[str]]:
+    """A column of scores, of people or of a judge, on 1..10, None where empty, and what to say of it. A judge's -1 is
+    no verdict where it is off the scale. Raises UsageError with the line for any other score off the scale."""
+    (low, high), option = scale, "--judge-scale" if judge else "--scale"
+    given, notes = table.numbers(column, high), table.empty_notes(column)
+    if judge and not low <= NO_VERDICT <= high and (count := given.count(NO_VERDICT)):
         notes.append(
             f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
             "verdict; they count as failed"
         )
-    rows, raters, repeated = None, list[dict[str, float]](), 0
-    if "rater" in table.columns or len(set(ids)) < len(ids):
-        rows = tables.RowsOfIds.of(table)
-        if judge is None:
-            raters, repeated = tables.ratings_in(table, np.asarray(scores), _two_scores)
-            scores = Coded.of([sum(rated.values()) / len(rated) if rated else np.nan for rated in raters])
-        else:
-            repeated = 0 if "rater" in table.columns else len(table.line) - len(rows.first)
-            scores = _one_score(rows, column, scores, judge)
-        ids = ids.rows(rows.first)
-    if repeated:
-        notes.append(f"{table.path}: {repeated} rows repeat another row and count once")
-    return Sample(
-        name=table.path.stem,
-        ids=ids,
-        human=scores,
-        judges={},
-        group=own_groups((rows or table).texts("group"), ids),
-        raters=as_ratings(raters) if "rater" in table.columns else [],
-        parts=tables.parts_of(table, rows),
-        length=_known(tables.lengths_of(table, ids=rows)),
-        probability=tables.probabilities_of(table, rows),
-        responses=tables.responses_of(source, np.arange(len(table.line)) if rows is None else rows.first),
+        given = [None if score == NO_VERDICT else score for score in given]
+    table.check(column, given, low, high, f"is outside {low:g}..{high:g} (see {option})")
+    highest = max((score for score in given if score is not None), default=high)
+    if scale == SCALE and len(given) >= FEWEST_TO_DECIDE and highest <= high / 2:
+        most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
+        notes.insert(0, f"{table.path}: {most}; if they are not, give their scale with {option}")
+    return [None if score is None else to_ten(score, low, high) for score in given], notes
+
+
+def _by_rater(
+    table: ColumnTable, keys: Sequence[str], said: Sequence[V | None], name: str
+) -> tuple[list[dict[str, V | None]], list[str]]:
+    """What each rater said of each id, all being PEOPLE where there is no column rater, and what to say of repeated
+    rows."""
+    if "rater" in table.columns:
+        found: dict[str, dict[str, V | None]] = {key: {} for key in keys}
+        pairs = list(zip(keys, table.raters(), strict=True))
+        for (key, rater), value in table.of_keys(pairs, said, name).items():
+            found[key][rater] = value
+        rated = list(found.values())
+    else:
+        rated = [{PEOPLE: value} for value in table.of_keys(keys, said, name, SEVERAL_RATERS).values()]
+    return rated, _repeated(table, len(keys) - sum(map(len, rated)))
+
+
+def _repeated(table: ColumnTable, count: int) -> list[str]:
+    return [f"{table.path}: {count} rows repeat another row and count once"] if count else []
+
+
+def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
+    """People's and judges' verdicts of one kind, out of different files or columns, joined by id.
+
+    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
+    response_b]`, a line a pair of answers and rater. Judges: `id, preference[, first]`, where `first` says which
+    answer was shown first (a or b). A preference is a, b or tie; an empty one is a failed judgment. A judge that lacks
+    a pair was not asked. Of yes and no the column is `verdict`. Both may be judged conversations as well, and where
+    people's table has no groups, parts or lengths, these are those of the first judge's file.
+
+    Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
+    for anything else in a cell, naming file and line.
+    """
+    people = _people_labels(human, kind)
+    given = {name: _judge_labels(source, kind) for name, source in judges.items()}
+    if not any(label for rated in people.raters for label in rated.values()):
+        nobody = {"preference": "no pair has a preference"}.get(kind, "nothing has a yes or no")
+        raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
+    things = "items" if kind == "yes or no" else "pairs"
+    notes = [*people.notes, *(note for rows in given.values() for note in rows.notes)]
+    for name, rows in given.items():
+        _check_common(human, people.ids, judges[name], rows.ids)
+        notes += _unmatched(people.ids, rows.ids, people.ids, things, name, "it was not asked about them")
+    people = _described(people, next(iter(given.values())))
+    notes += _table_notes([human, *judges.values()], COLUMNS[kind], any(people.group))
+    weight = _weight(human, people)
+    try:
+        return _preferences(people, given, weight, notes, yes_or_no=kind == "yes or no")
+    except ValueError as error:
+        raise UsageError(f"{human.path}: {error}") from None
+
+
+def _preferences(
+    people: FileRows, given: Mapping[str, FileRows], weight: Floats | None, notes: list[str], *, yes_or_no: bool
+) -> Preferences:
+    raters = dict.fromkeys(rater for rated in people.raters for rater in rated)
+    parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
+    lengths = [scores(side) for side in people.lengths]
+    length_a, length_b = lengths if len(lengths) == 2 and not np.isnan(lengths).any() else (None, None)
+    return Preferences(
+        ids=people.ids,
+        group=own_groups(people.group, people.ids),
+        people={rater: codes(rated.get(rater) for rated in people.raters) for rater in raters},
+        judges={name: _as_codes(rows, people.ids) for name, rows in given.items()},
+        parts={part: values for part, values in parts.items() if len(set(values)) > 1},
+        length_a=length_a,
+        length_b=length_b,
+        yes_or_no=yes_or_no,
+        weight=weight,
         notes=notes,
     )
 
 
-def _two_scores(score: float | None, before: float | None, rater: str | None) -> str:
-    who = f" by {rater}" if rater else tables.SEVERAL_RATERS
-    now, then = ("none" if value is None else f"{value:g}" for value in (score, before))
-    return f"score {now}, but {then} before{who}"
+def _weight(source: Source, people: FileRows) -> Floats | None:
+    """As `Preferences` has it. Raises UsageError where it is known of some labelled items only."""
+    probability = scores(people.probability)
+    if np.isnan(probability).all():
+        return None
+    labelled = np.array([any(rated.values()) for rated in people.raters], dtype=bool)
+    if (unknown := np.isnan(probability) & labelled).any():
+        lacks = people.ids[int(np.argmax(unknown))]
+        raise UsageError(f"{source.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
+    return np.where(labelled, 1 / probability, np.nan)
 
 
-def _one_score(rows: tables.RowsOfIds, column: str, scores: Coded, judge: str) -> Coded:
-    """A judge's score of each id, which has to be the same on all lines that hold one."""
-    try:
-        return Coded.of(rows.numbers(column, np.asarray(scores)))
-    except UsageError as error:
-        several = f"the judge {judge} has several raters; give each a file of its own"
-        raise UsageError(f"{error}; {several}" if "rater" in rows.table.columns else str(error)) from None
+def _people_labels(source: Source, kind: Kind) -> FileRows:
+    held, column = file_kind(source), source.column or COLUMNS[kind]
+    if held == "judgments" and not by_protocol(source.path):
+        items = _items_of_kind(source, kind)
+        return replace(FileRows.of_items(items), raters=[{PEOPLE: item.human_label} for item in items])
+    if held == "judgments":
+        # People's own verdicts in the judges' format; what they did not say is no failure of theirs.
+        rows = FileRows.of_items(_items_of_kind(source, kind))
+        names: list[Label | None] = ["a", "tie", "b", None, None]
+        return replace(rows, raters=[{PEOPLE: names[code]} for code in both_orders(_both(rows.labels)).tolist()])
+    table = table_of(source)
+    keys = table.keys()
+    rated, repeated = _by_rater(table, keys, _words_in(table, column, kind), COLUMNS[kind])
+    raters = [{who: word and LABELS[kind][word] for who, word in one.items()} for one in rated]
+    notes = table.empty_notes(column) + repeated
+    return replace(FileRows.of_table(table, keys, ("_a", "_b")), raters=raters, notes=notes)
 
 
-def _low(table: ColumnTable, column: str, scores: Coded, option: str) -> list[str]:
-    """What to say of scores that may be on another scale than 1..10, which nobody named."""
-    highest = float(np.fmax.reduce(scores.values, initial=np.nan))
-    if len(scores) < FEWEST_TO_DECIDE or not highest <= SCALE[1] / 2:
-        return []
-    most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
-    return [f"{table.path}: {most}; if they are not, give their scale with {option}"]
+def _judge_labels(source: Source, kind: Kind) -> FileRows:
+    """A judge's verdicts with a shown first and with b shown first; a single one where the order is not known. Where
+    there is a column `rater`, the judge's verdict may stand beside each rater's."""
+    if file_kind(source) == "judgments":
+        return FileRows.of_items(_items_of_kind(source, kind))
+    table, column = table_of(source), source.column or COLUMNS[kind]
+    keys, words, firsts = table.keys(), _words_in(table, column, kind), _firsts(table)
+    more = "" if "first" in table.columns else "; a column first would tell two orders apart"
+    more = "; beside several raters a judge has one verdict on each id" if "rater" in table.columns else more
+    sides = []
+    for side in ("a", "b") if "first" in table.columns else ("",):
+        shown = f"{column} ({side} shown first)" if side else column
+        there = [first == side for first in firsts]
+        asked = set(compress(keys, there))
+        said = table.of_keys(
+            keys, [word if here else None for word, here in zip(words, there, strict=True)], shown, more
+        )
+        sides.append([LABELS[kind].get(word or "", "failed") if key in asked else None for key, word in said.items()])
+    rows = FileRows.of_table(table, keys, ("_a", "_b"))
+    return replace(rows, labels=list(zip(*sides, strict=True)), notes=table.empty_notes(column))
+
+
+def _firsts(table: ColumnTable) -> list[str]:
+    """Which of two answers each row says was shown first: a or b; empty where there is no such column."""
+    if "first" not in table.columns:
+        return [""] * len(table.line)
+    found = table.texts("first")
+    for row, first in enumerate(found):
+        if (first or "").lower() not in ("a", "b"):
+            raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
+    return [(first or "").lower() for first in found]
+
+
+def _items_of_kind(source: Source, kind: Kind) -> list[AuditItem]:
+    found = [item for item in read_items(source) if item.kind == kind]
+    if not found:
+        raise UsageError(f"{source.path}: no verdict is a {kind}")
+    return found
+
+
+def _words_in(table: ColumnTable, column: str, kind: Kind) -> list[str | None]:
+    """What the cells of a column say, in small letters; None where they are empty."""
+    table.column(column)
+    found: list[str | None] = []
+    for row, text in enumerate(table.texts(column)):
+        word = text.strip().lower() if text else ""
+        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+        if word not in LABELS[kind] and (not tables.is_empty(text) or word == "none"):
+            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
+        found.append(word if word in LABELS[kind] else None)
+    return found
+
+
+def _as_codes(judge: FileRows, ids: Sequence[str]) -> Codes:
+    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
+    both = _both([labels or () for labels in _at(judge.ids, judge.labels, ids)])
+    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge.labels)
+    return both if ordered else both_orders(both)
+
+
+def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
+    """Shape (n, 2), of one or two verdicts each, or none."""
+    rows = [[*labels, None, None][:2] for labels in given]
+    return np.stack([codes(row[side] for row in rows) for side in range(2)], axis=1)

@@ -12,7 +12,6 @@ import msgspec
 
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, Labels
-from critic.counting.columns import as_column
 from critic.counting.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Response
@@ -37,7 +36,7 @@ def provenance(
     described: dict[str, Any] = {}
     for sample, files in samples:
         facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
-        asked = [how_asked(judgment) for judgment in as_column(sample.judgments).present() if judgment]
+        asked = [how_asked(judgment) for judgment in sample.judgments if judgment]
         for key in asked[0] if asked else ():
             facts[key] = ", ".join(sorted({one[key] for one in asked}))
         if train:

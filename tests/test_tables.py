@@ -7,19 +7,15 @@ import re
 import sys
 import zipfile
 from pathlib import Path
-from random import Random
 
-import msgspec
 import pytest
 from conftest import human_row, write_xlsx
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.counting import keys
-from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Turn
-from eval_agreement.tables import keys_of, read_table
+from eval_agreement.tables import read_table
 
 BROKEN: list[tuple[str, bytes, str]] = [
     ("empty.csv", b"", "empty.csv: no header"),
@@ -165,19 +161,19 @@ def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
-        keys_of(read_table(path))
+        read_table(path).keys()
     with pytest.raises(UsageError, match=r"here: the id .* is a long number"):
         tables.Ids().add("here", tables.cell_text(key) or "")
     if isinstance(key, float):  # as it stands in a sheet
         with pytest.raises(UsageError, match=r"t\.xlsx:row 3: the group '1"):
-            keys_of(read_table(write_xlsx(tmp_path / "t.xlsx", [{"id": 1.0, "group": "g"}, {"id": 2.0, "group": key}])))
+            read_table(write_xlsx(tmp_path / "t.xlsx", [{"id": 1.0, "group": "g"}, {"id": 2.0, "group": key}])).keys()
 
 
 def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one}) + "\n" for one in WHOLE), "utf-8")
     expected = ["3", "123456789012345", "1234567890123456789", *WHOLE[3:]]
-    assert list(keys_of(read_table(path))) == expected
+    assert read_table(path).keys() == expected
 
 
 def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:
@@ -266,41 +262,6 @@ def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(suff
     path.write_bytes(b"{}\n")
     with pytest.raises(UsageError, match=rf"{path.name}: not whole, or no \.{suffix}"):
         list(jsonl.read(path, Turn))
-
-
-@pytest.mark.parametrize("numbered", [0, 4, 8])
-def test_a_set_of_hashes_says_what_a_table_of_keys_says(numbered: int) -> None:
-    """Texts and tuples, some of them again and again, through many splits of buckets."""
-    found, expected = KeySet(numbered=numbered), dict[object, int]()
-    random = Random(0)
-    for number in range(6000):
-        key = random.choice([f"key {random.randrange(2000)}", (f"{random.randrange(2000)}", "own", None, number % 3)])
-        assert (key in found) == (key in expected)
-        assert found.add(key, number * bool(numbered)) == (key not in expected)
-        expected.setdefault(key, number * bool(numbered))
-        assert len(found) == len(expected)
-    assert all(found.get(key) == number for key, number in expected.items())
-    assert "key 2000" not in found and found.get("key 2000") is None and ("1", "own") not in found
-    sizes = [len(bucket) // (16 + numbered) for bucket in found._buckets]
-    assert sum(sizes) == len(expected) and max(sizes) < 4 * keys._FULL and len(sizes) >= len(expected) / keys._FULL
-
-
-def test_a_hash_that_stands_across_two_others_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of one hash and the start of the next are a hash as well."""
-
-    class Given:
-        def __init__(self, key: bytes, digest_size: int) -> None:
-            self._digest = msgspec.json.decode(key).encode().ljust(digest_size, b".")
-
-        def digest(self) -> bytes:
-            return self._digest
-
-    monkeypatch.setattr(keys, "blake2b", Given)
-    found = KeySet()
-    first, second = "........abcdefgh", "ijklmnop........"
-    assert found.add(first) and found.add(second)
-    assert "abcdefghijklmnop" not in found and second in found
-    assert found.add("abcdefghijklmnop") and "abcdefghijklmnop" in found and len(found) == 3
 
 
 def test_an_id_that_comes_twice_names_both_places() -> None:

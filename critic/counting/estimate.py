@@ -23,7 +23,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, special
 
-from critic.counting.arrays import Codes, Floats, Group, counted, group_numbers
+from critic.counting.arrays import Codes, Floats, Group, group_numbers
 
 Interval = tuple[float, float]
 
@@ -138,7 +138,7 @@ class Bootstrap:
         Units are the groups or, if every row is one, the cells."""
         alone = self.enough and self.groups == len(cell) and weight is None
         if alone and cells * _ROWS_OF_A_CELL <= len(cell):
-            return sparse.eye_array(cells, format="csr"), self._drawn_cells(counted(cell, cells))
+            return sparse.eye_array(cells, format="csr"), self._drawn_cells(np.bincount(cell, minlength=cells))
         times = np.ones(len(cell)) if weight is None else weight
         table = sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
         return table.tocsr(), self.drawn()

@@ -79,9 +79,10 @@ def next_rows(sample: Sample, rows: int) -> list[dict[str, float | str]]:
     if sample.weight is None:
         left = sorted(set(sample.ids) - labelled, key=lambda key: draw(0, "number", key))
         return [{"id": key} for key in left[: max(0, rows - len(labelled))]]
-    if sample.records is None or np.isnan(doubtful := sample.records.each(doubt)).any():
+    judgments = [one for one in sample.judgments if one is not None]
+    if len(judgments) < len(sample.ids):
         return []
-    known = dict(zip(sample.ids, doubtful.tolist(), strict=True))
+    known = dict(zip(sample.ids, map(doubt, judgments), strict=True))
     chance = chances(known, rows) if any(known.values()) else dict.fromkeys(known, rows / len(known))
     chosen = drawn(chance)
     if not labelled <= chosen.keys():

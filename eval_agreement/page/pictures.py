@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.arrays import counted
-from critic.counting.coded import Coded, chosen, distinct
+from critic.counting.arrays import Floats, distinct
 from critic.counting.estimate import Bootstrap, Interval
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
@@ -82,8 +81,8 @@ class Pictures(Struct, frozen=True, kw_only=True):
 
 
 def pictures(sample: Sample) -> Pictures:
-    judged = sample.scores.known
-    human, judge = chosen(judged, sample.human), chosen(judged, sample.scores)
+    judged = ~np.isnan(sample.scores)
+    human, judge = sample.human[judged], sample.scores[judged]
     return Pictures(
         confusion=confusion(human, judge),
         calibration=calibration(human, judge),
@@ -92,38 +91,35 @@ def pictures(sample: Sample) -> Pictures:
     )
 
 
-def confusion(human: Coded, judge: Coded) -> list[list[int]]:
+def confusion(human: Floats, judge: Floats) -> list[list[int]]:
     """Counts, human score down and judge score across, both rounded half up to 1..10."""
     table = np.zeros((len(RATINGS), len(RATINGS)), dtype=int)
-    first, cell = distinct(human, judge)
-    rows, columns = ((half_up(scores[first]) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
-    np.add.at(table, (rows, columns), counted(cell, len(first)))
-    return [[int(count) for count in row] for row in table]
+    rows, columns = ((half_up(scores) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
+    np.add.at(table, (rows, columns), 1)
+    return table.tolist()
 
 
-def calibration(human: Coded, judge: Coded) -> list[ScoreSpread]:
+def calibration(human: Floats, judge: Floats) -> list[ScoreSpread]:
     """The human scores (not rounded) of each rounded judge score that occurs."""
-    rounded = judge.map(half_up)
+    rounded = half_up(judge)
     bins = []
-    for code, score in enumerate(rounded.values):
-        there = human.rows(rounded.code == code)
-        low, high = there.quantile([0.25, 0.75])
-        bins.append(ScoreSpread(int(score), len(there), there.mean(), float(low), float(high)))
+    for score in np.unique(rounded):
+        there = human[rounded == score]
+        low, high = np.quantile(there, [0.25, 0.75])
+        bins.append(ScoreSpread(int(score), len(there), float(there.mean()), float(low), float(high)))
     return bins
 
 
-def bland_altman(human: Coded, judge: Coded) -> BlandAltman | None:
+def bland_altman(human: Floats, judge: Floats) -> BlandAltman | None:
     """None with fewer than two answers. Answers that fall on the same half point share a spot."""
     if len(human) < 2:
         return None
-    first, cell = distinct(human, judge)
-    times, difference = counted(cell, len(first)), judge[first] - human[first]
-    halves = half_up(np.stack([(human[first] + judge[first]), 2 * difference])) / 2
-    places, spot = np.unique(halves, axis=1, return_inverse=True)
-    counts = np.bincount(spot.ravel(), times)
-    mean = float(times @ difference) / len(human)
-    spread = float(np.sqrt(times @ (difference - mean) ** 2 / (len(human) - 1)))
-    spots = [Spot(float(x), float(y), int(n)) for x, y, n in zip(*places, counts, strict=True)]
+    difference = judge - human
+    levels, differences = half_up(human + judge) / 2, half_up(2 * difference) / 2
+    first, spot = distinct(levels, differences)
+    mean, spread = float(difference.mean()), float(difference.std(ddof=1))
+    cells = zip(levels[first].tolist(), differences[first].tolist(), np.bincount(spot).tolist(), strict=True)
+    spots = [Spot(x, y, n) for x, y, n in cells]
     return BlandAltman(spots, mean, (mean - 1.96 * spread, mean + 1.96 * spread))
 
 
@@ -131,26 +127,20 @@ def by_length(sample: Sample) -> list[Slice]:
     """The judge's error in slices of equal size by length, the shortest first; empty without lengths."""
     if sample.length is None:
         return []
-    known = sample.length.known & sample.scores.known
-    length, scores = chosen(known, sample.length), chosen(known, sample.scores)
-    human, group = chosen(known, sample.human), chosen(known, sample.groups)
-    if len(length) < 2 * SLICES or len(length.values) == 1:
+    known = ~np.isnan(sample.length + sample.scores)
+    length, less, group = sample.length[known], (sample.scores - sample.human)[known], sample.groups[known]
+    if len(length) < 2 * SLICES or np.ptp(length) == 0:
         return []
-    edges = np.unique(length.quantile(np.arange(1, SLICES) / SLICES))
+    edges = np.unique(np.quantile(length, np.arange(1, SLICES) / SLICES))
     slices = []
     for low, high in pairwise([-np.inf, *edges.tolist(), np.inf]):
-        first, last = np.searchsorted(length.values, [low, high])
-        rows = (first <= length.code) & (length.code < last)
+        rows = (low <= length) & (length < high)
         if not rows.any():
             continue
-        draws, pair = Bootstrap(group[rows]), (human.rows(rows), scores.rows(rows))
-        one, cell = distinct(*pair)
-        less = pair[1][one] - pair[0][one]
-        n, total = draws.sums(cell, np.stack([np.ones(len(one)), less])).T
+        draws, (first, cell) = Bootstrap(group[rows]), distinct(less[rows])
+        n, total = draws.sums(cell, np.stack([np.ones(len(first)), less[rows][first]])).T
         mean = total / n
-        slices.append(
-            Slice(float(length.rows(rows).quantile(0.5)), int(n[0]), float(mean[0]), draws.interval(mean[1:]))
-        )
+        slices.append(Slice(float(np.median(length[rows])), int(n[0]), float(mean[0]), draws.interval(mean[1:])))
     return slices
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.columns import BLOCK, Reread
 from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
@@ -39,10 +37,6 @@ def write(
     """
     furthest = {name: worst(sample) for name, sample in samples.items()}
     failed = {name: failures(sample) for name, sample in samples.items()}
-    shown = {
-        name: _with_records(sample, [*furthest[name], *(row for _, _, rows in failed[name] for row in rows)])
-        for name, sample in samples.items()
-    }
     facts = {
         "title": title,
         "origin": origin,
@@ -51,7 +45,7 @@ def write(
         "sections": sections,
         "failures": failed,
         "pictures": {name: pictures(sample) for name, sample in samples.items()},
-        "samples": shown,
+        "samples": samples,
         "worst": furthest,
         "curve": curve(steps),
         "ratings": RATINGS,
@@ -72,31 +66,17 @@ def warnings(origin: dict[str, Any]) -> list[str]:
     ]
 
 
-def _with_records(sample: Sample, rows: Sequence[int]) -> Sample:
-    """The sample with the texts and the judgments of some rows, by row, as far as there are any."""
-    texts: dict[str, Any] = {"judgments": sample.records.few(rows)} if sample.records else {}
-    if sample.responses:
-        there = sample.responses
-        texts["responses"] = there.few(rows) if isinstance(there, Reread) else {row: there[row] for row in rows}
-    return replace(sample, **texts)
-
-
 def worst(sample: Sample) -> list[int]:
     """The rows of the judged answers furthest from people's score, furthest first; ties by id."""
-    found = list[tuple[float, str, int]]()
-    for start in range(0, len(sample.ids), BLOCK):
-        block = slice(start, start + BLOCK)
-        distance = np.abs(sample.human[block] - sample.scores[block])
-        near = np.flatnonzero(distance >= (-found[-1][0] if len(found) == WORST else 0.0)).tolist()
-        found += [(-distance[row], sample.ids[start + row], start + row) for row in near]
-        found = heapq.nsmallest(WORST, found)
-    return [row for _, _, row in found]
+    distance = np.abs(sample.human - sample.scores)
+    judged = np.flatnonzero(~np.isnan(distance)).tolist()
+    return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
 def failures(sample: Sample) -> list[tuple[str, int, list[int]]]:
     """Failures by name, the commonest first: how many, and the first three rows."""
     found: dict[str, list[int]] = {}
-    for row in np.flatnonzero(~sample.scores.known).tolist():
+    for row in np.flatnonzero(np.isnan(sample.scores)).tolist():
         judgment = sample.judgments[row] if sample.judgments else None
         found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(row)
     commonest = sorted(found.items(), key=lambda named: -len(named[1]))

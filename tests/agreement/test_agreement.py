@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from critic.counting.coded import Coded
 from critic.counting.estimate import Bootstrap
 from eval_agreement import (
     FUZZY_RANGES,
@@ -318,7 +317,7 @@ def test_what_always_holds(both: list[tuple[int, int]]) -> None:
 
 def columns(human: Any, judge: Any, draws: Bootstrap, weight: Any = None) -> Any:
     """The metrics of the sample and of each resample in the order of METRICS: shape (metrics, 1 + resamples)."""
-    (found,) = resampled(Coded.of(human), [Coded.of(judge)], draws, weight)
+    (found,) = resampled(np.asarray(human, dtype=np.float64), [np.asarray(judge, dtype=np.float64)], draws, weight)
     return np.stack(list(found.values()))
 
 
@@ -385,7 +384,11 @@ def test_weights_are_rows_that_occur_so_often(both: list[tuple[int, int]], coars
 
 def test_two_judges_are_measured_on_the_same_resamples() -> None:
     human, judge, group = simulated("whole")
-    both = resampled(Coded.of(human), [Coded.of(judge), Coded.of(judge[::-1])], Bootstrap(group, 50))
+    both = resampled(
+        np.asarray(human, dtype=np.float64),
+        [np.asarray(judge, dtype=np.float64), np.asarray(judge[::-1], dtype=np.float64)],
+        Bootstrap(group, 50),
+    )
     for scores, found in zip((judge, judge[::-1]), both, strict=True):
         assert np.stack(list(found.values())) == pytest.approx(columns(human, scores, Bootstrap(group, 50)), abs=1e-12)
 

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from critic.counting.arrays import Floats
-from critic.counting.coded import Coded
 from critic.counting.estimate import holm
 from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
@@ -26,8 +25,14 @@ def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -
         for number, spread in enumerate(noise)
     }
     group = [str(name) for name in random.integers(n // 3, size=n)]
-    scored = {name: Coded.of(scores) for name, scores in judges.items()}
-    return Sample(name="x", ids=[str(row) for row in range(n)], human=Coded.of(human), judges=scored, group=group)
+    scored = {name: np.asarray(scores, dtype=np.float64) for name, scores in judges.items()}
+    return Sample(
+        name="x",
+        ids=[str(row) for row in range(n)],
+        human=np.asarray(human, dtype=np.float64),
+        judges=scored,
+        group=group,
+    )
 
 
 def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
@@ -35,7 +40,7 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
     for name, failed in (("judge0", slice(7)), ("judge1", slice(5, 9))):
         scores = np.asarray(data.judges[name])
         scores[failed] = np.nan
-        data.judges[name] = Coded.of(scores)
+        data.judges[name] = np.asarray(scores, dtype=np.float64)
     found = compare(data, "judge0", "judge1", {})
     rows = np.arange(9, 300)
     first, second = (agreement(data.human[rows], data.judges[name][rows]) for name in data.judges)
@@ -54,7 +59,7 @@ def test_pairing_makes_differences_of_alike_judges_sharp() -> None:
     that of the difference."""
     data = sample(noise=(2.0,))
     human, first = np.asarray(data.human), np.asarray(data.judges["judge0"])
-    worse = Coded.of(np.clip(first + np.where(first >= human, 0.25, 0), 1, 10))
+    worse = np.clip(first + np.where(first >= human, 0.25, 0), 1, 10)
     both = Sample(name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "worse": worse})
     mae = {name: measured(data.human, scores, data.group) for name, scores in both.judges.items()}
     assert mae["judge0"].interval["mae"][1] > mae["worse"].interval["mae"][0]  # type: ignore[index]
@@ -88,7 +93,7 @@ def test_non_inferiority_needs_the_whole_interval() -> None:
 
 def test_every_pair_of_judges_and_undefined_metrics() -> None:
     data = sample(noise=(0.5, 1.0, 2.0))
-    data.judges["judge2"] = Coded.one(5.0, len(data.ids))
+    data.judges["judge2"] = np.full(len(data.ids), 5.0)
     found = comparisons(data)
     pairs = [(line.first, line.second) for line in found]
     assert pairs == [("judge0", "judge1"), ("judge0", "judge2"), ("judge1", "judge2")]

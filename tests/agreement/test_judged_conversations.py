@@ -27,7 +27,7 @@ from critic.records import (
 )
 from eval_agreement import agreement_interval
 from eval_agreement.items import items_of, label_id
-from eval_agreement.label_sources import of_labels
+from eval_agreement.sources import of_labels
 from eval_agreement.tables import Source
 
 COUNT = 48

@@ -10,7 +10,6 @@ import pytest
 from conftest import ROOT, Done, run
 from draws import times_of
 
-from critic.counting.coded import Coded
 from critic.counting.estimate import Bootstrap
 from eval_agreement import metrics
 from eval_agreement.metrics import METRICS, agreement, resampled
@@ -80,7 +79,7 @@ def test_resamples_say_what_repeated_rows_say_whichever_side_has_more_values(
     many = np.clip(np.round(few + random.normal(0, 1, 80), 2), 1, 10)
     human, judge = (many, few) if people_vary_more else (few, many)
     draws = Bootstrap(np.arange(80) // 2, resamples=4)
-    (found,) = resampled(Coded.of(human), [Coded.of(judge)], draws)
+    (found,) = resampled(np.asarray(human, dtype=np.float64), [np.asarray(judge, dtype=np.float64)], draws)
     for place, times in enumerate(times_of(draws).T, 1):
         rows = np.repeat(np.arange(80), times)
         expected = agreement(human[rows], judge[rows])

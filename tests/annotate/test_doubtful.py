@@ -17,19 +17,17 @@ from judgments import of_answer
 from msgspec.structs import replace
 
 from critic.counting import estimate
-from critic.counting.coded import Coded
 from critic.counting.verdicts import A, B, verdict_agreement
 from critic.records import Call, Judgment, Question, Response, Verdict
 from eval_agreement.analysis import trivial
 from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
 from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
-from eval_agreement.label_sources import of_labels
 from eval_agreement.metrics import agreement, measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_tables
+from eval_agreement.sources import of_labels, of_tables
 from eval_agreement.tables import Source
 
 
@@ -185,14 +183,14 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     rare = np.arange(400) < 100
     human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400).astype(float)
     names, chance = [str(number) for number in range(400)], np.where(rare, 0.02, 1.0)
-    scored = Coded.of(human)
+    scored = np.asarray(human, dtype=np.float64)
     sample = Sample(name="s", ids=names, human=scored, judges={"j": scored}, group=names, probability=chance)
     scores, about = trivial(sample, [])["constant"]
     whole = np.repeat(human, np.round(1 / chance).astype(int))
     assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
     even = [trivial(replace(sample, probability=one), [])["constant"][0][0] for one in (None, np.full(400, 0.5))]
     assert even == [np.median(human)] * 2
-    halves = replace(sample, human=Coded.of(np.repeat([2.0, 5.0], 200)), probability=np.full(400, 0.25))
+    halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
     assert trivial(halves, [])["constant"][0][0] == 3.5
     people = np.where(rare, A, B).astype(np.int8)
     given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
@@ -215,8 +213,8 @@ def test_differences_of_judges_are_those_of_the_lines_above_them() -> None:
     sample = Sample(
         name="s",
         ids=names,
-        human=Coded.of(human),
-        judges={"a": Coded.of(one), "b": Coded.of(other)},
+        human=np.asarray(human, dtype=np.float64),
+        judges={"a": np.asarray(one, dtype=np.float64), "b": np.asarray(other, dtype=np.float64)},
         group=[str(n) for n in group],
         probability=chance,
     )

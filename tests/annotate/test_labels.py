@@ -35,7 +35,7 @@ from eval_agreement.annotate.people import owner_page, sections
 from eval_agreement.annotate.plan import Role
 from eval_agreement.annotate.store import Given, Said, Store
 from eval_agreement.items import verdict_id
-from eval_agreement.label_sources import kind_of
+from eval_agreement.sources import kind_of
 from eval_agreement.tables import Source
 
 

@@ -1,11 +1,8 @@
 """critic score --benchmark: tables, summary.json and report.html of judged conversations."""
 
 import csv
-import gc
 import json
 import re
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -32,7 +29,6 @@ from critic.records import (
     Verdict,
 )
 from critic.stages.score import _in_tokens, read_runs
-from eval_agreement.sources import of_judgments
 
 
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:
@@ -441,69 +437,28 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_no_room_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("critic.counting.columns._LAST", 1)
-    question = Question(id="q", prompt="?", task="Counting", group="q", lang="en", reference="5")
-    path = tmp_path / "judged.jsonl"
-    jsonl.write(path, [answered(f"r{place}", question, "5") for place in range(3)])
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr("critic.counting.columns.TemporaryFile", lambda **_: full)
-        done = run("critic", "score", path, "--out", tmp_path / "scores")
-    assert_one_line_error(done, "No space left on device", "TMPDIR")
-
-
 def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
     asked = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
     other = msgspec.structs.replace(asked, prompt="Which?", task="OCR", group="h", reference=None)
     answers = [answered(key, question, f"text {key}") for key, question in [("a", asked), ("b", asked), ("c", other)]]
     jsonl.write(tmp_path / "a.jsonl", answers)
-    (found,) = read_runs([tmp_path / "a.jsonl"], "alignmmbench")
+    jsonl.write(
+        tmp_path / "b.jsonl",
+        [msgspec.structs.replace(one, setup=msgspec.structs.replace(one.setup, judge="k")) for one in answers],
+    )
+    found, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench")
     assert [one.conversation.id for one in found.turns] == [one.sample.id for one in found.turns] == ["a", "b", "c"]
     assert [(one.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
+    assert all(one.conversation is two.conversation for one, two in zip(found.turns, again.turns, strict=True))
     odd = tmp_path / "odd.jsonl"
     jsonl.write(odd, [*answers, answered("a", other, "text")])
-    assert_one_line_error(run("critic", "score", odd), "conversation 'a' reads otherwise")
+    assert_one_line_error(run("critic", "score", odd), "odd.jsonl:4: conversation 'a' reads otherwise")
 
 
 def answered(key: str, question: Question, text: str, score: float = 3.0) -> Judgment:
     verdict = Verdict(rating=score, distribution=[0.1] * 10)
     response = Response(id=key, question=question, text=text, system="m", human=HumanScore(score=score))
     return of_answer(response, score=score, verdict=verdict, reply="x" * 100)
-
-
-def test_scores_and_audits_keep_no_record_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two thousand more rows, each with a question of its own, bytes of columns are in memory, however much is
-    counted: a verdict alone is an object of 150 bytes."""
-    for name in (
-        "columns._LAST",
-        "columns._AROUND",
-        "columns._FEW",
-        "columns.BLOCK",
-        "judged.BLOCK",
-        "leaderboard.BLOCK",
-    ):
-        monkeypatch.setattr(f"critic.counting.{name}", 64)
-
-    def grown(work: Callable[[Path], object]) -> float:
-        sizes = []
-        for count in (500, 2500):
-            path = tmp_path / f"{count}.jsonl"
-            if not path.exists():
-                questions = (
-                    Question(id=f"q{n}", prompt=f"{n}?" * 50, task="OCR", group=f"g{n % 40}", lang="en", reference="r")
-                    for n in range(count)
-                )
-                jsonl.write(path, (answered(f"r{n}", one, "t", n % 10 + 1.0) for n, one in enumerate(questions)))
-            if not sizes:
-                work(path)  # what is loaded once
-            gc.collect()
-            tracemalloc.start()
-            work(path)
-            sizes.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-        return (sizes[1] - sizes[0]) / 2000
-
-    assert grown(lambda path: of_judgments("s", path, texts=False)) < 60
 
 
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
