@@ -142,7 +142,7 @@ def test_the_first_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
         (tmp_path / path).symlink_to(ROOT / path)
     page = (ROOT / "README.md").read_text("utf-8").replace("8000", port)
     page = page.replace("$ critic judge ", f"$ critic judge --base-url http://127.0.0.1:{port}/v1 ")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     servers = list[subprocess.Popen[str]]()
     try:
         for code, shown in road(page):
@@ -150,7 +150,7 @@ def test_the_first_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
             process = subprocess.Popen(
                 words,
                 cwd=tmp_path,
-                env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PATH": search_path, "PYTHONPATH": str(ROOT)},
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
