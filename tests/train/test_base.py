@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import msgspec
 import pytest
@@ -203,15 +202,6 @@ def test_the_folder_computes_what_the_model_did(family: str, tmp_path: Path) -> 
     assert importlib.import_module("terms").made_from(folder) == notes
     assert not (tmp_path / "folder.partial").exists()
     assert "already" in run("train/base.py", file, folder).stdout
-
-
-def test_its_fields_are_parsed_once(program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes longer than anything else where there are many tokens."""
-    reader = mock.Mock(wraps=gguf.GGUFReader)
-    monkeypatch.setattr(gguf, "GGUFReader", reader)
-    file = write_gguf(tmp_path / "model.gguf", "gemma3", random_model("gemma3"))
-    program.main(str(file), tmp_path / "folder")
-    assert reader.call_count == 1
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

@@ -305,12 +305,8 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     ("change", "labels", "message"),
     [
         ({"gpt4_score_1_10": 55}, {"people": 1, "gpt4": 1}, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
-        ({"gpt4_score_1_10": 0}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 0 is outside"),
-        ({"gpt4_score_1_10": "good"}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 must be a number"),
         ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl: no row has gpt3_score_1_10; .*: gpt4_score_1_10"),
-        ({"human_score": None}, {"people": 1}, "rows.jsonl:3: .*human_score"),
         ({"human_score": None}, None, "rows.jsonl:3: .*human_score"),
-        ({"human_score": 11}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: human_score 11 is outside its scale"),
         ({}, {"people": 1, "gpt4": -0.3}, "`float` >= 0.0"),
         ({}, {"people": 0}, "labels must be at least 0, and one above"),
         ({}, {"people": float("nan")}, "`float` >= 0.0"),
