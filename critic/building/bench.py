@@ -32,40 +32,40 @@ question with every answer to it, is one text."""
 SPLITS = ("train", "internal", "external")
 
 
-def _multiverse(one: Made, image: str) -> list[dict[str, Any]]:
+def _multiverse(conversation: Made, image: str) -> list[dict[str, Any]]:
     spoken: list[dict[str, Any]] = []
-    for turn in one.turns:
+    for turn in conversation.turns:
         items = [
             {"question": item.question, "main_criteria": item.main, "sub_criteria": item.sub} for item in turn.items
         ]
         spoken.append({"speaker": "user", "utterance": turn.question, "checklist": items})
         spoken.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
     about = {
-        "main_goal_category": one.goal,
-        "sub_goal_category": one.sub_goal,
-        "main_task_category": one.task,
-        "sub_task_category": one.sub_task,
-        "image_main_category": one.category,
-        "image_sub_category": one.sub_category,
-        "lang": one.lang,
+        "main_goal_category": conversation.goal,
+        "sub_goal_category": conversation.sub_goal,
+        "main_task_category": conversation.task,
+        "sub_task_category": conversation.sub_task,
+        "image_main_category": conversation.category,
+        "image_sub_category": conversation.sub_category,
+        "lang": conversation.lang,
     }
-    return [{"index": one.id, "image": image, **about, "conversation": spoken}]
+    return [{"index": conversation.id, "image": image, **about, "conversation": spoken}]
 
 
-def _convbench(one: Made, image: str) -> list[dict[str, Any]]:
-    row: dict[str, Any] = {"ID": one.id, IMAGE: image, CAPTION: one.caption}
-    for place, turn in enumerate(one.turns):
-        row |= {INSTRUCTIONS[place]: turn.question, TASKS[place]: turn.task, REFERENCES[place]: turn.answer}
-    return [{**row, FOCUS: one.turns[-1].focus, "lang": one.lang}]
+def _convbench(conversation: Made, image: str) -> list[dict[str, Any]]:
+    row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
+    for position, turn in enumerate(conversation.turns):
+        row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
+    return [{**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}]
 
 
-def _alignmmbench(one: Made, image: str) -> list[dict[str, Any]]:
-    (turn,) = one.turns
-    history = [{"user": before.question, "assistant": before.answer} for before in one.dialogue]
+def _alignmmbench(conversation: Made, image: str) -> list[dict[str, Any]]:
+    (turn,) = conversation.turns
+    history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
     row = {"image_path": image, "history": history, "ref_answer": turn.answer, "task": turn.task}
     row["category"] = CATEGORY_OF[str(turn.task)]
-    asked = [turn.question, *one.wordings]
-    return [{"question_id": f"{one.id}-{number}", "prompt": text, **row} for number, text in enumerate(asked)]
+    asked = [turn.question, *conversation.wordings]
+    return [{"question_id": f"{conversation.id}-{number}", "prompt": text, **row} for number, text in enumerate(asked)]
 
 
 FORMS: dict[str, Callable[[Made, str], list[dict[str, Any]]]] = {
@@ -76,15 +76,17 @@ FORMS: dict[str, Callable[[Made, str], list[dict[str, Any]]]] = {
 """Benchmark -> the rows of its file that a conversation becomes."""
 
 
-def write(path: Path, form: str, made: Iterable[Made], image_of: Callable[[Made], str] = lambda one: one.image) -> int:
-    """Write conversations as a benchmark's own file; how many rows."""
-    return jsonl.write(path, (row for one in made for row in FORMS[form](one, image_of(one))))
+def write(path: Path, form: str, made: Iterable[Made], copies: Mapping[str, str] | None = None) -> int:
+    """Write conversations as a benchmark's own file, each image by the name of its copy; how many rows."""
+    name_of = copies or {}
+    rows = (row for talk in made for row in FORMS[form](talk, name_of.get(talk.image, talk.image)))
+    return jsonl.write(path, rows)
 
 
 class SharedText(Struct, frozen=True):
     """Two texts that say much of the same: the share of the shorter one's runs of words."""
 
-    one: str
+    key: str
     other: str
     share: float
 
@@ -133,22 +135,24 @@ def contamination(texts: Mapping[str, str], rows: Iterable[tuple[str, Sequence[s
     common = Counter(run for runs in set(runs_of.values()) for run in runs)
     wanted, seen = frozenset(common), set[str]()
     rows_of = dict[frozenset[int], tuple[int, str]]()
-    for place, passages in rows:
+    for line, passages in rows:
         runs = _runs("\n".join(passages))
         if shared := runs & wanted:
-            rows_of[shared] = min(rows_of.get(shared, (len(runs), place)), (len(runs), place))
+            rows_of[shared] = min(rows_of.get(shared, (len(runs), line)), (len(runs), line))
             for passage in set(passages) - seen:
                 seen.add(passage)
                 common.update(_runs(passage) & wanted)
     index = _Index(common)
-    for shared, (size, place) in rows_of.items():
-        index.add(place, shared, size)
-    return [SharedText(key, place, share) for key, runs in runs_of.items() for place, share in index.alike(runs)]
+    for shared, (size, line) in rows_of.items():
+        index.add(line, shared, size)
+    return [SharedText(key, line, share) for key, runs in runs_of.items() for line, share in index.alike(runs)]
 
 
 def _runs(text: str) -> frozenset[int]:
-    said = words(text)
-    runs = {" ".join(said[place : place + RUN]) for place in range(max(1, len(said) - RUN + 1))} if said else set()
+    tokens = words(text)
+    runs = (
+        {" ".join(tokens[start : start + RUN]) for start in range(max(1, len(tokens) - RUN + 1))} if tokens else set()
+    )
     # The hashes of Python's own texts differ from run to run; these do not.
     return frozenset(int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs)
 
@@ -158,7 +162,7 @@ def groups(keys: Sequence[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     group_of = {key: key for key in keys}
     members = {key: [key] for key in keys}
     for pair in pairs:
-        kept, gone = sorted((group_of[pair.one], group_of[pair.other]))
+        kept, gone = sorted((group_of[pair.key], group_of[pair.other]))
         if kept != gone:
             members[kept] += members.pop(gone)
             group_of.update(dict.fromkeys(members[kept], kept))
@@ -168,7 +172,9 @@ def groups(keys: Sequence[str], pairs: Iterable[SharedText]) -> dict[str, str]:
 def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, external: str | None) -> dict[str, str]:
     """The split of each conversation by its id. Groups stay together: one with an image from the source `external` is
     external as a whole, of the others a share is internal, by the hash of the group."""
-    outside = {group_of[one.id] for one in made if external is not None and one.source == external}
+    outside = {
+        group_of[conversation.id] for conversation in made if external is not None and conversation.source == external
+    }
 
     def split(group: str) -> str:
         if group in outside:
@@ -176,7 +182,7 @@ def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, e
         drawn = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
         return "internal" if drawn < internal else "train"
 
-    return {one.id: split(group_of[one.id]) for one in made}
+    return {conversation.id: split(group_of[conversation.id]) for conversation in made}
 
 
 def freeze(
@@ -194,27 +200,27 @@ def freeze(
     that is another than when it was hashed."""
     with _replacing(jsonl.resolved(folder)) as partial:
         named, hashes = dict[str, str](), dict[str, str]()
-        for one in made:
-            data = (root / one.image).read_bytes()
-            if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[one.image]:
+        for conversation in made:
+            data = (root / conversation.image).read_bytes()
+            if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[conversation.image]:
                 raise UsageError(
-                    f"{root / one.image}: is another image than when it was hashed; build in another --out"
+                    f"{root / conversation.image}: is another image than when it was hashed; build in another --out"
                 )
-            name = f"images/{md5_of[one.image]}{Path(one.image).suffix.lower()}"
+            name = f"images/{md5_of[conversation.image]}{Path(conversation.image).suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
-            named[one.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
+            named[conversation.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
         parts = dict[str, list[Made]]()
         for split in SPLITS:
-            if part := [one for one in made if split_of[one.id] == split]:
+            if part := [conversation for conversation in made if split_of[conversation.id] == split]:
                 parts[split] = part
-        for name, some in {"benchmark": made, **parts}.items():
-            write(partial / f"{name}.jsonl", form, some, lambda one: named[one.image])
+        for name, written in {"benchmark": made, **parts}.items():
+            write(partial / f"{name}.jsonl", form, written, named)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
         _write_datasets(partial, form, parts, named)
         datasets = {path.relative_to(partial).as_posix(): jsonl.sha256(path) for path in partial.glob("datasets/*")}
         whole = _hash(hashes)
-        said = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
-        jsonl.write_json(partial / "frozen.json", said)
+        content = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
+        jsonl.write_json(partial / "frozen.json", content)
     return whole
 
 
@@ -248,10 +254,10 @@ def _write_datasets(folder: Path, form: str, parts: Mapping[str, Sequence[Made]]
     key = "image" if form == "multiverse" else IMAGE if form == "convbench" else "image_path"
 
     def table(part: Iterable[Made], shown: Callable[[str], bytes], schema: Any = None) -> Any:
-        rows = [row for one in part for row in FORMS[form](one, named[one.image])]
+        rows = [row for conversation in part for row in FORMS[form](conversation, named[conversation.image])]
         return Table.from_pylist([{**row, key: {"bytes": shown(row[key]), "path": row[key]}} for row in rows], schema)
 
-    schema = table((one for part in parts.values() for one in part), lambda _: b"").schema
+    schema = table((conversation for part in parts.values() for conversation in part), lambda _: b"").schema
     for split, part in parts.items():
         path = folder / "datasets" / f"{split}.parquet"
         path.parent.mkdir(exist_ok=True)
@@ -268,8 +274,8 @@ def check_frozen(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        said: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        files, whole = dict[str, str](said["sha256"]), str(said["hash"])
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        files, whole = dict[str, str](content["sha256"]), str(content["hash"])
     except (ValueError, LookupError, TypeError) as error:
         raise UsageError(f"{path}: not as critic build writes it: {one_line(error)}") from None
     for name, expected in files.items():
@@ -277,4 +283,4 @@ def check_frozen(folder: Path) -> dict[str, Any]:
             raise UsageError(f"{folder / name}: is not as it was frozen ({whole})")
     if _hash(files) != whole:
         raise UsageError(f"{path}: its hash is not that of its files")
-    return said
+    return content

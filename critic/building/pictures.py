@@ -83,7 +83,7 @@ def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) ->
         return ImageFile(**facts, failure=failure, detail=str(error))
 
 
-def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
+def find_images(root: Path, made: Path | None = None) -> tuple[list[str], int]:
     """The images below a folder by their suffixes, sorted, and how many other files are there. What a build put into
     its folder `made` is none of them. Raises UsageError for a folder without any, and for a name that is not UTF-8."""
     if not root.is_dir():
@@ -91,7 +91,7 @@ def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
     names, others = [], 0
     own = set[Path]() if made is None else {(made / name).resolve() for name in (".", "benchmark", "benchmark.partial")}
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(one for one in folders if (Path(folder) / one).resolve() not in own)
+        folders[:] = sorted(name for name in folders if (Path(folder) / name).resolve() not in own)
         for file in files:
             if file.lower().endswith(SUFFIXES) and not file.startswith("."):
                 names.append((Path(folder) / file).relative_to(root).as_posix())
@@ -110,37 +110,39 @@ def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
 def sources(path: Path | None) -> dict[str, dict[str, str]]:
     """Where images are from, by path or folder, also as Windows writes it: a table with `image` and any of `source`,
     `licence`. Raises UsageError naming the place of an empty or repeated `image`."""
-    said: dict[str, dict[str, str]] = {}
+    origins: dict[str, dict[str, str]] = {}
     ids = tables.Ids()
-    for place, row in tables.rows(path, (".csv", ".tsv", ".jsonl", ".xlsx")) if path else ():
-        name = ids.add(place, PureWindowsPath(tables.text(place, row, "image")).as_posix())
+    for line, row in tables.rows(path, (".csv", ".tsv", ".jsonl", ".xlsx")) if path else ():
+        name = ids.add(line, PureWindowsPath(tables.text(line, row, "image")).as_posix())
         values = {column: tables.optional_text(row, column) for column in ("source", "licence")}
-        said[name] = {column: value for column, value in values.items() if value}
-    return said
+        origins[name] = {column: value for column, value in values.items() if value}
+    return origins
 
 
-def unused(said: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+def unused(origins: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """What a table of sources names that is neither an image nor a folder of any."""
-    there = {str(one) for name in names for one in (PurePosixPath(name), *PurePosixPath(name).parents)}
-    return [name for name in said if name not in there]
+    there = {str(path) for name in names for path in (PurePosixPath(name), *PurePosixPath(name).parents)}
+    return [name for name in origins if name not in there]
 
 
-def source_of(name: str, said: Mapping[str, dict[str, str]]) -> dict[str, str]:
+def source_of(name: str, origins: Mapping[str, dict[str, str]]) -> dict[str, str]:
     """What is said of an image or else of the nearest folder that it is in; `.` is all of them."""
     path = PurePosixPath(name)
-    return next((said[one] for one in (path.as_posix(), *map(str, path.parents)) if one in said), {})
+    return next((origins[folder] for folder in (path.as_posix(), *map(str, path.parents)) if folder in origins), {})
 
 
-def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]]) -> list[ImageFile]:
+def scan(root: Path, out: Path, origins: Mapping[str, dict[str, str]]) -> list[ImageFile]:
     """The images of a folder, hashed, in the order of their names; each is a line of `out` once it is hashed. Killed
     and run again it goes on. What could not be read is tried again, as is an image of another size than before, or one
     of which the table of sources says something else."""
-    names, others = found(root, out.parent)
+    names, others = find_images(root, out.parent)
     jsonl.repair(out)
-    known = {one.path: one for _, one in jsonl.read(out, ImageFile)} if out.is_file() and out.stat().st_size else {}
+    known = (
+        {image.path: image for _, image in jsonl.read(out, ImageFile)} if out.is_file() and out.stat().st_size else {}
+    )
 
     def hashed(name: str) -> ImageFile:
-        about, before = source_of(name, said), known.get(name)
+        about, before = source_of(name, origins), known.get(name)
         if before is not None and before.md5 and _is_same(root, before, about):
             return before
         return image_file(root, name, about)
@@ -148,10 +150,10 @@ def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]]) -> list[Imag
     images = list[ImageFile]()
     # Pillow, hashlib and SciPy let go of the interpreter's lock for most of their work: threads keep two cores busy.
     with jsonl.Appender(out) as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for one in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
-            images.append(one)
-            if one != known.get(one.path):
-                file.append(one)
+        for image in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
+            images.append(image)
+            if image != known.get(image.path):
+                file.append(image)
     jsonl.write(out, images)  # without lines of images that were replaced, or are gone
     jsonl.write_sidecar(out, {"folder": str(root), "images": len(images), "other_files": others})
     return images
@@ -159,43 +161,45 @@ def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]]) -> list[Imag
 
 def _is_same(root: Path, image: ImageFile, about: Mapping[str, str]) -> bool:
     path = root / image.path
-    said = (about.get("source"), about.get("licence"))
-    return (image.source, image.licence) == said and path.is_file() and path.stat().st_size == image.bytes
+    origin = (about.get("source"), about.get("licence"))
+    return (image.source, image.licence) == origin and path.is_file() and path.stat().st_size == image.bytes
 
 
 def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
     """The images that show again what another shows: the same bytes, or a hash that differs by at most `bits` bits. Of
     several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
     that stays, so that no chain of small steps takes along what is unlike."""
-    ranked = sorted(images, key=lambda one: (-one.width * one.height, -one.bytes, one.path))
+    ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
     dropped, first_of = list[DroppedImage](), dict[str, ImageFile]()
     kept, hashes = list[str](), np.zeros(len(ranked), np.uint64)
-    for one in ranked:
-        first = first_of.setdefault(one.md5, one)
-        if first is not one:
-            dropped.append(DroppedImage(path=one.path, step="duplicates", reason="same_file", of=first.path))
+    for image in ranked:
+        first = first_of.setdefault(image.md5, image)
+        if first is not image:
+            dropped.append(DroppedImage(path=image.path, step="duplicates", reason="same_file", of=first.path))
             continue
-        place, distance = _nearest(one, hashes[: len(kept)])
+        position, distance = _nearest(image, hashes[: len(kept)])
         if distance > bits:
-            hashes[len(kept)] = _hash(one)
-            kept.append(one.path)
+            hashes[len(kept)] = _hash(image)
+            kept.append(image.path)
             continue
         dropped.append(
-            DroppedImage(path=one.path, step="duplicates", reason="near_duplicate", of=kept[place], distance=distance)
+            DroppedImage(
+                path=image.path, step="duplicates", reason="near_duplicate", of=kept[position], distance=distance
+            )
         )
     return dropped
 
 
 def known(images: Iterable[ImageFile], others: Iterable[ImageFile], bits: int) -> list[DroppedImage]:
     """The images that are in another set as well: the same bytes (AlignMMBench §3.2), or a hash as near as `bits`."""
-    theirs = [one for one in others if one.phash]
-    hashes = np.array([_hash(one) for one in theirs], np.uint64)
-    path_of = {one.md5: one.path for one in theirs}
+    theirs = [image for image in others if image.phash]
+    hashes = np.array([_hash(image) for image in theirs], np.uint64)
+    path_of = {image.md5: image.path for image in theirs}
     dropped = []
     for image in images:
-        place, distance = _nearest(image, hashes)
+        position, distance = _nearest(image, hashes)
         if distance <= bits:
-            of = path_of.get(image.md5, theirs[place].path)
+            of = path_of.get(image.md5, theirs[position].path)
             dropped.append(DroppedImage(path=image.path, step="known", reason="known", of=of, distance=distance))
     return dropped
 
@@ -205,8 +209,8 @@ def _nearest(image: ImageFile, hashes: Any) -> tuple[int, int]:
     if not len(hashes):
         return 0, BITS + 1
     distances = np.bitwise_count(hashes ^ _hash(image))
-    place = int(distances.argmin())
-    return place, int(distances[place])
+    position = int(distances.argmin())
+    return position, int(distances[position])
 
 
 def _hash(image: ImageFile) -> Any:
@@ -222,18 +226,18 @@ def unusable(root: Path, images: Iterable[ImageFile], min_side: int, licensed: b
     """Images that cannot be decoded, are links out of the folder `root`, are smaller than `min_side` pixels on a side,
     or, where all have to be `licensed`, have no licence in the table."""
     dropped = []
-    for one in images:
-        if one.failure is not None:
-            reason = one.failure
-        elif _leaves(root, one.path):
+    for image in images:
+        if image.failure is not None:
+            reason = image.failure
+        elif _leaves(root, image.path):
             reason = "image_outside_root"
-        elif min(one.width, one.height) < min_side:
+        elif min(image.width, image.height) < min_side:
             reason = "too_small"
-        elif licensed and one.licence is None:
+        elif licensed and image.licence is None:
             reason = "no_licence"
         else:
             continue
-        dropped.append(DroppedImage(path=one.path, step="files", reason=reason))
+        dropped.append(DroppedImage(path=image.path, step="files", reason=reason))
     return dropped
 
 
@@ -256,7 +260,7 @@ def drawn(categories: Mapping[str, str], cap: int, seed: int) -> set[str]:
     for name in sorted(exact, key=lambda name: (shares[name] - exact[name], name))[: cap - sum(shares.values())]:
         shares[name] += 1
 
-    def place(path: str) -> bytes:
+    def drawn_by(path: str) -> bytes:
         return hashlib.sha256(f"{seed}/{path}".encode()).digest()
 
-    return {path for name, paths in by_category.items() for path in sorted(paths, key=place)[: shares[name]]}
+    return {path for name, paths in by_category.items() for path in sorted(paths, key=drawn_by)[: shares[name]]}

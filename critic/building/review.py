@@ -97,8 +97,15 @@ def conversation_sheet(folder: Path) -> Sheet:
 def conversation_rows(made: Sequence[Made], reviewers: Iterable[int]) -> Iterator[dict[str, Any]]:
     """A row a conversation and reviewer, each reviewer's in another order."""
     for reviewer in reviewers:
-        for one in sorted(made, key=lambda one: hashlib.sha256(f"{reviewer}/{one.id}".encode()).digest()):
-            about = {"id": one.id, "reviewer": str(reviewer), "image": one.image, "conversation": spoken(one)}
+        for conversation in sorted(
+            made, key=lambda conversation: hashlib.sha256(f"{reviewer}/{conversation.id}".encode()).digest()
+        ):
+            about = {
+                "id": conversation.id,
+                "reviewer": str(reviewer),
+                "image": conversation.image,
+                "conversation": spoken(conversation),
+            }
             yield {**about, "note": "", **dict.fromkeys(CRITERIA, "")}
 
 
@@ -107,17 +114,18 @@ def rewrite_sheet(folder: Path) -> Sheet:
     return Sheet(folder / "rewrites.jsonl", ["seed", "variant"], ["question", "prompt"], ["accepted"])
 
 
-def rewrite_rows(one: Made) -> list[dict[str, Any]]:
-    about = {"seed": one.id, "question": one.turns[0].question}
+def rewrite_rows(conversation: Made) -> list[dict[str, Any]]:
+    about = {"seed": conversation.id, "question": conversation.turns[0].question}
     return [
-        {**about, "variant": number, "prompt": text, "accepted": None} for number, text in enumerate(one.wordings, 1)
+        {**about, "variant": number, "prompt": text, "accepted": None}
+        for number, text in enumerate(conversation.wordings, 1)
     ]
 
 
-def spoken(one: Made) -> str:
+def spoken(conversation: Made) -> str:
     """A conversation as people read it."""
-    turns = [(before.question, before.answer) for before in one.dialogue]
-    turns += [(turn.question, turn.answer) for turn in one.turns]
+    turns = [(before.question, before.answer) for before in conversation.dialogue]
+    turns += [(turn.question, turn.answer) for turn in conversation.turns]
     return "\n\n".join(f"Q{number}: {asked}\nA{number}: {said}" for number, (asked, said) in enumerate(turns, 1))
 
 
@@ -128,17 +136,17 @@ def decide(made: Sequence[Made], sheet: Sheet) -> Reviewed:
     for (key, _, text), answers in sheet.filled().items():
         votes[key, text].append(answers)
     accepted, removed, unseen, differing = list[str](), dict[str, list[str]](), list[str](), list[str]()
-    for one in made:
-        key, _, text = sheet.key({"id": one.id, "conversation": spoken(one)})
+    for conversation in made:
+        key, _, text = sheet.key({"id": conversation.id, "conversation": spoken(conversation)})
         reviews = votes.pop((key, text), [])
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
         if len(reviews) < REVIEWERS:
-            unseen.append(one.id)
+            unseen.append(conversation.id)
         elif reasons:
-            removed[one.id] = reasons
+            removed[conversation.id] = reasons
         elif any(2 * count == len(reviews) for count in yes.values()):
-            differing.append(one.id)
+            differing.append(conversation.id)
         else:
-            accepted.append(one.id)
+            accepted.append(conversation.id)
     return Reviewed(accepted, removed, unseen, differing, stale=sum(map(len, votes.values())))

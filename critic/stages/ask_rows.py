@@ -177,7 +177,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     def _is_whole(self) -> bool:
         """Whether all rows are in the file, and nothing is to be asked. It may then be another model's."""
-        kept = {one.key for one in known(self.out, AskedRow, lambda _: None) if not self._replaced(one)}
+        kept = {record.key for record in known(self.out, AskedRow, lambda _: None) if not self._replaced(record)}
         return kept >= self._rows.keys() and not self.options.retry_failed
 
     def know(self, record: AskedRow) -> None:
@@ -217,18 +217,18 @@ class AskRows(Stage[BuildRow, AskedRow]):
             return replace(made, failure="truncated")
         text = reply.text.strip()
         try:
-            said = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
+            reply = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
         except msgspec.ValidationError as error:
             return replace(made, failure="not_as_asked", detail=str(error))
         except ValueError as error:
             return replace(made, failure="no_json", detail=str(error))
         # What is turned down stays in the file, for whoever wants to see it.
-        return replace(made, reply=msgspec.to_builtins(said), failure=self._step.check(said, row))
+        return replace(made, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
         """Of the rows that are wanted: how many were asked about, and what was turned down."""
-        wanted = [one for one in records if one.key in self._rows]
-        counts = Counter(one.failure for one in wanted if one.failure)
+        wanted = [record for record in records if record.key in self._rows]
+        counts = Counter(record.failure for record in wanted if record.failure)
         lost = Counter({name: count for name, count in counts.items() if name in LOST or name.startswith("image_")})
         good = len(wanted) - counts.total()
         line = f"{self.name}: {good} of {len(wanted)} can be used" + (f" ({listed(counts)})" if counts else "")
@@ -260,17 +260,17 @@ class Building:
     def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
         """Note how many are left behind a step, and for which reasons others are not: the line that says so. One that
         goes for two reasons counts for both."""
-        counts = dict(sorted(Counter(reasons).items(), key=lambda one: (-one[1], one[0])))
+        counts = dict(sorted(Counter(reasons).items(), key=lambda reason: (-reason[1], reason[0])))
         self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
         left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
         return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
 
     def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
         """Leave images out, and say how many and why."""
-        gone = {one.path for one in dropped}
-        before, self.images = len(self.images), [one for one in self.images if one.path not in gone]
+        gone = {image.path for image in dropped}
+        before, self.images = len(self.images), [image for image in self.images if image.path not in gone]
         self.dropped += dropped
-        print(self.count(step, "images", before, len(self.images), (one.reason for one in dropped)))
+        print(self.count(step, "images", before, len(self.images), (image.reason for image in dropped)))
         jsonl.write(self.out / "dropped.jsonl", self.dropped)
 
     def ask(self, step: str, rows: Sequence[BuildRow]) -> Mapping[str, Any]:
@@ -282,19 +282,21 @@ class Building:
         if not rows:
             return {}
         run = RunOptions(out=path, **self._asking.options)
-        md5_of = {one.path: one.md5 for one in self.images}
+        md5_of = {image.path: image.md5 for image in self.images}
         stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request, md5_of)
         self.code = max(self.code, stage.run())
-        found = {one.key: one for _, one in jsonl.read(path, AskedRow)}
-        asked = [found[row.key] for row in rows if row.key in found]
-        if models := sorted({one.model for one in asked if one.model}):
+        records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
+        asked = [records[row.key] for row in rows if row.key in records]
+        if models := sorted({record.model for record in asked if record.model}):
             self.models[step] = models
-        good = {one.key: msgspec.convert(one.reply, STEPS[step].reply) for one in asked if one.failure is None}
-        self.count(step, "replies", len(asked), len(good), (one.failure for one in asked if one.failure))
+        good = {
+            record.key: msgspec.convert(record.reply, STEPS[step].reply) for record in asked if record.failure is None
+        }
+        self.count(step, "replies", len(asked), len(good), (record.failure for record in asked if record.failure))
         return good
 
     def rows(self) -> list[BuildRow]:
-        return [BuildRow(key=one.path, lang=self.lang, image=one.path) for one in self.images]
+        return [BuildRow(key=image.path, lang=self.lang, image=image.path) for image in self.images]
 
 
 class NeedsModelError(Exception):

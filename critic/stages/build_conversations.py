@@ -33,22 +33,22 @@ class BuildPlan(Struct, frozen=True):
     checklists: bool
 
 
-def _made(one: dict[str, Any], building: Building, turns: list[MadeTurn], **more: Any) -> Made:
-    about = {"category": one["category"], "sub_category": one["sub_category"], "source": one.get("source")}
-    return Made(id=one["md5"][:12], image=one["path"], lang=building.lang, turns=turns, **about, **more)
+def _made(image: dict[str, Any], building: Building, turns: list[MadeTurn], **more: Any) -> Made:
+    about = {"category": image["category"], "sub_category": image["sub_category"], "source": image.get("source")}
+    return Made(id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more)
 
 
 def _talks(building: Building, chosen: Chosen) -> list[Made]:
     """MultiVerse §2.1, steps 2 and 3: a person with a goal first, then the conversation."""
-    people = building.ask("persona", building.rows())
+    persons = building.ask("persona", building.rows())
     rows = [
-        BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(one))
-        for path, one in people.items()
+        BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(person))
+        for path, person in persons.items()
     ]
     made = []
     for path, talk in building.ask("talk", rows).items():
         turns = [MadeTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
-        about = {"goal": people[path].goal, "sub_goal": people[path].sub_goal}
+        about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal}
         made.append(_made(chosen[path], building, turns, task=talk.task, sub_task=talk.sub_task, **about))
     return made
 
@@ -56,13 +56,13 @@ def _talks(building: Building, chosen: Chosen) -> list[Made]:
 def _levels(building: Building, chosen: Chosen) -> list[Made]:
     """ConvBench §3: perception, reasoning, creation."""
     made = []
-    for path, said in building.ask("levels", building.rows()).items():
+    for path, reply in building.ask("levels", building.rows()).items():
         turns = [
             MadeTurn(question=turn.question, answer=turn.answer, task=task)
-            for turn, task in zip(said.turns, said.tasks, strict=True)
+            for turn, task in zip(reply.turns, reply.tasks, strict=True)
         ]
-        turns[-1].focus = said.focus
-        made.append(_made(chosen[path], building, turns, caption=said.caption))
+        turns[-1].focus = reply.focus
+        made.append(_made(chosen[path], building, turns, caption=reply.caption))
     return made
 
 
@@ -117,13 +117,13 @@ class BuildRules(Struct, frozen=True, kw_only=True):
 def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[BuildRow]:
     """A row a turn: the question with what was said before, and, once there are any, its checklist's `items`."""
     rows = []
-    for one in made:
+    for conversation in made:
         before: list[dict[str, str]] = []
-        for key, turn in zip(one.turn_keys(), one.turns, strict=True):
+        for key, turn in zip(conversation.turn_keys(), conversation.turns, strict=True):
             facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
             if items:
                 facts["items"] = [item.question for item in turn.items]
-            rows.append(BuildRow(key=key, lang=one.lang, image=one.image, facts=facts))
+            rows.append(BuildRow(key=key, lang=conversation.lang, image=conversation.image, facts=facts))
             before.append({"question": turn.question, "answer": turn.answer})
     return rows
 
@@ -132,10 +132,10 @@ def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> lis
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
     yes nor no can be said, are left out and listed in a table. A conversation with a turn without any item goes."""
     checklists = building.ask("checklist", _turn_rows(building, made, items=False))
-    whole = [one for one in made if checklists.keys() >= set(one.turn_keys())]
+    whole = [conversation for conversation in made if checklists.keys() >= set(conversation.turn_keys())]
     keyed = dict[str, MadeTurn]()
-    for one in whole:
-        keyed |= zip(one.turn_keys(), one.turns, strict=True)
+    for conversation in whole:
+        keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
     for key, turn in keyed.items():
         turn.items = checklists[key].items
     total = sum(len(turn.items) for turn in keyed.values())
@@ -145,7 +145,7 @@ def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> lis
         answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
         left_out += _leave_out(key, turn, answers)
     without = {key.rpartition("/")[0] for key, turn in keyed.items() if not turn.items}
-    left = [one for one in whole if one.id not in without]
+    left = [conversation for conversation in whole if conversation.id not in without]
     if left_out:
         tables.write_csv(sheet, left_out)
     why = [f"reference: {row['the reference fulfils it']}" for row in left_out]
@@ -174,16 +174,16 @@ def solved_blind(
     draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
     bench.write(draft, rules.plan, made)
     # What is no longer made, because a rule is stricter or an image gone, is no other run's.
-    asked = {one.id: one for one in benchmarks.read(rules.plan, draft)}
+    asked = {conversation.id: conversation for conversation in benchmarks.read(rules.plan, draft)}
     for path, record in ((replies, ModelTurn), (judged, Judgment)):
-        _drop_others(path, record, lambda one: alike(asked.get(one.conversation.id), one.conversation))
+        _drop_others(path, record, lambda line: alike(asked.get(line.conversation.id), line.conversation))
     name, protocol = rules.plan, PLANS[rules.plan].protocol
-    told = {**endpoint, "max_failed": 1.0}
-    code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **told)
+    options = {**endpoint, "max_failed": 1.0}
+    code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     # Without a URL the model is a folder, and a judge as it is a model.
-    if named := rules.judge or (None if told["base_url"] else told["model"]):
-        told = {**told, "judge": [named], "base_url": None, "model": None}
-    code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
+    if judge_name := rules.judge or (None if options["base_url"] else options["model"]):
+        options = {**options, "judge": [judge_name], "base_url": None, "model": None}
+    code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **options)
     building.code = max(building.code, code)
     verdicts = (line for _, line in jsonl.read(judged, Judgment))
     low, high = SCALES[protocol]
@@ -224,15 +224,15 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
             return
         building.count("people", "conversations", len(made), len(decided.accepted), decided.reasons())
         accepted = set(decided.accepted)
-        made = [one for one in made if one.id in accepted]
+        made = [conversation for conversation in made if conversation.id in accepted]
     if not made:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
     _freeze(building, made, {path: image["md5"] for path, image in chosen.items()}, rules)
 
 
 def _freeze(building: Building, made: Sequence[Made], md5_of: Mapping[str, str], rules: BuildRules) -> None:
-    pairs = bench.overlaps({one.id: one.text() for one in made})
-    group_of = bench.groups([one.id for one in made], pairs)
+    pairs = bench.overlaps({conversation.id: conversation.text() for conversation in made})
+    group_of = bench.groups([conversation.id for conversation in made], pairs)
     split_of = bench.splits(made, group_of, rules.internal, rules.external)
     folder = building.out / "benchmark"
     counts = Counter(split_of.values())
@@ -257,18 +257,22 @@ def _check(building: Building, made: list[Made], rules: BuildRules, endpoint: Ma
         for key, share in solved_blind(building, made, rules, endpoint).items():
             if share >= rules.blind:
                 reasons[key] = {"reason": "solved_blind", "score": round(share, 3)}
-    texts = {one.id: one.text() for one in made}
+    texts = {conversation.id: conversation.text() for conversation in made}
     if rules.against is not None:
         rows = ((place, list(_texts_of(row))) for place, row in tables.rows(rules.against))
         for pair in bench.contamination(texts, rows):
-            reasons.setdefault(pair.one, {"reason": "contaminated", "of": pair.other, "share": round(pair.share, 3)})
+            reasons.setdefault(pair.key, {"reason": "contaminated", "of": pair.other, "share": round(pair.share, 3)})
     for pair in bench.overlaps(texts):
         # What only says much of the same stays, in one split.
         if pair.share == 1:
-            reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.one, "share": 1.0})
-    removed = [{"id": one.id, "image": one.image, **reasons[one.id]} for one in made if one.id in reasons]
+            reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.key, "share": 1.0})
+    removed = [
+        {"id": conversation.id, "image": conversation.image, **reasons[conversation.id]}
+        for conversation in made
+        if conversation.id in reasons
+    ]
     jsonl.write(building.out / "removed.jsonl", removed)
-    left = [one for one in made if one.id not in reasons]
+    left = [conversation for conversation in made if conversation.id not in reasons]
     print(building.count("checks", "conversations", len(made), len(left), (row["reason"] for row in removed)))
     return left
 
@@ -293,7 +297,7 @@ def _review(building: Building, made: list[Made]) -> review.Reviewed | None:
     if decided.stale:
         print(f"{decided.stale} lines of {sheet.path} are on texts that are not there any more, and do not count")
     if decided.open or decided.differing:
-        third = [one for one in made if one.id in decided.differing]
+        third = [conversation for conversation in made if conversation.id in decided.differing]
         sheet.ask(review.conversation_rows(third, [review.REVIEWERS + 1]))
         print(f"{sheet.path}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
     if not _accept_rewrites(building, made, review.rewrite_sheet(folder)) or decided.open or decided.differing:
@@ -303,16 +307,18 @@ def _review(building: Building, made: list[Made]) -> review.Reviewed | None:
 
 def _accept_rewrites(building: Building, made: Sequence[Made], sheet: review.Sheet) -> bool:
     """Take those out that people did not accept; False, and all stay, where there are some to be looked at."""
-    rows = [row for one in made for row in review.rewrite_rows(one)]
+    rows = [row for conversation in made for row in review.rewrite_rows(conversation)]
     sheet.ask(rows)
     answers = sheet.filled()
     unseen = sum(sheet.key(row) not in answers for row in rows)
     if unseen:
         print(f"{sheet.path}: {unseen} rewrites to look at: set accepted to true or false")
         return False
-    for one in made:
-        one.wordings = [row["prompt"] for row in review.rewrite_rows(one) if answers[sheet.key(row)] == [True]]
-    left = sum(len(one.wordings) for one in made)
+    for conversation in made:
+        conversation.wordings = [
+            row["prompt"] for row in review.rewrite_rows(conversation) if answers[sheet.key(row)] == [True]
+        ]
+    left = sum(len(conversation.wordings) for conversation in made)
     if rows:
         print(building.count("rewrites", "rewrites", len(rows), left, ["not_accepted"] * (len(rows) - left)))
     return True

@@ -32,10 +32,12 @@ class ImageRules(Struct, frozen=True, kw_only=True):
 def choose_images(building: Building, rules: ImageRules, sources: Path | None) -> dict[str, Any]:
     """The images that the benchmark is made of, in `building`, and their categories by path. Raises NeedsModelError
     behind the steps that need none."""
-    said = pictures.sources(sources)
-    building.images = pictures.scan(building.root, building.out / "images.jsonl", said)
-    if unused := pictures.unused(said, (one.path for one in building.images)):
-        print(f"{sources}: {len(unused)} of {len(said)} lines name nothing below {building.root}, such as {unused[0]}")
+    origins = pictures.sources(sources)
+    building.images = pictures.scan(building.root, building.out / "images.jsonl", origins)
+    if unused := pictures.unused(origins, (image.path for image in building.images)):
+        print(
+            f"{sources}: {len(unused)} of {len(origins)} lines name nothing below {building.root}, such as {unused[0]}"
+        )
     building.drop("files", pictures.unusable(building.root, building.images, rules.min_side, rules.licensed))
     building.drop("duplicates", pictures.duplicates(building.images, rules.bits))
     if rules.known is not None:
@@ -46,19 +48,19 @@ def choose_images(building: Building, rules: ImageRules, sources: Path | None) -
         building.drop(step, [DroppedImage(path=path, step=step, reason=why) for path, why in sorted(reasons.items())])
 
     grades = building.ask("quality", building.rows())
-    lowest = {path: min(msgspec.structs.astuple(said)) for path, said in grades.items()}
+    lowest = {path: min(msgspec.structs.astuple(grade)) for path, grade in grades.items()}
     poor = {path: "low_quality" for path, grade in lowest.items() if grade < rules.quality}
-    leave_out("quality", {one.path: "not_graded" for one in building.images if one.path not in grades} | poor)
+    leave_out("quality", {image.path: "not_graded" for image in building.images if image.path not in grades} | poor)
     named = building.ask("category", building.rows())
-    leave_out("category", {one.path: "no_category" for one in building.images if one.path not in named})
-    categories = pictures.merged({path: one.category.strip() for path, one in named.items()}, rules.rare)
+    leave_out("category", {image.path: "no_category" for image in building.images if image.path not in named})
+    categories = pictures.merged({path: image.category.strip() for path, image in named.items()}, rules.rare)
     counts = Counter(categories.values())
     left = {path: name for path, name in categories.items() if counts[name] >= rules.rare}
     leave_out("rare", dict.fromkeys(categories.keys() - left.keys(), "rare_category"))
     leave_out("drawn", dict.fromkeys(left.keys() - pictures.drawn(left, rules.cap, rules.seed), "not_drawn"))
     kept = [
-        {**msgspec.to_builtins(one), "category": left[one.path], "sub_category": named[one.path].sub_category}
-        for one in building.images
+        {**msgspec.to_builtins(image), "category": left[image.path], "sub_category": named[image.path].sub_category}
+        for image in building.images
     ]
     jsonl.write(building.out / "chosen.jsonl", kept)
-    return {one["path"]: one for one in kept}
+    return {image["path"]: image for image in kept}

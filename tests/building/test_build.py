@@ -200,11 +200,11 @@ def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]
     found = [one for _, one in jsonl.read(made.root / "whole/made.jsonl", Made)]
     key = {one.image: one.id for one in found}
     pairs = bench.overlaps({one.id: one.text() for one in found})
-    assert [{pair.one, pair.other} for pair in pairs] == [{key[much.name], key[much.partner]}]
+    assert [{pair.key, pair.other} for pair in pairs] == [{key[much.name], key[much.partner]}]
     groups = bench.groups([*key.values()], pairs)
     for share in (0.1, 0.3, 0.5, 0.9):
         split_of = bench.splits(found, groups, share, None)
-        assert all(split_of[pair.one] == split_of[pair.other] for pair in pairs)
+        assert all(split_of[pair.key] == split_of[pair.other] for pair in pairs)
     assert set(bench.splits(found, groups, 0.3, "drawn here").values()) == {"external"}
 
 
@@ -281,7 +281,7 @@ def test_what_other_texts_say_is_found() -> None:
     }
     words = " ".join(f"word{number}" for number in range(5, 20))
     rows = [("row 7", ["Before it: " + words]), ("row 8", ["what is new"])]
-    assert [(pair.one, pair.other) for pair in bench.contamination(said, rows)] == [("a", "row 7")]
+    assert [(pair.key, pair.other) for pair in bench.contamination(said, rows)] == [("a", "row 7")]
     assert bench.overlaps(said) == []
 
 
@@ -294,10 +294,10 @@ def test_what_is_there_many_times_over_is_found_all_the_same() -> None:
     a question among the rows, it is found. A phrase in many different texts says nothing."""
     many = {f"{number:02}": said("word") for number in range(bench.COMMON + 10)}
     pairs = bench.overlaps(many)
-    assert [(pair.one, pair.other, pair.share) for pair in pairs] == [("00", key, 1.0) for key in list(many)[1:]]
+    assert [(pair.key, pair.other, pair.share) for pair in pairs] == [("00", key, 1.0) for key in list(many)[1:]]
     assert set(bench.groups([*many], pairs).values()) == {"00"}
     rated = [(f"row {number}", [said("word"), said(f"answer{number}x", 9)]) for number in range(bench.COMMON + 10)]
-    assert [(pair.one, pair.other) for pair in bench.contamination({"a": said("word")}, rated)] == [("a", "row 0")]
+    assert [(pair.key, pair.other) for pair in bench.contamination({"a": said("word")}, rated)] == [("a", "row 0")]
     phrase = said("phrase", 30)
     boiler = {f"row {number}": f"{said(f'other{number}x', 9)} {phrase}" for number in range(bench.COMMON + 10)}
     own = {"a": phrase + said("own", 9)}

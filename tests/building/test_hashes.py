@@ -253,14 +253,14 @@ def test_links_that_leave_the_folder_are_left_out_at_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize("out", ["made", "more/made", "."])
 def test_a_build_within_its_folder_of_images_does_not_see_itself(tmp_path: Path, out: str) -> None:
     images = folder(tmp_path / "images")
-    there = pictures.found(images)
+    there = pictures.find_images(images)
     made = images / out
     for name in ("benchmark/images/a.png", "benchmark.partial/images/a.png"):
         (made / name).parent.mkdir(parents=True)
         (made / name).write_bytes((images / "chart.png").read_bytes())
-    assert pictures.found(images, made) == there
+    assert pictures.find_images(images, made) == there
     assert [one.path for one in pictures.scan(images, made / "images.jsonl", {})] == there[0]
-    assert len(pictures.found(images)[0]) == len(there[0]) + 2
+    assert len(pictures.find_images(images)[0]) == len(there[0]) + 2
 
 
 def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
