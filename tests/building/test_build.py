@@ -438,7 +438,8 @@ def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, 
     for writes, ends in zip(made.writes, (False, False, True), strict=True):
         at = some_of(writes, before) if fourth is None else writes[fourth::4]
         kill_at(at, lambda: made.build(out.name, url), out)
-        before |= set(writes)
+        # The sheet is written by each run: the third reviewer's lines are killed within as well.
+        before |= {write for write in writes if write.file != "review/sheet.csv"}
         assert made.build(out.name, url).returncode == 0
         if not ends:
             made.fill_in(out.name)
