@@ -110,13 +110,13 @@ def _check_scores(row: Row, place: str) -> None:
 def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
     columns = {}
     for name, value in raw.items():
-        if name.endswith("_score_1_10") and value not in (None, ""):
-            try:
-                score = float(value)
-            except (TypeError, ValueError):
-                raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
-            if score == NO_VERDICT:
-                continue
+        if not name.endswith("_score_1_10") or value in (None, ""):
+            continue
+        try:
+            score = float(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
+        if score != NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{place}: {name} {score:g} is outside 1..10")
             columns[name] = score
@@ -264,10 +264,7 @@ def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
             found["response"] = found["response"] or ""  # a cell that says nothing
         said = {name for name, value in found.items() if value is not None and (value != "" or name == "response")}
         raw = _with_json(place, {name: value for name, value in found.items() if name in said})
-        try:
-            row = msgspec.convert(_yet_to_score(raw), Row, strict=typed)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"{place}: {error}") from None
+        row = _converted(place, _yet_to_score(raw), strict=typed)
         ids.add(place, row.id)
         _check_scores(row, place)
         yield raw, response_of(row, {})
@@ -307,15 +304,17 @@ def walk(
     scored: bool = True,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
-    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference (unless the flag that says so is in
-    `keep_flags`) are counted in `left_out` by reason;
-    the rest is checked. With `judges` a row may lack people's score where one of these judges gave one; rows without a
-    judge's are counted as well. With `pictures` a row that has images needs no reference: they tell what is right.
-    Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises UsageError, naming file,
-    line and column, for a missing column, a score outside its scale, or an id that comes twice, and where no row has a
-    judge's score."""
+
+    Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are counted
+    in `left_out` by reason; the rest is checked. With `judges` a row may lack people's score where one of these judges
+    gave one; rows without a judge's are counted as well. With `pictures` a row that has images needs no reference: they
+    tell what is right. Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises
+    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
+    twice, and where no row has a judge's score.
+    """
     ids, seen = tables.Ids(), set[str]()
     for file in files(path):
+        strict = jsonl.suffix(file) != ".csv"  # whose numbers are text
         for place, raw in _rows(file) if scored else _rows(file, UNSCORED_COLUMNS):
             columns, lacks = _other_scores(raw, place), raw.get("human_score") is None
             seen.update(columns)
@@ -323,33 +322,44 @@ def walk(
             if lacks and scored and judges and len(unscored_by) == len(judges):
                 left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
                 continue
-            whole = raw
-            if lacks and not scored:
-                whole = _yet_to_score(raw)
-            elif lacks and judges:
-                whole = {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
-            try:
-                row = msgspec.convert(whole, Row, strict=jsonl.suffix(file) != ".csv")
-            except msgspec.ValidationError as error:
-                raise UsageError(f"{place}: {error}") from None
+            row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, strict)
             ids.add(place, row.id)
-            pictured = pictures and bool(row.image or row.images)
-            kept = {*keep_flags, *(["no_reference"] if pictured else [])}
-            flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
-            if flags or not (row.reference or "no_reference" in kept):
-                left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
+            if reason := _unusable(row, keep_flags, pictures):
+                left_out[reason] += 1
                 continue
             _check_scores(row, place)
             left_out.update(f"no {name}" for name in unscored_by)
             response = response_of(row, columns)
-            if lacks:
-                response = msgspec.structs.replace(response, human=None)
-            typed = msgspec.to_builtins(row) | columns if jsonl.suffix(file) == ".csv" else {}  # whose numbers are text
-            yield row, {name: typed.get(name, one) for name, one in raw.items()} if typed else raw, response
+            typed = {} if strict else msgspec.to_builtins(row) | columns
+            whole = {name: typed.get(name, value) for name, value in raw.items()}
+            yield row, whole, msgspec.structs.replace(response, human=None) if lacks else response
     for judge in judges:
         if column_of(judge) not in seen:
             there = ", ".join(sorted(seen)) or "none of another judge"
             raise UsageError(f"{path}: no row has {column_of(judge)}; the columns on 1..10: {there}")
+
+
+def _converted(place: str, raw: dict[str, Any], strict: bool) -> Row:
+    try:
+        return msgspec.convert(raw, Row, strict=strict)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {error}") from None
+
+
+def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
+    """A row without people's score, with one that stands in its place."""
+    if not scored:
+        return _yet_to_score(raw)
+    return {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
+
+
+def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
+    """Why a row is left out."""
+    kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
+    flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
+    if not row.reference and "no_reference" not in kept:
+        flags.append("no_reference")
+    return UNUSABLE_FLAGS[flags[0]] if flags else None
 
 
 def load(

@@ -1,7 +1,7 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from msgspec import Struct, field
@@ -86,13 +86,7 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-STEPS = 12
-"""How often `examine` says that it has got on, at least."""
-
-
-def examine(
-    sample: Sample, asked: AuditRequest, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
-) -> Findings:
+def examine(sample: Sample, asked: AuditRequest, first: Sample | None = None) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 
     Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
@@ -101,41 +95,34 @@ def examine(
     groups of the same.
     """
     sample = sample.numbered
-    labelled, judges = sample.labelled, list(sample.judges)
+    labelled = sample.labelled
     several = any(len(rated) > 1 for rated in labelled.raters)
-    who, baselines = labelled.judge, trivial(labelled, asked.training)
-    got_on()
+    baselines = trivial(labelled, asked.training)
+    return Findings(
+        sample=labelled,
+        unlabelled=len(sample.ids) - len(labelled.ids),
+        lines=scorers(labelled, baselines),
+        by=breakdown(labelled),
+        comparisons=comparisons(labelled, asked.margins),
+        over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
+        score_kinds=score_kinds(labelled),
+        raters=_raters(labelled) if several else None,
+        replaces=_replaces(labelled, asked.epsilon) if several else None,
+        biases={name: biases(labelled, name, asked.own.get(name, ())) for name in sample.judges},
+        calibration=_calibration(labelled, first and first.labelled),
+        corrected=corrected(sample),
+        plan=_plan(sample, asked.within) if asked.within else None,
+    )
 
-    def over_trivial() -> list[Comparison]:
-        scored = {
-            name: replace(labelled, judges={who: labelled.scores, name: one}) for name, (one, _) in baselines.items()
-        }
-        return [compare(of, who, name, {}) for name, of in scored.items()]
 
-    def needed() -> LabelPlan | None:
-        if not asked.within:
-            return None
-        scored, why = (sample.human, sample.scores, sample.groups), None if sample.grouped else _UNGROUPED
-        return labels_needed(asked.within, *scored, weight=sample.weight, undefined=why)
+def _against(sample: Sample, name: str, scores: Floats) -> Comparison:
+    """The judge under audit against other scores of the same answers."""
+    return compare(replace(sample, judges={sample.judge: sample.scores, name: scores}), sample.judge, name, {})
 
-    tasks: dict[str, Callable[[], Any]] = {
-        "biases": lambda: {name: biases(labelled, name, asked.own.get(name, ())) for name in judges},
-        "lines": lambda: scorers(labelled, baselines),
-        "by": lambda: breakdown(labelled),
-        "comparisons": lambda: comparisons(labelled, asked.margins),
-        "over_trivial": over_trivial,
-        "score_kinds": lambda: score_kinds(labelled),
-        "raters": lambda: _raters(labelled) if several else None,
-        "replaces": lambda: _replaces(labelled, asked.epsilon) if several else None,
-        "calibration": lambda: _calibration(labelled, first and first.labelled),
-        "corrected": lambda: corrected(sample),
-        "plan": needed,
-    }
-    found = {}
-    for name, task in tasks.items():
-        found[name] = task()
-        got_on()
-    return Findings(sample=labelled, unlabelled=len(sample.ids) - len(labelled.ids), **found)
+
+def _plan(sample: Sample, within: float) -> LabelPlan:
+    why = None if sample.grouped else _UNGROUPED
+    return labels_needed(within, sample.human, sample.scores, sample.groups, weight=sample.weight, undefined=why)
 
 
 def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:

@@ -17,13 +17,12 @@ import numpy as np
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
-from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
-from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
+from eval_agreement.analysis import AuditRequest, Findings, examine
 from eval_agreement.annotate.doubtful import next_rows
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
@@ -263,7 +262,7 @@ def _audit_scores(
     judged = first_files[first.judge].path
     how = how_judged(judged, first.judgments) if target.certificate else None
     target.prepare()
-    found = _examined(samples, asked)
+    found = {sample.name: examine(sample, asked, fitted_on(sample, samples)) for sample, _ in samples}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
@@ -299,14 +298,6 @@ def _labels_of(sample: Sample) -> tuple[int, int]:
     """How many labels people gave, and how many raters are named."""
     raters = {name for rated in sample.raters for name in rated}
     return int((~np.isnan(sample.human)).sum()), len(raters)
-
-
-def _examined(samples: Sequence[tuple[Sample, Files]], asked: AuditRequest) -> dict[str, Findings]:
-    found = {}
-    with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
-        for sample, _ in samples:
-            found[sample.name] = examine(sample, asked, fitted_on(sample, samples), bar.update)
-    return found
 
 
 def _notes(samples: Mapping[str, Sample]) -> list[str]:

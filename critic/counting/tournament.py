@@ -7,7 +7,7 @@ and is what the tests check ours against; it would bring pandas, and knows neith
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 import numpy as np
@@ -108,14 +108,24 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
     )
 
 
-def win_rates(battles: Sequence[Battle]) -> dict[str, WinRate]:
-    """The `win_rate` of every model, by name, over its own battles. Raises ValueError as `mean_elo` does."""
-    points: dict[str, list[float | None]] = {}
+def head_to_head(battles: Iterable[Battle]) -> dict[str, dict[str, WinRate]]:
+    """The `win_rate` of each model over each other that it met."""
+    return {model: {other: win_rate(met[other]) for other in sorted(met)} for model, met in _points_of(battles).items()}
+
+
+def win_rates(battles: Iterable[Battle]) -> dict[str, WinRate]:
+    """The `win_rate` of every model, by name, over its own battles."""
+    return {model: win_rate(chain.from_iterable(met.values())) for model, met in _points_of(battles).items()}
+
+
+def _points_of(battles: Iterable[Battle]) -> dict[str, dict[str, list[float | None]]]:
+    """The points of each model, by name, against each other; None is a failed judgment."""
+    points: dict[str, dict[str, list[float | None]]] = {}
     for battle in battles:
-        score = _points(battle)
-        points.setdefault(battle.a, []).append(score)
-        points.setdefault(battle.b, []).append(None if score is None else 1 - score)
-    return {model: win_rate(points[model]) for model in sorted(points)}
+        score = _POINTS.get(battle.outcome)
+        points.setdefault(battle.a, {}).setdefault(battle.b, []).append(score)
+        points.setdefault(battle.b, {}).setdefault(battle.a, []).append(None if score is None else 1 - score)
+    return {model: points[model] for model in sorted(points)}
 
 
 class _Games(Struct, frozen=True, kw_only=True):
@@ -143,17 +153,8 @@ class _Games(Struct, frozen=True, kw_only=True):
         return replace(self.rated(np.zeros(len(self.models))), ratings=None, undefined=reason, no_intervals=reason)
 
 
-def _points(battle: Battle) -> float | None:
-    """The points of model a; None for a failed judgment."""
-    if battle.a == battle.b:
-        raise ValueError(f"{battle.a!r} cannot battle itself")
-    if battle.outcome is not None and battle.outcome not in _POINTS:
-        raise ValueError(f"unknown outcome {battle.outcome!r}; expected one of a, tie, b, or None for a failed one")
-    return _POINTS.get(battle.outcome)
-
-
 def _games(battles: Sequence[Battle]) -> _Games:
-    judged = [(battle, score) for battle in battles if (score := _points(battle)) is not None]
+    judged = [(battle, score) for battle in battles if (score := _POINTS.get(battle.outcome)) is not None]
     models = sorted({model for battle, _ in judged for model in (battle.a, battle.b)})
     number = {model: place for place, model in enumerate(models)}
     everyone = {model for battle in battles for model in (battle.a, battle.b)}
@@ -167,16 +168,6 @@ def _games(battles: Sequence[Battle]) -> _Games:
         failed=len(battles) - len(judged),
         unrated=sorted(everyone - number.keys()),
     )
-
-
-def head_to_head(battles: Sequence[Battle]) -> dict[str, dict[str, WinRate]]:
-    """The `win_rate` of each model over each other that it met. Raises ValueError as `mean_elo` does."""
-    points: dict[str, dict[str, list[float | None]]] = {}
-    for battle in battles:
-        score = _points(battle)
-        points.setdefault(battle.a, {}).setdefault(battle.b, []).append(score)
-        points.setdefault(battle.b, {}).setdefault(battle.a, []).append(None if score is None else 1 - score)
-    return {model: {other: win_rate(met[other]) for other in sorted(met)} for model, met in sorted(points.items())}
 
 
 def mean_elo(
@@ -193,8 +184,6 @@ def mean_elo(
     games = _games(battles)
     if not games.models:
         return games.undefined("no battles")
-    if shuffles < 1:
-        raise ValueError(f"{shuffles} shuffles; expected at least 1")
     sorted_games = np.lexsort((games.score, games.second, games.first))
     random = np.random.default_rng(seed)
     orders = [random.permutation(sorted_games) for _ in range(shuffles)]
@@ -239,7 +228,7 @@ def bradley_terry(battles: Sequence[Battle], resamples: int = 1000, seed: int = 
     against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are bootstrap
     percentile intervals over groups, widened for few groups (Hesterberg 2015, §3.2). None are given with fewer than
     FEWEST_GROUPS groups or where more than a tenth of the resamples have no finite maximum, which sparse comparisons
-    often cause. `resamples` = 0 leaves them out. Raises ValueError as `mean_elo` does.
+    often cause. `resamples` = 0 leaves them out.
     """
     games = _games(battles)
     models, points_per_logit = len(games.models), SCALE / math.log(BASE)
@@ -326,7 +315,7 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
     """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
 
     A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
-    unknown conversation, and for a pair of models compared twice on one instruction.
+    unknown conversation, for a model against itself, and for a pair of models compared twice on one instruction.
     """
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -338,6 +327,8 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
         pair = verdict.sample.id, frozenset((verdict.system, verdict.opponent))
         if verdict.sample.id not in groups:
             raise UsageError(f"{name(verdict)}: not in the questions")
+        if verdict.system == verdict.opponent:
+            raise UsageError(f"{name(verdict)}: {verdict.system} is compared with itself")
         if verdict.score not in outcomes:
             raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
         if pair in seen:

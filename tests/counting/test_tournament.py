@@ -101,8 +101,6 @@ def test_mean_elo_is_the_mean_over_orders_whatever_order_is_given() -> None:
     assert mean_elo(rows[::-1], shuffles=20_000, k=100) == found
     assert mean_elo(rows, shuffles=50) == mean_elo(rows, shuffles=50) != mean_elo(rows, shuffles=50, seed=1)
     assert mean_elo(rows[:1], shuffles=3, k=32).ratings == {"x": 1016, "y": 984}
-    with pytest.raises(ValueError, match="0 shuffles"):
-        mean_elo(rows, shuffles=0)
 
 
 outcomes = st.sampled_from(["a", "b", "tie"])
@@ -272,12 +270,7 @@ def test_failed_battles_are_dropped_and_counted() -> None:
         assert rate([]).undefined == "no battles"
 
 
-def test_mistakes_raise() -> None:
-    for rate in (mean_elo, bradley_terry, win_rates):
-        with pytest.raises(ValueError, match="'x' cannot battle itself"):
-            rate(battles([("x", "x", "a")]))
-        with pytest.raises(ValueError, match="unknown outcome 'A'; expected one of a, tie, b"):
-            rate(battles([("x", "y", "A")]))
+def test_points_off_the_scale_are_refused() -> None:
     with pytest.raises(ValueError, match=r"1\.5 is outside 0\.\.1"):
         win_rate([0, 1.5])
 
