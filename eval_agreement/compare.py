@@ -83,7 +83,7 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
                 )
             )
     adjusted = []
-    for line, p in zip(found, holm([difference.p for difference in found]), strict=True):
+    for line, p in zip(found, holm([line.p for line in found]), strict=True):
         ahead = (first, second)[(line.value > 0) == METRICS[line.metric].lower_is_better]
         adjusted.append(replace(line, p_holm=p, better=ahead if p is not None and p <= 1 - LEVEL else None))
     return Comparison(
@@ -95,9 +95,7 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
         margins=dict(margins),
         differences=adjusted,
         non_inferiority=[
-            _non_inferior(difference, first, second, margins[difference.metric])
-            for difference in found
-            if difference.metric in margins
+            _non_inferior(line, first, second, margins[line.metric]) for line in found if line.metric in margins
         ],
     )
 

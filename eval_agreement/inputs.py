@@ -84,8 +84,8 @@ def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
     """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
     sources: dict[str, Source] = {}
     for text in texts:
-        name, separator, file = text.partition("=")
-        if not separator or not name or not file or name in sources:
+        name, _, file = text.partition("=")
+        if not name or not file or name in sources:
             raise UsageError(f"--judge {text!r}: expected NAME=FILE[:COLUMN], each name once")
         sources[name] = Source.parse(file)
     if not sources:

@@ -221,37 +221,43 @@ def of_tables(
     if people.score.count(None) == len(people.ids):
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
-    people = _described(people, first)
-    columns = _table_notes([human, *judges.values()], "score", any(people.group))
-    forget()  # from here on there are only samples
     settled = set(people.ids)
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
         settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
-    rows = _with_unlabelled(people, first, [row for row, key in enumerate(first.ids) if key not in settled])
+    rows = _joined(people, first, people.ids + [key for key in first.ids if key not in settled])
     rows = replace(rows, judgments=_at(first.ids, first.judgments, rows.ids))
     scored = {name: scores(_at(of.ids, of.score, rows.ids)) for name, of in given.items()}
     sample = _sample(human.path.stem, rows, scored)
-    return replace(sample, notes=_notes(people, given, sample, scale, judge_scale) + columns)
+    notes = _notes(sample, people, given, scale, judge_scale)
+    notes += _table_notes([human, *judges.values()], "score", not sample.ungrouped)
+    forget()  # from here on there are only samples
+    return replace(sample, notes=notes)
 
 
-def _with_unlabelled(people: FileRows, judge: FileRows, alone: Sequence[int]) -> FileRows:
-    """People's rows, and behind them those that only the judge has."""
+def _joined(people: FileRows, judge: FileRows, ids: list[str]) -> FileRows:
+    """People's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts, lengths and
+    texts that the judge's file says of them where people's does not."""
+    more: list[Any] = [None] * (len(ids) - len(people.ids))
 
-    def picked(column: Sequence[V]) -> list[V]:
-        return [column[row] for row in alone]
+    def filled(mine: Sequence[V | None], theirs: Sequence[V | None]) -> list[V | None]:
+        if not any(one is not None for one in theirs):
+            return [*mine, *more]
+        others = _at(judge.ids, theirs, ids)
+        return [other if own is None else own for own, other in zip([*mine, *more], others, strict=True)]
 
-    unknown: list[Any] = [None] * len(alone)
-    blank: list[str | None] = [None] * len(judge.ids)
+    unknown: list[str | None] = [None] * len(people.ids)
+    names = dict.fromkeys([*people.parts, *judge.parts])
+    lengths = zip_longest(people.lengths, judge.lengths[: len(people.lengths)], fillvalue=())
     return replace(
         people,
-        ids=people.ids + picked(judge.ids),
-        score=people.score + unknown,
-        raters=people.raters + [{}] * len(alone),
-        group=people.group + picked(judge.group),
-        parts={part: values + picked(judge.parts.get(part, blank)) for part, values in people.parts.items()},
-        lengths=[people.lengths[0] + picked(judge.lengths[0])],
-        probability=people.probability + unknown,
-        responses=people.responses + unknown,
+        ids=ids,
+        score=people.score + more,
+        raters=people.raters + [{} for _ in more],
+        group=filled(people.group, judge.group),
+        parts={name: filled(people.parts.get(name, unknown), judge.parts.get(name, ())) for name in names},
+        lengths=[filled(mine, theirs) for mine, theirs in lengths],
+        probability=people.probability + more,
+        responses=filled(people.responses, () if any(people.responses) else judge.responses),
     )
 
 
@@ -262,13 +268,14 @@ def _at(known: Sequence[str], values: Sequence[V], ids: Sequence[str]) -> list[V
 
 
 def _notes(
-    people: FileRows, given: Mapping[str, FileRows], sample: Sample, scale: Scale, judge_scale: Scale
+    sample: Sample, people: FileRows, given: Mapping[str, FileRows], scale: Scale, judge_scale: Scale
 ) -> list[str]:
     """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
     for name, other in given.items():
         notes += _unmatched(people.ids, other.ids, sample.ids, "answers", name, "they count as failed")
-    n, short = len(people.ids), people.lengths[0].count(None)
+    n = len(people.ids)
+    short = 0 if sample.length is None else int(np.isnan(sample.length[:n]).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     if sample.weight is not None:
@@ -315,28 +322,6 @@ def _table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     """`column_notes` of files that are nothing but tables."""
     held = {source.path for source in sources if file_kind(source) != "table"}
     return column_notes([source for source in sources if source.path not in held], column, grouped)
-
-
-def _described(people: FileRows, judge: FileRows) -> FileRows:
-    """`people` with the groups, parts, lengths and texts that the judge's file says of them where their own does
-    not."""
-
-    def filled(mine: Sequence[V | None], theirs: Sequence[V | None]) -> list[V | None]:
-        if not any(one is not None for one in theirs):
-            return list(mine)
-        others = _at(judge.ids, theirs, people.ids)
-        return [other if own is None else own for own, other in zip(mine, others, strict=True)]
-
-    unknown: list[str | None] = [None] * len(people.ids)
-    names = dict.fromkeys([*people.parts, *judge.parts])
-    lengths = zip_longest(people.lengths, judge.lengths[: len(people.lengths)], fillvalue=())
-    return replace(
-        people,
-        group=filled(people.group, judge.group),
-        parts={name: filled(people.parts.get(name, unknown), judge.parts.get(name, ())) for name in names},
-        lengths=[filled(mine, theirs) for mine, theirs in lengths],
-        responses=people.responses if any(people.responses) else filled(people.responses, judge.responses),
-    )
 
 
 def _people(source: Source, scale: Scale) -> FileRows:
@@ -474,7 +459,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for name, rows in given.items():
         _check_common(human, people.ids, judges[name], rows.ids)
         notes += _unmatched(people.ids, rows.ids, people.ids, things, name, "it was not asked about them")
-    people = _described(people, next(iter(given.values())))
+    people = _joined(people, next(iter(given.values())), people.ids)
     notes += _table_notes([human, *judges.values()], COLUMNS[kind], any(people.group))
     weight = _weight(human, people)
     try:

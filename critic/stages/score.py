@@ -425,27 +425,28 @@ def _compared(
 def _not_compared(one: Run, other: Run) -> list[str]:
     """What a difference shows beside that of two models, as files may be judged in two ways; and what only one has."""
     readings = []
-    mine, theirs = (
-        {f"decoding's {name}": value for name, value in asdict(run.setup.decoding).items()}
-        | {name: value for name, value in asdict(run.setup).items() if name != "decoding"}
-        for run in (one, other)
-    )
+    mine, theirs = _ways(one.setup), _ways(other.setup)
     differ = [f"{name} {theirs[name]} and {mine[name]}" for name in mine if mine[name] != theirs[name]]
     if differ:
         readings.append(f"Judged in two ways, which the differences show as well: {'; '.join(differ)}.")
-    cells = {
-        run.name: run.counted(
-            lambda each: (
-                each.opponent is None and f"{each.protocol}, {_words(Cell(each.condition, each.turn, each.judging))}"
-            )
-        )
-        for run in (one, other)
-    }
-    for run, lacks in ((one.name, other.name), (other.name, one.name)):
-        only = [name for name in cells[run] if name and name not in cells[lacks]]
-        if only:
-            readings.append(f"Only {run} has, and not compared is: {'; '.join(only)}.")
+    for run, against in ((one, other), (other, one)):
+        lacking = _cells(against)
+        if only := [name for name in _cells(run) if name not in lacking]:
+            readings.append(f"Only {run.name} has, and not compared is: {'; '.join(only)}.")
     return readings
+
+
+def _ways(setup: Setup) -> dict[str, Any]:
+    """How verdicts were asked for, by name."""
+    decoding = {f"decoding's {name}": value for name, value in asdict(setup.decoding).items()}
+    return decoding | {name: value for name, value in asdict(setup).items() if name != "decoding"}
+
+
+def _cells(run: Run) -> dict[str, None]:
+    """What a run has verdicts on, in words."""
+    return dict.fromkeys(
+        f"{one.protocol}, {_words(Cell(one.condition, one.turn, one.judging))}" for one in run.verdicts
+    )
 
 
 def _in_tokens(run: Run, path: Path) -> Run:
