@@ -34,7 +34,7 @@ def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         values, number = coded(key)
         cell = coded(cell * len(values) + number)[1]
     first = np.empty(int(cell.max(initial=-1)) + 1, dtype=np.intp)
-    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several the last stays, which is the first row
+    first[cell] = np.arange(len(cell))
     return first, cell
 
 
