@@ -115,16 +115,16 @@ def kind_of(source: Source) -> Kind:
 
     Raises UsageError for judgments that hold several kinds, unless a protocol is named.
     """
-    held = file_kind(source)
-    if held == "judgments":
-        found = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
-        if len(set(found.values())) > 1:
-            example = f"{source.path}:{min(found)}"
+    kind = file_kind(source)
+    if kind == "judgments":
+        kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
+        if len(set(kinds.values())) > 1:
+            example = f"{source.path}:{min(kinds)}"
             raise UsageError(
-                f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}"
+                f"{source.path}: verdicts of several kinds ({', '.join(kinds)}); name one, as in {example}"
             )
-        return next(iter(found.values()))
-    if held != "table":
+        return next(iter(kinds.values()))
+    if kind != "table":
         return "score"
     table = table_of(source)
     if source.column is None:
@@ -351,8 +351,8 @@ def _people_in_rows(path: Path) -> FileRows:
 def _people_in_table(source: Source, scale: Scale) -> FileRows:
     table, column = table_of(source), source.column or "score"
     keys = table.keys()
-    given, notes = _scores_in(table, column, scale)
-    rated, repeated = _by_rater(table, keys, given, column)
+    values, notes = _scores_in(table, column, scale)
+    rated, repeated = _by_rater(table, keys, values, column)
     raters = [{who: score for who, score in one.items() if score is not None} for one in rated]
     rows = FileRows.of_table(table, keys)
     return replace(
@@ -402,34 +402,34 @@ def _scores_in(
     """A column of scores, of people or of a judge, on 1..10, None where empty, and what to say of it. A judge's -1 is
     no verdict where it is off the scale. Raises UsageError with the line for any other score off the scale."""
     (low, high), option = scale, "--judge-scale" if judge else "--scale"
-    given, notes = table.numbers(column, high), table.empty_notes(column)
-    if judge and not low <= NO_VERDICT <= high and (count := given.count(NO_VERDICT)):
+    values, notes = table.numbers(column, high), table.empty_notes(column)
+    if judge and not low <= NO_VERDICT <= high and (count := values.count(NO_VERDICT)):
         notes.append(
             f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
             "verdict; they count as failed"
         )
-        given = [None if score == NO_VERDICT else score for score in given]
-    table.check(column, given, low, high, f"is outside {low:g}..{high:g} (see {option})")
-    highest = max((score for score in given if score is not None), default=high)
-    if scale == SCALE and len(given) >= FEWEST_TO_DECIDE and highest <= high / 2:
+        values = [None if score == NO_VERDICT else score for score in values]
+    table.check(column, values, low, high, f"is outside {low:g}..{high:g} (see {option})")
+    highest = max((score for score in values if score is not None), default=high)
+    if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
         most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
         notes.insert(0, f"{table.path}: {most}; if they are not, give their scale with {option}")
-    return [None if score is None else to_ten(score, low, high) for score in given], notes
+    return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 
 def _by_rater(
-    table: ColumnTable, keys: Sequence[str], said: Sequence[V | None], name: str
+    table: ColumnTable, keys: Sequence[str], values: Sequence[V | None], name: str
 ) -> tuple[list[dict[str, V | None]], list[str]]:
     """What each rater said of each id, all being PEOPLE where there is no column rater, and what to say of repeated
     rows."""
     if "rater" in table.columns:
-        found: dict[str, dict[str, V | None]] = {key: {} for key in keys}
+        by_id: dict[str, dict[str, V | None]] = {key: {} for key in keys}
         pairs = list(zip(keys, table.raters(), strict=True))
-        for (key, rater), value in table.of_keys(pairs, said, name).items():
-            found[key][rater] = value
-        rated = list(found.values())
+        for (key, rater), value in table.of_keys(pairs, values, name).items():
+            by_id[key][rater] = value
+        rated = list(by_id.values())
     else:
-        rated = [{PEOPLE: value} for value in table.of_keys(keys, said, name, SEVERAL_RATERS).values()]
+        rated = [{PEOPLE: value} for value in table.of_keys(keys, values, name, SEVERAL_RATERS).values()]
     return rated, _repeated(table, len(keys) - sum(map(len, rated)))
 
 
@@ -545,11 +545,11 @@ def _firsts(table: ColumnTable) -> list[str]:
     """Which of two answers each row says was shown first: a or b; empty where there is no such column."""
     if "first" not in table.columns:
         return [""] * len(table.line)
-    found = table.texts("first")
-    for row, first in enumerate(found):
+    texts = table.texts("first")
+    for row, first in enumerate(texts):
         if (first or "").lower() not in ("a", "b"):
             raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
-    return [(first or "").lower() for first in found]
+    return [(first or "").lower() for first in texts]
 
 
 def _items_of_kind(source: Source, kind: Kind) -> list[AuditItem]:
@@ -562,14 +562,14 @@ def _items_of_kind(source: Source, kind: Kind) -> list[AuditItem]:
 def _words_in(table: ColumnTable, column: str, kind: Kind) -> list[str | None]:
     """What the cells of a column say, in small letters; None where they are empty."""
     table.column(column)
-    found: list[str | None] = []
+    words: list[str | None] = []
     for row, text in enumerate(table.texts(column)):
         word = text.strip().lower() if text else ""
         # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
         if word not in LABELS[kind] and (not tables.is_empty(text) or word == "none"):
             raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
-        found.append(word if word in LABELS[kind] else None)
-    return found
+        words.append(word if word in LABELS[kind] else None)
+    return words
 
 
 def _as_codes(judge: FileRows, ids: Sequence[str]) -> Codes:

@@ -87,14 +87,14 @@ class ColumnTable(Struct, frozen=True):
     def numbers(self, name: str, high: float = math.inf) -> list[float | None]:
         """A column of numbers, as `tables.number` has them, of which none should be above `high`; None where empty.
         Raises UsageError with the line."""
-        found = []
+        numbers = []
         for row, cell in enumerate(self.column(name)):
             try:
                 number = tables.number(cell, high)
             except ValueError as error:
                 raise UsageError(f"{self.place(row)}: {name} {cell!r} {error}") from None
-            found.append(None if math.isnan(number) else number)
-        return found
+            numbers.append(None if math.isnan(number) else number)
+        return numbers
 
     def check(self, name: str, numbers: Sequence[float | None], low: float, high: float, problem: str) -> None:
         """Raises UsageError with the line and the `problem` for a number of a column that is not in low..high."""
@@ -120,23 +120,25 @@ class ColumnTable(Struct, frozen=True):
             raise UsageError(f"{self.place(names.index(None))}: the rater is empty")
         return [name for name in names if name is not None]
 
-    def of_keys(self, keys: Sequence[Key], said: Sequence[V | None], name: str, more: str = "") -> dict[Key, V | None]:
+    def of_keys(
+        self, keys: Sequence[Key], values: Sequence[V | None], name: str, more: str = ""
+    ) -> dict[Key, V | None]:
         """What the rows say of each key, an id or an id and a rater, in the order of the keys: the first that is not
         None. Raises UsageError with the line, and `more` to say, where another row says another thing."""
-        found: dict[Key, V | None] = dict.fromkeys(keys)
-        for row, (key, now) in enumerate(zip(keys, said, strict=True)):
+        by_key: dict[Key, V | None] = dict.fromkeys(keys)
+        for row, (key, now) in enumerate(zip(keys, values, strict=True)):
             if now is None:
                 continue
-            before = found[key]
+            before = by_key[key]
             if before is None:
-                found[key] = now
+                by_key[key] = now
             elif before != now:
                 of, by = (key[0], f" by {key[1]}") if isinstance(key, tuple) else (key, "")
                 shown = [f"{one:g}" if isinstance(one, float) else one for one in (now, before)]
                 raise UsageError(
                     f"{self.place(row)}: {of!r} has the {name} {shown[0]}, but {shown[1]} before{by}{more}"
                 )
-        return found
+        return by_key
 
     def texts_of(self, keys: Sequence[str], name: str) -> list[str | None]:
         """A column as texts, one for each id."""
@@ -162,11 +164,11 @@ class ColumnTable(Struct, frozen=True):
         """The text of each id's answer, or of one of two; none where there is no such column. An empty cell is an empty
         answer where no other row of the id has one. Raters may have a text of their own: the first counts."""
         column = next((f"{name}{which}" for name in TEXTS if f"{name}{which}" in self.columns), None)
-        found: dict[str, str | None] = {}
+        answers: dict[str, str | None] = {}
         for key, text in zip(keys, self.columns[column] if column else (), strict=False):
-            if key not in found or (text and not found[key]):
-                found[key] = None if text is None else str(text)
-        return found
+            if key not in answers or (text and not answers[key]):
+                answers[key] = None if text is None else str(text)
+        return answers
 
     def lengths_of(self, keys: Sequence[str], which: str = "") -> list[float | None]:
         """Characters of each id's answer, from a column `length`, `response` or `text` (`length_a` …); None where
@@ -184,27 +186,27 @@ class ColumnTable(Struct, frozen=True):
         if not (answers := self.answers_of(keys)):
             return []
         rows = {key: row for row, key in zip(reversed(range(len(keys))), reversed(keys), strict=True)}
-        about = {name: self.texts(name) for name in ("question", "reference", "task", "group", "system")}
-        found: list[Response | None] = []
+        columns = {name: self.texts(name) for name in ("question", "reference", "task", "group", "system")}
+        responses: list[Response | None] = []
         for key, answer in answers.items():
-            said = {name: column[rows[key]] for name, column in about.items()}
-            text, prompt = answer or "", said["question"] or ""
+            cells = {name: column[rows[key]] for name, column in columns.items()}
+            text, prompt = answer or "", cells["question"] or ""
             question = Question(
                 id="",
                 prompt=prompt,
-                reference=said["reference"],
-                task=said["task"] or "",
-                group=said["group"] or "",
+                reference=cells["reference"],
+                task=cells["task"] or "",
+                group=cells["group"] or "",
                 lang="zh" if tables.CHINESE.search(prompt + text) else "en",
             )
-            found.append(Response(id=key, question=question, text=text, system=said["system"]))
-        return found
+            responses.append(Response(id=key, question=question, text=text, system=cells["system"]))
+        return responses
 
     def empty_notes(self, name: str) -> list[str]:
         """What to say of the cells of a column that say in words that they are empty."""
-        said = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
-        note = f"{self.path}: {len(said)} cells of {name} say {said[0]!r} or the like" if said else ""
-        return [f"{note} and count as empty"] if said else []
+        words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
+        note = f"{self.path}: {len(words)} cells of {name} say {words[0]!r} or the like" if words else ""
+        return [f"{note} and count as empty"] if words else []
 
 
 def read_table(path: Path) -> ColumnTable:
