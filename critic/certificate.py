@@ -5,7 +5,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,15 @@ def read(path: Path) -> tuple[Certificate, str]:
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"--certificate {path}: no certificate of critic audit: {error}") from None
+
+
+def say_held(
+    path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], setup: Setup, members: Sequence[str] = ()
+) -> None:
+    """What may be quoted of a judge, or of a panel's `members`, that is asked as `setup` says. Raises UsageError as
+    `hold_to` does."""
+    now = {"judge": setup.judge, "members": list(members), "setup": drawn(setup)}
+    print(hold_to(path, processors, prompts, **now).line())
 
 
 def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:

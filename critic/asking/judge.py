@@ -65,8 +65,8 @@ class Opinion(Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """A judge model with one setup. Questions beside a form's own are those of the form's pack, or else of the
-    setup's."""
+    """A judge model with one setup, whatever it is shown. Questions beside a form's own are those of the form's pack,
+    or else of the setup's."""
 
     def __init__(
         self,
@@ -87,17 +87,30 @@ class Judge:
         self.asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding, needs)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
-    def judgment(self, sample: Sample, form: str, found: Opinion, **more: Any) -> Judgment:
-        """The record of what came of a sample."""
-        calls = found.calls
+    async def verdict_on(self, planned: PlannedVerdict) -> Judgment:
+        """One judgment: a score, or a named failure. Never raises for what a server does."""
+        sample, material = planned.sample, planned.material
+        if material is None:
+            # None is taken for a reply from a cache without tries.
+            failure, detail = planned.problem or ("not_run", "nothing to judge")
+            return self._judgment(planned, Opinion(verdict=Verdict(failure=failure), detail=detail, attempts=1))
+        asked = inquiry(planned.form, sample.conversation.lang, material, planned.key, self.sees)
+        return self._judgment(planned, await self.opinion(asked, self.firsts(planned)))
+
+    def _judgment(self, planned: PlannedVerdict, found: Opinion) -> Judgment:
+        calls, form = found.calls, planned.form
         return Judgment(
-            sample=sample,
+            sample=planned.sample,
             setup=replace(self.setup, score_kind=self.asker.score_kind),
             prompt=form,
             prompt_hash=self.hash_of(form),
+            protocol=planned.protocol,
+            judging=planned.judging,
             verdict=found.verdict,
             score=found.score,
             unread=found.unread,
+            unjudged=planned.unjudged,
+            asked=self.asked(planned),
             reply=found.reply,
             detail=found.detail,
             shortened=calls[-1].shortened if calls else {},
@@ -106,9 +119,32 @@ class Judge:
             completion_tokens=sum(call.completion_tokens for call in calls),
             attempts=max([found.attempts, *(call.attempts for call in calls)]),
             samples=found.samples,
+            # Of a form with one question the reply says all that its calls do.
+            calls=calls if planned.protocol or form_of(form).shown > 1 else [],
             images=min((call.images for call in calls if not call.extracted), default=0),
-            **more,
         )
+
+    def asked(self, planned: PlannedVerdict) -> str | None:
+        """A name for what a protocol shows the judge, None where that is nothing: the prompts before anything is left
+        out. Judgments of a conversation that have the same one are asked for once."""
+        if planned.material is None or planned.protocol is None:
+            return None
+        prompt = inquiry(planned.form, planned.sample.conversation.lang, planned.material, sees=self.sees).prompt
+        prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
+        shown = [self.setup, planned.protocol, prompts]
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+    def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
+        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
+        one = planned.sample
+        if planned.protocol not in (None, "pairwise"):
+            return PLAYERS[:1]
+        if self.setup.order == "both":
+            return PLAYERS
+        # The turns of a conversation and the whole have one order, hence no turn's number here.
+        named = self.setup.seed, one.system, one.id, one.condition, "", planned.judging, one.opponent
+        words = "/".join(map(str, named))
+        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     def hash_of(self, form: str) -> str:
         """The hash of a form's prompt, in the wordings that are used."""
@@ -190,12 +226,9 @@ class Judge:
         shown = [replace(asked, material=one) for one in in_orders(asked.prompt, asked.material, firsts)]
         both = await all_of(self._chosen(one, first) for one, first in zip(shown, firsts, strict=True))
         failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
-        value, turned = None, {"A": "B", "B": "A"}
-        if failed is None:  # in the names that the verdicts have with the model as A
-            said = [found.verdict.value or "tie" for found in both]
-            winners = {
-                one if first == "model" else turned.get(one, one) for one, first in zip(said, firsts, strict=True)
-            }
+        value = None
+        if failed is None:
+            winners = {_winner(found.verdict, first) for found, first in zip(both, firsts, strict=True)}
             value = winners.pop() if len(winners) == 1 else "tie"
         return Opinion(
             verdict=Verdict(value=value, failure=failed, reason=both[0].verdict.reason),
@@ -220,6 +253,12 @@ class Judge:
         # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
         settled = read if read.failure is None else replace(found, answers=read.answers)
         return replace(settled, reason=found.reason), [_call(second, reply, read, first, extracted=True)]
+
+
+def _winner(found: Verdict, first: Player) -> str:
+    """The better side in the names that they have with the model as A, whoever stood first."""
+    value = found.value or "tie"
+    return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
 def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> list[Material]:
@@ -280,20 +319,16 @@ class ResponseJudge(Judge):
         return self.asker.score_kind
 
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
-        """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
-        raises for what a server does."""
-        sample, material = Sample.of(response, other), self.form.material(response, other)
-        asked = inquiry(self.prompt, response.question.lang, material, sample.key, self.sees)
-        return self._of(sample, await self.opinion(asked, PLAYERS))
+        """The judgment of `response` or, in a form that compares, of it beside the `other`."""
+        material = self.form.material(response, other)
+        return await self.verdict_on(
+            PlannedVerdict(sample=Sample.of(response, other), form=self.prompt, material=material)
+        )
 
-    def not_asked(self, response: Response, failure: Failure) -> Judgment:
+    async def not_asked(self, response: Response, failure: Failure) -> Judgment:
         """The judgment of a response that is none."""
-        # None is taken for a reply from a cache without tries.
-        lost = Opinion(verdict=Verdict(failure=failure), detail="there is no reply", attempts=1)
-        return self._of(Sample.of(response), lost)
-
-    def _of(self, sample: Sample, found: Opinion) -> Judgment:
-        return self.judgment(sample, self.prompt, found, calls=found.calls if self.form.shown > 1 else [])
+        problem = failure, "there is no reply"
+        return await self.verdict_on(PlannedVerdict(sample=Sample.of(response), form=self.prompt, problem=problem))
 
     def origin(self) -> dict[str, Any]:
         """The fields of a judgment that say how it was made: those of one file are all alike."""
@@ -304,46 +339,6 @@ class ResponseJudge(Judge):
             "score_kind": self.score_kind,
             "decoding": self.decoding,
         }
-
-
-class ConversationJudge(Judge):
-    """A judge of conversations, by protocol."""
-
-    def asked(self, planned: PlannedVerdict) -> str | None:
-        """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
-        if planned.material is None:
-            return None
-        prompt = inquiry(planned.form, planned.sample.conversation.lang, planned.material, sees=self.sees).prompt
-        prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
-        shown = [self.setup, planned.protocol, prompts]
-        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
-
-    def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
-        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
-        one = planned.sample
-        if planned.protocol != "pairwise":
-            return PLAYERS[:1]
-        if self.setup.order == "both":
-            return PLAYERS
-        turn = "" if self.setup.texts else one.turn
-        named = self.setup.seed, one.system, one.id, one.condition, turn, planned.judging, one.opponent
-        words = "/".join(map(str, named))
-        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
-
-    async def judge(self, planned: PlannedVerdict) -> Judgment:
-        """One judgment: a score, or a named failure. Never raises for what a server does."""
-        sample, material = planned.sample, planned.material
-        if material is None:
-            failure, detail = planned.problem or ("not_run", "nothing to judge")
-            found = Opinion(verdict=Verdict(failure=failure), detail=detail, attempts=1)
-        else:
-            # A pointwise question is the same whatever the turn it comes from, so its samples are.
-            key = f"{sample.id}/{sample.condition}/{sample.turn}/{planned.protocol}"
-            key = sample.id if planned.protocol == "pointwise" else key
-            asked = inquiry(planned.form, sample.conversation.lang, material, key, self.sees)
-            found = await self.opinion(asked, self.firsts(planned))
-        made = self.judgment(sample, planned.form, found, calls=found.calls, asked=self.asked(planned))
-        return planned.of(made)
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:

@@ -138,6 +138,9 @@ class Transcript(Struct, frozen=True, kw_only=True):
 Player = Literal["model", "opponent"]
 PLAYERS: tuple[Player, Player] = ("model", "opponent")
 
+Transcripts = dict[tuple[str, str], Transcript]
+"""A model's transcripts by conversation and condition."""
+
 Pair = tuple[Transcript, Transcript | None]
 """A model's transcript, and the other model's where two are compared."""
 
@@ -152,20 +155,29 @@ def key(verdict: "Judgment | PlannedVerdict") -> VerdictKey:
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
-    """One verdict to be asked for in a form, by a protocol. Of a pair the model stands first in `material`, which is
-    None where a `problem` (failure and sentence) leaves nothing to judge. `judging` and `unjudged` are as in
-    Judgment."""
+    """One verdict to be asked for in a form, which a protocol chose or whoever judges rows. Of a pair the model stands
+    first in `material`, which is None where a `problem` (failure and sentence) leaves nothing to judge. `judging` and
+    `unjudged` are as in Judgment."""
 
     sample: Sample
-    protocol: Protocol
     form: str
+    protocol: Protocol | None = None
     judging: str = "standard"
     unjudged: int = 0
     problem: tuple[Failure, str] | None = None
     material: Material | None = None
 
+    @property
+    def key(self) -> str:
+        """What the seeds of drawn verdicts are made of. A pointwise question is the same whatever the turn it comes
+        from, so its samples are."""
+        one = self.sample
+        if self.protocol in (None, "pointwise"):
+            return one.key
+        return f"{one.id}/{one.condition}/{one.turn}/{self.protocol}"
+
     def of(self, made: Judgment) -> Judgment:
-        """What a judge made of this, or of another one that it was shown alike."""
+        """What a judge made of another one that it was shown alike."""
         how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
         return replace(made, sample=self.sample, **how)
 
@@ -268,17 +280,14 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def _whole(self, setup: Setup, lines: Sequence[Judgment]) -> Material:
         one, against = self.one, self.against
-        lang, turned, focus = one.conversation.lang, None, list[str]()
+        lang, turned = one.conversation.lang, None
         judged = [(line, self._form(line.turn, setup)) for line in lines]
-        if not setup.texts:
-            verdicts = [_shown(*each) for each in judged]
-        elif self.protocol == "pairwise":
+        if self.protocol == "pairwise":
             verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
         else:
             verdicts = [_said(*each) for each in judged]
-        if setup.texts:
-            label, turns = prompt_of(self._form(None, setup), lang).turn, enumerate(one.conversation.turns, 1)
-            focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
+        label, turns = prompt_of(self._form(None, setup), lang).turn, enumerate(one.conversation.turns, 1)
+        focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
         mine = Side(earlier=one.whole(one.answer))
         theirs = Side(earlier=against.whole(against.answer) if against else one.whole(one.reference))
         return Material(
@@ -313,16 +322,6 @@ def _said(line: Judgment, form: str, first: Player | None = None) -> TurnJudgmen
     return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
 
 
-def _shown(line: Judgment, form: str) -> TurnJudgment:
-    """The judgment of a turn as older files have it: a grade with its reason, or of two sides the better one's name,
-    for what was said of them speaks of other orders."""
-    turn, score = line.turn or 0, line.score or 0.0
-    if line.protocol != "pairwise":
-        return TurnJudgment(turn, graded(score), line.verdict.reason)
-    prompt = prompt_of(form, line.conversation.lang)
-    return TurnJudgment(turn, {1.0: prompt.sides[0], 0.0: prompt.sides[1], 0.5: prompt.tie}[score])
-
-
 def assignments(
     pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str], backed: bool
 ) -> Iterator[Assignment]:
@@ -351,11 +350,11 @@ async def judge_all(
 
 def read_transcripts(
     path: Path, benchmark: str, asked: Sequence[Conversation] = (), name: str | None = None
-) -> dict[tuple[str, str], Transcript]:
+) -> Transcripts:
     """A model's transcripts by conversation and condition, in the file's order: of what critic infer wrote, or of what
     another program did in reply to the conversations `asked` (asking.replies), whose model is called `name`. Raises
     UsageError for replies to another benchmark, by several models, or twice to one turn."""
-    found: dict[tuple[str, str], Transcript] = {}
+    found: Transcripts = {}
     system: str | None = None
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
@@ -380,9 +379,7 @@ def read_transcripts(
     return found
 
 
-def paired(
-    mine: dict[tuple[str, str], Transcript], theirs: dict[tuple[str, str], Transcript], against: Path
-) -> list[Pair]:
+def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
     for name, one in mine.items():
         if name not in theirs:
@@ -395,7 +392,7 @@ def paired(
     return [(one, theirs[name]) for name, one in mine.items()]
 
 
-def battles(models: Sequence[dict[tuple[str, str], Transcript]], how: Battles, seed: int) -> list[Pair]:
+def battles(models: Sequence[Transcripts], how: Battles, seed: int) -> list[Pair]:
     """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each with
     an opponent drawn for it, the same in every run; those who drew each other meet once."""
     found: list[Pair] = []

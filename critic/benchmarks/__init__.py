@@ -141,17 +141,22 @@ def order_reading(run: Run, battles: bool = False) -> list[str]:
     compared = [one for one in (run.battles if battles else run.verdicts) if one.protocol == "pairwise"]
     unread = sum(one.unread for one in compared)
     pairs = [[(call.first, call.value) for call in one.calls if call.value] for one in compared]
-    ties = [f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties."] if unread else []
     values = [value for calls in pairs for _, value in calls]
-    if not values:
-        return ties
-    decided = sum(value != "tie" for value in values)
-    first_won = f"the first of the two answers won {values.count('A')}"
-    reading = f"{run.name}: of {decided} comparisons with a winner, {first_won}"
+    readings = list[str]()
+    if values:
+        decided = sum(value != "tie" for value in values)
+        first_won = f"the first of the two answers won {values.count('A')}"
+        reading = f"{run.name}: of {decided} comparisons with a winner, {first_won}"
+        readings.append(f"{reading}{_differing(pairs)}.")
+    if unread:
+        readings.append(f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties.")
+    return readings
+
+
+def _differing(pairs: Sequence[Sequence[tuple[str | None, str]]]) -> str:
+    """How many pairs were judged otherwise in the other order, in words; nothing where none was asked in both."""
     # The last verdict of each order counts: a reply that could not be read was asked about once more.
-    both = [dict(calls) for calls in pairs if {first for first, _ in calls} == {"model", "opponent"}]
-    if both:
-        alike = {"A": "B", "B": "A", "tie": "tie"}
-        differ = sum(calls["opponent"] != alike[calls["model"]] for calls in both)
-        reading += f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties"
-    return [reading + ".", *ties]
+    both = [last for calls in pairs if {"model", "opponent"} <= (last := dict(calls)).keys()]
+    turned = {"A": "B", "B": "A", "tie": "tie"}
+    differ = sum(last["opponent"] != turned[last["model"]] for last in both)
+    return f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties" if both else ""

@@ -6,11 +6,9 @@ critic judge rows.jsonl --judge CHEAP --judge DEAR --cascade both.jsonl --out j.
 
 import hashlib
 import math
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -24,10 +22,6 @@ from critic.records import Judgment, Verdict, spent
 
 LOSS = 0.05
 """Points of mean absolute error that a cascade may cost, unless said otherwise."""
-
-
-Key = Callable[[Judgment], str]
-"""What tells the judgments of a file apart."""
 
 
 class Threshold(Struct, frozen=True, kw_only=True):
@@ -131,58 +125,22 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
     return unsure, np.where(np.isnan(first_error), second, first_error), second, groups
 
 
-_decoded = jsonl.decoder(Judgment)
+def by_key(path: Path) -> dict[str, Judgment]:
+    """The judgments of a file by what tells them apart."""
+    return {one.sample.key: one for _, one in jsonl.read(path, Judgment)}
 
 
-def _judgment(line: bytes) -> Judgment:
-    return _decoded(line.removeprefix(BOM_UTF8))
-
-
-class ByKey:
-    """The judgments of a file by key, each read anew where it stands: only where that is, is in memory."""
-
-    def __init__(self, path: Path, key: Key) -> None:
-        self._path, self._places = path, dict[str, int]()
-        place = 0
-        with path.open("rb") as lines:
-            for line in lines:
-                if line.strip():
-                    self._places.setdefault(key(_judgment(line)), place)
-                place += len(line)
-
-    def __enter__(self) -> Self:
-        self._file = self._path.open("rb")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def get(self, key: str) -> Judgment | None:
-        if (place := self._places.get(key)) is None:
-            return None
-        self._file.seek(place)
-        return _judgment(self._file.readline())
-
-    def __getitem__(self, key: str) -> Judgment:
-        if (found := self.get(key)) is None:
-            raise KeyError(key)
-        return found
-
-
-def unsure_keys(path: Path, threshold: float, key: Key) -> set[str]:
+def unsure_keys(path: Path, threshold: float) -> set[str]:
     """The rows of the first judge's file that the second is asked for."""
-    found = set[str]()
-    for _, one in jsonl.read(path, Judgment):
-        if deviation(one.verdict) > threshold:
-            found.add(key(one))
-    return found
+    return {key for key, one in by_key(path).items() if deviation(one.verdict) > threshold}
 
 
-def merged(first: Path, second: Path, unsure: set[str], name: str, key: Key) -> Iterator[Judgment]:
+def merged(first: Path, second: Path, unsure: Collection[str], name: str) -> Iterator[Judgment]:
     """Each row as the last judge said that was asked for it, the second for those that are `unsure`, with what each of
     them said."""
-    with ByKey(second, key) if unsure else nullcontext() as later:
-        for _, one in jsonl.read(first, Judgment):
-            asked = [one, *filter(None, [later.get(key(one)) if later and key(one) in unsure else None])]
-            setup = replace(asked[-1].setup, judge=name)
-            yield replace(asked[-1], setup=setup, members=[each.part for each in asked], **spent(asked))
+    later = by_key(second) if unsure else {}
+    for _, one in jsonl.read(first, Judgment):
+        key = one.sample.key
+        asked = [one, later[key]] if key in unsure and key in later else [one]
+        setup = replace(asked[-1].setup, judge=name)
+        yield replace(asked[-1], setup=setup, members=[each.part for each in asked], **spent(asked))

@@ -26,7 +26,7 @@ from critic.asking.forms import (
     inquiry,
     prompt_name,
 )
-from critic.asking.judge import ConversationJudge, ResponseJudge
+from critic.asking.judge import Judge, ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
 from critic.asking.rating import Aggregation, ScoreKind
@@ -39,7 +39,7 @@ from critic.errors import UsageError, whole
 from critic.images import MAX_BYTES, Images
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
-from critic.stages.judge_conversations import as_begun, judge_conversations
+from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
 from critic.stages.run import RunOptions, Shard, check_plain, source
@@ -427,5 +427,5 @@ def main(
         sight=sight,
         reason_first=prompt == EVERY_REASON_FIRST,
     )
-    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens or most, see.shown([backend]))
+    asked = Judge(backend, setup, max_tokens or most, see.shown([backend]))
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

@@ -6,30 +6,29 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
-from critic.asking.judge import ConversationJudge
+from critic.asking.judge import Judge
 from critic.asking.packs import try_turns
 from critic.asking.prompt import LANGUAGES, load, split_variant
-from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
+from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
 from critic.backends import processors
-from critic.certificate import drawn, hold_to
+from critic.certificate import say_held
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, Judging, Judgment, Protocol, Setup, alike, differing
 from critic.stages.options import check, say_untrained
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, followed, known, listed, once, source
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once, source
 
 
 class JudgeConversations(Stage[list[Pair], Judgment]):
@@ -38,7 +37,7 @@ class JudgeConversations(Stage[list[Pair], Judgment]):
     name, unit, counted, sources = "judge", "verdict", "judged", ("replies", "against")
     too_many = "failed; --retry-failed judges them again"
 
-    def __init__(self, run: RunOptions, judge: ConversationJudge, plan: VerdictPlan, source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: Judge, plan: VerdictPlan, source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, set(plan.wanted()))
         self._judge, self._plan, self._not_judged = judge, plan, plan.lacking()
         self._answered: dict[tuple[str, str], Judgment] = {}
@@ -83,7 +82,7 @@ class JudgeConversations(Stage[list[Pair], Judgment]):
             line, asked = self.done.get(key(planned)), self._judge.asked(planned)
             if line is None:
                 if asked is None:
-                    line = await self._judge.judge(planned)
+                    line = await self._judge.verdict_on(planned)
                 else:
                     line = planned.of(await once(asking, asked, partial(self._ask, planned, asked)))
                 keep(line)
@@ -108,7 +107,7 @@ class JudgeConversations(Stage[list[Pair], Judgment]):
         if known is not None:
             return known
         async with self._gate:
-            line = await self._judge.judge(planned)
+            line = await self._judge.verdict_on(planned)
         self.note(line.verdict.failure, line.detail)
         return line
 
@@ -152,24 +151,9 @@ class JudgeConversations(Stage[list[Pair], Judgment]):
         return RunSummary(count=count, failures=failures, facts=facts, lines=[*lines, *spent.lines()])
 
 
-def as_begun(out: Path, setup: Setup) -> Setup:
-    """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
-    the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
-    out = followed(out)
-    if not out.is_file():
-        return setup
-    with jsonl.alone(out):
-        first = next(known(out, Judgment, lambda _: None), None)
-    if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
-        return setup
-    said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"
-    print(f"{out}: begun by an earlier version, and goes on in its way: {said}", file=sys.stderr)
-    return first.setup
-
-
 def judge_conversations(
     run: RunOptions,
-    judge: ConversationJudge,
+    judge: Judge,
     replies: Path,
     benchmark: str,
     questions: Path | None,
@@ -193,37 +177,27 @@ def judge_conversations(
     )
     _check_options(setup, chosen, len(files) > 1)
     asked, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
-    mine = protocols.read_transcripts(replies, benchmark, asked, system)
-    models = [mine, *(protocols.read_transcripts(path, benchmark, asked) for path in files[1:])]
-    for path in files:
-        if not (is_table(path) or jsonl.sidecar(path).is_file()):
-            print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
+    # The others' names stand in their own files.
+    mine, *others = [(path, benchmark, asked) for path in files]
+    models = [protocols.read_transcripts(*mine, system), *starmap(protocols.read_transcripts, others)]
+    conversations = [one.conversation for one in models[0].values()]
+    _say_unfinished(files)
     if questions is not None:
-        _check_questions(questions, asked, mine.values())
+        _check_questions(questions, asked, conversations)
     if judge.images is not None:
         judge.images.uris |= uris
-        named = (name for one in mine.values() for turn in one.conversation.turns for name in turn.images)
-        inside = next((name for name in named if name.startswith(BY_HASH) and name not in uris), None)
-        check((inside is None, f"{replies}: {inside} stands in the benchmark's file: give it with --questions"))
+        _check_images(conversations, uris, replies)
     if setup.pack is not None:
-        _say_pack(setup, chosen, max(len(one.conversation.turns) for one in mine.values()))
-    pairs: list[Pair] = [(one, None) for one in mine.values()]
-    if len(files) > 1:
-        met = [protocols.paired(mine, one, path) for one, path in zip(models[1:], files[1:], strict=True)]
-        _check_names(models, files)
-        pairs = protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
-    pairs = [pair for pair in pairs if run.takes(pair[0].conversation.group)]
+        _say_pack(setup, chosen, max(len(one.turns) for one in conversations))
+    pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
-    if not any(plan.wanted()) and run.shard is None:
-        lacking = listed(plan.lacking())
-        free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
-        raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+    if run.shard is None:
+        _check_plan(plan, replies)
     forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
     say_untrained(judge.backend, sorted(forms), "protocol")
     if run.certificate is not None:
-        prompts, made_ready = {judge.hash_of(form): form for form in forms}, processors([judge.backend])
-        now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
-        print(hold_to(run.certificate, made_ready, prompts, **now).line())
+        prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
+        say_held(run.certificate, processors([judge.backend]), prompts, setup)
     sources = {
         "replies": source(replies),
         "benchmark": benchmark,
@@ -234,26 +208,50 @@ def judge_conversations(
     return JudgeConversations(run, judge, plan, sources).run()
 
 
-def _check_names(models: Sequence[dict[tuple[str, str], Transcript]], files: Sequence[Path]) -> None:
-    """Raises UsageError for two files of one model."""
+def _check_plan(plan: VerdictPlan, replies: Path) -> None:
+    """Raises UsageError where nothing is to be judged."""
+    if not any(plan.wanted()):
+        lacking = listed(plan.lacking())
+        free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
+        raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+
+
+def _say_unfinished(files: Iterable[Path]) -> None:
+    for path in files:
+        if not (is_table(path) or jsonl.sidecar(path).is_file()):
+            print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
+
+
+def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: Setup) -> list[Pair]:
+    """What is judged: the first file's transcripts alone, beside those of each other file, or as battles of all. Raises
+    UsageError where two files are of one model, or of other conversations."""
+    mine, *others = models
+    if not others:
+        return [(one, None) for one in mine.values()]
+    met = [protocols.paired(mine, other, path) for other, path in zip(others, files[1:], strict=True)]
     seen: dict[str, Path] = {}
-    for found, path in zip(models, files, strict=True):
-        system = next(iter(found.values())).system
+    for transcripts, path in zip(models, files, strict=True):
+        system = next(iter(transcripts.values())).system
         if system in seen:
             raise UsageError(f"{path}: the same model, {system!r}, as in {seen[system]}; infer --name tells them apart")
         seen[system] = path
+    return protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
 
 
-def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Iterable[Transcript]) -> None:
+def _check_images(conversations: Sequence[Conversation], uris: Collection[str], replies: Path) -> None:
+    """Raises UsageError for an image that stands in the benchmark's file, where that is not given."""
+    for name in (name for one in conversations for turn in one.turns for name in turn.images):
+        inside = name.startswith(BY_HASH) and name not in uris
+        check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
+
+
+def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:
     """Says how many of the benchmark's conversations have no reply. Raises UsageError where one reads otherwise."""
     asked = {one.id: one for one in conversations}
-    seen = set()
+    seen = {one.id for one in replied}
     for one in replied:
-        seen.add(one.conversation.id)
-        if not alike(asked.get(one.conversation.id), one.conversation):
-            raise UsageError(
-                f"{path}: conversation {one.conversation.id!r} of the replies is not there, or not as here"
-            )
+        if not alike(asked.get(one.id), one):
+            raise UsageError(f"{path}: conversation {one.id!r} of the replies is not there, or not as here")
     if missing := len(asked) - len(seen):
         print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 

@@ -2,10 +2,8 @@
 
 import random
 import sys
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +20,7 @@ from critic.asking.rating import Aggregation
 from critic.asking.replies import lost
 from critic.backends import processors
 from critic.backends.layers import Cached, lacking, layers
-from critic.certificate import drawn, hold_to
+from critic.certificate import say_held
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Sample, Verdict
 from critic.stages import cascade
@@ -40,22 +38,17 @@ from critic.stages.run import (
     side_by_side,
 )
 
-WINDOW = 4096
-"""Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
-
 Shown = tuple[Response, Response | None]
 """What one judgment is of: a response, and where two are compared the other one."""
 
 
 class FormResponses:
-    """What is judged in a form, read anew each time it is gone through: only hashes of ids are in memory (`keys`),
-    numbered by what is judged, but for a form that compares, which needs all answers to a question at once. `pictured`:
-    a question has an image, in this shard or another.
+    """What is judged in a form, by key: each response once or, in a form that compares, beside one other to its
+    question, as in training. `pictured`: a question has an image, in this shard or another.
 
-    `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
-    each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. `replies`:
-    they are a model's as it gave them, and one that is lost fails without being asked about; of rows, which people may
-    have scored, none is. Raises UsageError when nothing is left.
+    `read` gives the responses. Those that cannot be judged in the form are counted and said; of the others those are
+    kept that the `run` takes. `replies`: they are a model's as it gave them, and one that is lost fails without being
+    asked about; of rows, which people may have scored, none is. Raises UsageError when nothing is left.
     """
 
     def __init__(
@@ -67,58 +60,43 @@ class FormResponses:
         *,
         replies: bool = False,
     ) -> None:
-        self._read, self._form, self._run, self.replies = read, form_of(form), run, replies
-        left_out: Counter[str] = Counter()
-        self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
-        shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.keys, self.pictured, usable = dict[str, int](), False, False
-        for one in shown:
-            usable = True
-            # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
-            self.pictured |= bool(one[0].question.images)
-            if self._takes(one):
-                sample = Sample.of(*one)
-                self.keys.setdefault(sample.key, self._seen(sample) << 32 | _said_of(sample))
-        for reason, count in left_out.most_common():
-            print(f"left out {count} rows: {reason}", file=sys.stderr)
-        if not usable:
-            raise UsageError(f"{place}: no usable row to judge")
-
-    def __iter__(self) -> Iterator[Shown]:
-        shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(Counter()))
-        return filter(self._takes, shown)
-
-    def is_another(self, sample: Sample) -> bool:
-        """Whether what was judged by this key read otherwise than it does now."""
-        return self._seen(sample) != (self.keys.get(sample.key) or 0) >> 32
-
-    def says_else(self, sample: Sample) -> bool:
-        """Whether what was judged by this key has other scores by people, another system or group now."""
-        return _said_of(sample) != (self.keys.get(sample.key) or 0) & 0xFFFFFFFF
-
-    def _seen(self, sample: Sample) -> int:
-        """A number for all that a judge may be shown, of the question and of the answers."""
-        read = list[Any]()
-        for one in filter(None, (sample, sample.other)):
-            asked = one.conversation
-            criteria = asked.criteria if isinstance(self._form.kind, CriteriaKind) else None
-            read.append((one.answer, asked.lang, asked.turns, asked.history, asked.caption, criteria))
-        return zlib.crc32(msgspec.json.encode(read))
-
-    def _takes(self, shown: Shown) -> bool:
-        return self._run is None or self._run.takes(shown[0].question.group)
-
-    def _usable(self, left_out: Counter[str]) -> Iterator[Response]:
-        for one in self._read(left_out):
-            if (lacking := self._form.lacking(one)) is None:
-                yield one
+        how, left_out, usable = form_of(form), Counter[str](), list[Response]()
+        for one in read(left_out):
+            lacking = how.lacking(one)
+            if lacking is None:
+                usable.append(one)
             else:
                 left_out[lacking] += 1
+        shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(one, None) for one in usable]
+        for reason, count in left_out.most_common():
+            print(f"left out {count} rows: {reason}", file=sys.stderr)
+        if not shown:
+            raise UsageError(f"{place}: no usable row to judge")
+        # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
+        self.pictured = any(one.question.images for one, _ in shown)
+        self.replies, self._by_criteria = replies, isinstance(how.kind, CriteriaKind)
+        self.by_key: dict[str, Shown] = {}
+        for one, other in shown:
+            if run is None or run.takes(one.question.group):
+                self.by_key.setdefault(Sample.of(one, other).key, (one, other))
 
+    def __iter__(self) -> Iterator[Shown]:
+        return iter(self.by_key.values())
 
-def _said_of(sample: Sample) -> int:
-    """A number for all that a judgment holds of the answers; Parquet does not keep the order of keys."""
-    return zlib.crc32(msgspec.json.encode(sample, order="deterministic"))
+    def now(self, key: str) -> Sample:
+        return Sample.of(*self.by_key[key])
+
+    def reads_alike(self, before: Sample) -> bool:
+        """Whether a judge would be shown the same today, of the question and of the answers."""
+        return self._seen(before) == self._seen(self.now(before.key))
+
+    def _seen(self, sample: Sample) -> list[object]:
+        seen = list[object]()
+        for one in filter(None, (sample, sample.other)):
+            asked = one.conversation
+            criteria = asked.criteria if self._by_criteria else None
+            seen.append((one.answer, asked.lang, asked.turns, asked.history, asked.caption, criteria))
+        return seen
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -137,18 +115,14 @@ def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) ->
     return list(found.values())
 
 
-def in_order(shown: Iterable[Shown], window: int) -> Iterator[Shown]:
-    """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question. Only
-    `window` of them are held at a time."""
-    waiting = iter(shown)
-    while part := list(islice(waiting, window)):
-        part.sort(key=lambda one: (one[0].question.lang, one[0].question.task, one[0].question.id))
-        yield from part
+def in_order(shown: Iterable[Shown]) -> list[Shown]:
+    """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question."""
+    return sorted(shown, key=lambda one: (one[0].question.lang, one[0].question.task, one[0].question.id))
 
 
 class JudgeResponses(Stage[Shown, Judgment]):
-    """One judgment of each response. `responses` are gone through several times and never all held in memory; `source`
-    says in the sidecar where they are from. `check_repeat` of them are judged again at the end."""
+    """One judgment of each response; `source` says in the sidecar where they are from. `check_repeat` of them are
+    judged again at the end."""
 
     name, unit, counted, sources = "judge", "row", "judged", ("responses",)
     too_many = "failed; --retry-failed judges them again"
@@ -161,8 +135,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
-        super().__init__(run, Judgment, judge.backend, responses.keys)
-        self._judged, self._says_else = set[str](), 0
+        super().__init__(run, Judgment, judge.backend, responses.by_key)
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
@@ -196,10 +169,10 @@ class JudgeResponses(Stage[Shown, Judgment]):
             if (found := getattr(record, name)) != value:
                 return f"made with {name} {found!r}, now {value!r}; choose another --out"
         key = self.key(record)
-        if key not in self._responses.keys:
+        if key not in self._responses.by_key:
             here = "" if self.options.shard is None else f" of shard {self.options.shard}"
             return f"judges {key!r}, which is not among the responses{here}; choose another --out"
-        if self._responses.is_another(record.sample):
+        if not self._responses.reads_alike(record.sample):
             return (
                 f"judges {key!r}, of which question, reference, criteria or answer are others now; choose another --out"
             )
@@ -221,7 +194,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         asker, count, without, stated, came = self.judge.asker, 0, True, False, False
         if asker.score_kind == "argmax":
             return
-        for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind)):
+        for one in self._of_any_score():
             count += 1
             without &= not has_distribution(one)
             stated |= one.score_kind == "argmax"
@@ -229,9 +202,13 @@ class JudgeResponses(Stage[Shown, Judgment]):
             if one.score is not None and one.score_kind != "argmax" and not self._goes(one):
                 asker.needs = asker.needs or f"what {self.out} has"
         # Where some are left to ask, their replies will tell.
-        last = self.options.retry_failed or count >= len(self._responses.keys)
+        last = self.options.retry_failed or count >= len(self._responses.by_key)
         if without and (stated or (came and last)):
             asker.take_stated(f"{self.out} was judged without log probabilities")
+
+    def _of_any_score(self) -> Iterator[Judgment]:
+        """The judgments that are there, whichever score was taken of their probabilities."""
+        return known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind))
 
     def _rescore(self, was: str) -> None:
         kind, facts = self.judge.score_kind, jsonl.facts(self.out)
@@ -253,19 +230,15 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     def _renew(self) -> None:
         """Where responses that were judged have other scores by people, another system or group now, the judgments get
-        them."""
-        if self._says_else:
-            jsonl.write(self.out, self._as_now())
+        them, in the order of the responses."""
+        now = {key: self._responses.now(str(key)) for key in self.done}
+        changed = sum(one.sample != now[key] for key, one in self.done.items())
+        if changed:
+            jsonl.write(
+                self.out, (replace(self.done[key], sample=now[key]) for key in self._responses.by_key if key in now)
+            )
             said = "responses that were judged have other scores by people, another system or group now"
-            print(f"{self.out}: {self._says_else} {said}; the judgments have them too", file=sys.stderr)
-
-    def _as_now(self) -> Iterator[Judgment]:
-        """The judgments with the responses of now, in the order of these."""
-        with cascade.ByKey(self.out, self.key) as judged:
-            for response, other in self._responses:
-                sample = Sample.of(response, other)
-                if (one := judged.get(sample.key)) is not None:
-                    yield replace(one, sample=sample)
+            print(f"{self.out}: {changed} {said}; the judgments have them too", file=sys.stderr)
 
     def _rescored(self) -> str | None:
         """Which score judgments in the file have, if it is another one that can give way to this run's. Elsewhere than
@@ -274,30 +247,19 @@ class JudgeResponses(Stage[Shown, Judgment]):
         if kind != "argmax" and not self.options.rescores:
             return None
         whole = self.judge.backend.served.is_vllm or kind != "argmax"
-        for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind)):
+        for one in self._of_any_score():
             if scored_by(kind, one) is None or (has_distribution(one) and not whole):
                 return None
             kinds.add(one.score_kind)
         others = kinds - {kind}
         return others.pop() if len(others) == 1 else None
 
-    def know(self, record: Judgment) -> None:
-        key = self.key(record)
-        if key in self._judged:
-            raise self.twice(record)
-        if key in self.wanted:
-            self._judged.add(key)
-        self._says_else += self._responses.says_else(record.sample)
-
-    def before(self) -> int:
-        return len(self._judged)
-
     def items(self) -> Iterable[Shown]:
-        return in_order((shown for shown in self._responses if self.is_left(Sample.of(*shown).key)), WINDOW)
+        return in_order(shown for key, shown in self._responses.by_key.items() if self.is_left(key))
 
     def is_left(self, key: str) -> bool:
         """Whether an earlier run left it to this one."""
-        return key in self.wanted and key not in self._judged
+        return key in self.wanted and key not in self.done
 
     def only(self, keys: Wanted) -> None:
         """Judge no more than these, and speak of no others: the file may have some of an earlier run."""
@@ -305,7 +267,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
         if self._responses.replies and (failure := lost(item[0].text)):
-            keep(self.judge.not_asked(item[0], failure))
+            keep(await self.judge.not_asked(item[0], failure))
             return
         judgment = await self.judge.judge(*item)
         keep(judgment)
@@ -317,7 +279,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
             self._again, self.repeats = await _judged_again(self.judge, *how)
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        if self.wanted is not self._responses.keys:
+        if self.wanted is not self._responses.by_key:
             records = (one for one in records if self.key(one) in self.wanted)
         found = summary(records, self.options, self.repeats)
         if (again := self._again) is None:
@@ -410,39 +372,37 @@ def judge_responses(
     panel = name or f"{how if labelled is None else 'cascade'}({', '.join(names)})" if len(judges) > 1 else ""
     made_ready = processors(judge.backend for judge in judges)
     if run.certificate is not None:
-        now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first.setup)}
-        print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
-    if not panel or not responses.keys:
+        setup = replace(first.setup, judge=panel or first.name)
+        say_held(run.certificate, made_ready, {first.prompt_hash: first.prompt}, setup, names if panel else ())
+    if not panel or not responses.by_key:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
     with growing(out) as out:
         run = replace(run, out=out)
-        members = [
-            JudgeResponses(
-                replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}")),
-                judge,
-                responses,
-                source,
-                check_repeat,
-            )
-            for number, judge in enumerate(judges, 1)
-        ]
-        for member in members:
-            member.go_on_as_begun()
+        members = []
+        for number, judge in enumerate(judges, 1):
+            beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))
+            members.append(JudgeResponses(beside, judge, responses, source, check_repeat))
+            members[-1].go_on_as_begun()
         for _ in known(out, Judgment, partial(_other_panel, members[0], panel)):
             pass  # only looked at: another panel's file is not written over
         if labelled is not None:
             return _in_turn(run, members, labelled, panel)
-        for member in members:
-            member.run()
-        jsonl.write(out, _merged([member.out for member in members], how, panel, members[0].key))
-        facts = {
-            "responses": source,
-            "judge": panel,
-            "aggregate": how,
-            "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
-            "processors": made_ready,
-        }
-        return _finish_panel(run, members, facts, [])
+        return _together(run, members, how, panel)
+
+
+def _together(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
+    """By all judges of a panel, one after another."""
+    for member in members:
+        member.run()
+    jsonl.write(run.out, _merged([member.out for member in members], how, panel))
+    facts = {
+        "responses": members[0].facts["responses"],
+        "judge": panel,
+        "aggregate": how,
+        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+        "processors": processors(member.judge.backend for member in members),
+    }
+    return _finish_panel(run, members, facts, [])
 
 
 def _other_panel(member: JudgeResponses, panel: str, one: Judgment) -> str | None:
@@ -458,10 +418,10 @@ def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, 
     found = cascade.choose(labelled, [first.judge.name, second.judge.name], how)
     print(found.line())
     first.run()
-    if unsure := cascade.unsure_keys(first.out, found.deviation, first.key):
+    if unsure := cascade.unsure_keys(first.out, found.deviation):
         second.only(unsure)
         second.run()
-    count = jsonl.write(run.out, cascade.merged(first.out, second.out, unsure, name, first.key))
+    count = jsonl.write(run.out, cascade.merged(first.out, second.out, unsure, name))
     facts = {
         "responses": first.facts["responses"],
         "judge": name,
@@ -492,10 +452,9 @@ def _finish_panel(run: RunOptions, asked: Sequence[JudgeResponses], facts: dict[
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 
-def _merged(files: Sequence[Path], how: Aggregation, panel: str, key: cascade.Key) -> Iterator[Judgment]:
+def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:
     """The panel's judgment of each response, from files that judge the same ones in any order."""
     first, *others = files
-    with ExitStack() as stack:
-        opened = [stack.enter_context(cascade.ByKey(file, key)) for file in others]
-        for _, one in jsonl.read(first, Judgment):
-            yield panel_judgment([one, *(judged[key(one)] for judged in opened)], how, panel)
+    later = [cascade.by_key(file) for file in others]
+    for _, one in jsonl.read(first, Judgment):
+        yield panel_judgment([one, *(judged[one.sample.key] for judged in later)], how, panel)

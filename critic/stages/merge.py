@@ -6,7 +6,7 @@ critic merge part.*.jsonl --out judged.jsonl
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
+from critic.asking import protocols
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
@@ -43,7 +44,7 @@ class Kind(Struct, frozen=True):
 
 
 def _judged(one: Judgment) -> Hashable:
-    return one.protocol, one.judging, one.system, one.condition, one.turn, one.opponent, one.sample.key
+    return one.sample.key if one.protocol is None else protocols.key(one)
 
 
 KINDS = {
@@ -75,20 +76,15 @@ def main(
     _check_shards(found)
     full = [part for part in found if not jsonl.is_empty(part.path)]
     first = (full or found)[0].facts
-    for part in full:
-        for name in HOW:
-            if (now := wherever(part.facts.get(name))) != (then := wherever(first.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
+    _check_alike(full, first)
     kind = next((KINDS[name] for name in KINDS if name in first), None)
     if kind is None:
         raise UsageError(f"{found[0].path}: expected what critic judge or critic infer made with --shard")
     count = jsonl.write(out, _lines(found, kind))
     facts: dict[str, Any] = {name: first[name] for name in HOW if name in first}
-    facts |= {
-        name: first[name]
-        for name in ALIKE
-        if name in first and not _counts(name, first[name]) and all(one.facts.get(name) == first[name] for one in full)
-    }
+    for name in ALIKE:
+        if not _counts(name, first.get(name)) and all(one.facts.get(name) == first.get(name) for one in full):
+            facts |= {name: first[name]} if name in first else {}
     added = dict[str, Any]()
     for part in found:
         added = _added(added, {name: value for name, value in part.facts.items() if _counts(name, value)})
@@ -120,6 +116,14 @@ def _without_members(found: Sequence[ShardFile]) -> list[ShardFile]:
     if left_out:
         print(f"left out {len(left_out)} files of a panel's members: the panel's are given", file=sys.stderr)
     return [part for part in found if part not in left_out]
+
+
+def _check_alike(parts: Sequence[ShardFile], first: Mapping[str, Any]) -> None:
+    """Raises UsageError for shards that were made in two ways."""
+    for part in parts:
+        for name in HOW:
+            if (now := wherever(part.facts.get(name))) != (then := wherever(first.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
 
 
 def _check_shards(found: Sequence[ShardFile]) -> None:

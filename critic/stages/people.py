@@ -13,7 +13,7 @@ from msgspec import Struct
 from critic import benchmarks, jsonl, tables
 from critic.asking import protocols
 from critic.asking.forms import POINTS
-from critic.asking.protocols import Transcript, form_name
+from critic.asking.protocols import Transcripts, form_name
 from critic.asking.replies import benchmark_of
 from critic.errors import UsageError
 from critic.images import named_images
@@ -44,9 +44,7 @@ class Opinions(Struct, frozen=True):
         return fmean(said) if not compares else most[0] if len(most) == 1 else POINTS["tie"]
 
 
-def read_opinions(
-    path: Path, transcripts: dict[tuple[str, str], Transcript], opponent: str | None
-) -> dict[Key, Opinions]:
+def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Opinions]:
     """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
     reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
     found: dict[Key, Opinions] = {}

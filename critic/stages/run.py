@@ -147,8 +147,8 @@ class Stage(ABC, Generic[Item, Record]):
         )
 
     def before(self) -> int:
-        """How many records are in the file and stay there."""
-        return len(self.done)
+        """How many of the records that there are to be are in the file and stay there."""
+        return sum(key in self.wanted for key in self.done)
 
     @abstractmethod
     def items(self) -> Iterable[Item]:

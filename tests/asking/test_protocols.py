@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from critic.asking.forms import FORMS, form_of, inquiry
-from critic.asking.judge import ConversationJudge, Judge
+from critic.asking.judge import Judge
 from critic.asking.parse import parse_checklist
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
@@ -280,8 +280,8 @@ def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condi
 
 def judged(one: Transcript, order: str, answer: Any) -> Any:
     setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
-    judge = ConversationJudge(ScriptedBackend(answer), setup, 256)
-    return asyncio.run(judge.judge(Assignment(one=one, protocol="pairwise").planned(2, setup)))
+    judge = Judge(ScriptedBackend(answer), setup, 256)
+    return asyncio.run(judge.verdict_on(Assignment(one=one, protocol="pairwise").planned(2, setup)))
 
 
 PAIRS = [
@@ -308,7 +308,7 @@ def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
     firsts = []
     for seed in range(40):
         setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
-        judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
+        judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
         planned = Assignment(one=one, protocol="pairwise").planned(2, setup)
         assert judge.firsts(planned) == judge.firsts(planned) and len(judge.firsts(planned)) == 1
         firsts += judge.firsts(planned)
@@ -317,9 +317,9 @@ def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
 
 def test_a_whole_needs_its_turns_verdicts() -> None:
     setup = Setup(judge="j", score_kind="argmax", extraction=False)
-    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="no idea")), setup, 256)
+    judge = Judge(ScriptedBackend(lambda request: Reply(text="no idea")), setup, 256)
     direct = Assignment(one=talk(), protocol="direct")
-    turn = asyncio.run(judge.judge(direct.planned(1, setup)))
+    turn = asyncio.run(judge.verdict_on(direct.planned(1, setup)))
     assert turn.verdict.failure == "no_rating"
     whole = direct.planned(None, setup, [turn])
     assert whole.problem is not None and whole.problem[0] == "turn_not_judged" and judge.asked(whole) is None
@@ -328,36 +328,22 @@ def test_a_whole_needs_its_turns_verdicts() -> None:
 
 def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
     """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
-    setup = Setup(judge="j", score_kind="expected", texts=True, strict=False)
+    setup = Setup(judge="j", score_kind="expected", strict=False)
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
-    judge = ConversationJudge(ScriptedBackend(lambda request: said), setup, 256)
+    judge = Judge(ScriptedBackend(lambda request: said), setup, 256)
     direct = Assignment(one=talk(), protocol="direct")
-    lines = [asyncio.run(judge.judge(direct.planned(turn, setup))) for turn in (1, 2)]
+    lines = [asyncio.run(judge.verdict_on(direct.planned(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
     whole = direct.planned(None, setup, lines)
     assert whole.material is not None and whole.unjudged == 2
     assert whole.material.verdicts == [TurnJudgment(1, "not judged"), TurnJudgment(2, "not judged")]
 
 
-def test_older_setups_show_the_whole_as_they_did() -> None:
-    """Without text, focus points and one order: files of before are checked by what their judge was shown."""
-    one, old = talk(), Setup(judge="j", score_kind="argmax", order="random")
-    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text='{"Verdict":"A","Reason":"x"}')), old, 256)
-    pairwise = Assignment(one=one, protocol="pairwise")
-    lines = [asyncio.run(judge.judge(pairwise.planned(turn, old))) for turn in (1, 2)]
-    whole = pairwise.planned(None, old, lines).material
-    assert whole is not None and whole.turned is None and whole.focus is None
-    assert [verdict.reason for verdict in whole.verdicts] == [None, None]
-    now = replace(old, texts=True)
-    made = pairwise.planned(None, now, lines).material
-    assert made is not None and made.turned is not None and {one.reason for one in made.verdicts} <= {"x", None}
-
-
 def test_one_order_is_kept_for_the_whole_conversation() -> None:
     found = set()
     for seed in range(20):
-        setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed, texts=True)
-        judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
+        setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
+        judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
         planned = [Assignment(one=talk(), protocol="pairwise").planned(turn, setup) for turn in (1, 2, None)]
         firsts = {judge.firsts(each) for each in planned}
         assert len(firsts) == 1
@@ -396,7 +382,7 @@ def test_a_turn_in_sight_of_all_turns() -> None:
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     setup = Setup(judge="j", score_kind="argmax")
-    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
+    judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
     one = talk()
     names = {
         (protocol, judging): judge.asked(Assignment(one=one, protocol=protocol, judging=judging).planned(2, setup))

@@ -302,7 +302,7 @@ def test_a_model_that_sees_is_known_by_its_folder(
 def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path: Path) -> None:
     """Every protocol of every benchmark: a turn with the images of all turns up to it, a whole with all of them."""
     folder = ROOT / "data/samples" / benchmark
-    (file,) = [path for path in folder.iterdir() if path.is_file()]
+    (file,) = [path for path in folder.iterdir() if path.is_file() and path.name != "answers.jsonl"]
     script, replies, out = tmp_path / "said.jsonl", tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     script.write_text(json.dumps({"text": VERDICT}) + "\n")
     done = run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script)

@@ -106,7 +106,7 @@ def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: in
 
 def ordered(rows: list[Response]) -> list[Response]:
     """Rows in the order in which `critic judge` asks for them."""
-    return [row for row, _ in in_order(((row, None) for row in rows), len(rows))]
+    return [row for row, _ in in_order((row, None) for row in rows)]
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -50,7 +50,7 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     assert [line["protocol"] for line in lines] == ["direct"] * 3
     verdict = next(line for line in lines if line["sample"]["id"] == "3")
     del verdict["score"]
-    verdict["failure"] = "no_rating"
+    verdict["verdict"]["failure"] = "no_rating"
     judged = write_jsonl(tmp_path / "judged.jsonl", lines)
     words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
     printed = critic("score", judged, *words).stdout

@@ -12,9 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,9 +29,8 @@ from critic.backends import Request, Served, Token
 from critic.backends.identity import learned_forms
 from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
-from critic.records import GREEDY, Judgment, Response
+from critic.records import GREEDY, Judgment
 from critic.stages import judge as command
-from critic.stages import judge_responses as judging
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -522,24 +519,6 @@ def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted: Servers) -> 
         "critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url, "--score", "argmax"
     )
     assert judged(out)[0]["score"] == 7
-
-
-def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
-    """Of two thousand answers of 5 kB each hardly more than the ids are in memory, however often one goes through."""
-    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, response="w " * 2500) for n in range(2000)])
-
-    def read(left_out: Counter[str]) -> Iterator[Response]:
-        return (response for _, _, response in human_scored.walk(path, left_out))
-
-    list(itertools.islice(judging.FormResponses(read, path, "pointwise"), 1))  # what is made once
-    tracemalloc.start()
-    found = judging.FormResponses(read, path, "pointwise")
-    ids = [{response.id for response, _ in found} for _ in range(2)]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(found.keys) == 2000 == len(ids[0]) and ids[0] == ids[1]
-    assert all(one in found.keys for one in ids[0]) and "another" not in found.keys
-    assert peak < path.stat().st_size / 5
 
 
 def two_questions(path: Path) -> Path:

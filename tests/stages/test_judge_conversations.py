@@ -25,7 +25,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse
 from critic.counting import tournament
 from critic.counting.aggregate import Cell, by_cell
-from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage, Setup
+from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage
 
 FILES = {
     "convbench": "ConvBench.csv",
@@ -561,36 +561,18 @@ class Lapsing:
         return completion("") if bad else answer_all(body)
 
 
-@pytest.mark.parametrize("protocol", ["direct", "pairwise"])
-def test_a_file_begun_by_an_earlier_version_goes_on_in_its_way(
-    tmp_path: Path, scripted: Any, monkeypatch: Any, protocol: str
-) -> None:
-    """As whole as if it had not been cut, however it goes on; with other options it is another file's."""
+def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scripted: Any) -> None:
+    """By other options, by a version that showed a whole conversation's judge less, or by another prompt."""
     server, file = scripted(answer_all), replies(tmp_path / "r.jsonl", "convbench")
-    words, out = ["--protocol", protocol], tmp_path / "j.jsonl"
-    with monkeypatch.context() as before:
-        earlier = {"texts": False, "strict": True}
-        before.setattr("critic.stages.judge.Setup", lambda **given: Setup(**{**given, **earlier}))
-        judge(file, out, "convbench", server.url, *words)
-    lines = out.read_bytes().splitlines(keepends=True)
-    assert b"texts" not in lines[0] and len(lines) == 24
-    out.write_bytes(b"".join(lines[:9]) + lines[9][:40])
-    Path(f"{out}.run.json").unlink()
+    words, out = ["--protocol", "direct"], tmp_path / "j.jsonl"
+    judge(file, out, "convbench", server.url, *words)
+    whole = out.read_bytes()
     refused = judge(file, out, "convbench", server.url, *words, "--sight", "all")
     assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
-    asked = len(server.requests)
-    done = judge(file, out, "convbench", server.url, *words)
-    assert done.returncode == 0 and "begun by an earlier version, and goes on in its way" in done.stderr, done.stderr
-    made, whole = (
-        {
-            repr((line.sample, line.protocol, line.verdict.failure)): (line.score, line.asked, line.setup)
-            for line in each
-        }
-        for each in (judged(out), [msgspec.json.decode(line, type=Judgment) for line in lines])
-    )
-    assert made == whole and len(made) == 24 and len(server.requests) - asked < asked
-    lines = [line.replace(b'"prompt_hash":"', b'"prompt_hash":"0') for line in lines]
-    out.write_bytes(b"".join(lines[:9]))
+    out.write_bytes(whole.replace(b'"texts":true', b'"texts":false'))
+    refused = judge(file, out, "convbench", server.url, *words)
+    assert_one_line_error(refused, "made with texts False, now True; choose another --out")
+    out.write_bytes(whole.replace(b'"prompt_hash":"', b'"prompt_hash":"0'))
     refused = judge(file, out, "convbench", server.url, *words)
     assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 

@@ -22,8 +22,6 @@ from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
-from critic.records import Setup
-from critic.stages.judge_conversations import as_begun
 from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
 Answer = Callable[[Request], Reply]
@@ -234,7 +232,7 @@ def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
                 if path == out:
                     path.write_bytes(torn := b'{"number":1}\n{"numb')
                     with pytest.raises(UsageError, match="another run is writing it"):
-                        as_begun(path, Setup(judge="j", score_kind="argmax"))
+                        Squares(path, range(9), square).run()
                     assert path.read_bytes() == torn, "what the other is writing is no torn line"
                     path.unlink()
                 else:
