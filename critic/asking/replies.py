@@ -141,33 +141,43 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     by_id = {one.id: one for one in conversations}
     said: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
-    known, differ = {_words(turn.prompt) for one in conversations for turn in one.turns}, list[str]()
+    known, differ = _prompts(conversations), list[str]()
     for place, row in tables.rows(path, FORMATS):
-        layout = layout or next((one for one in LAYOUTS if one.fits(row)), None)
-        if layout is None:
-            layouts = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
-            raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {layouts}")
+        layout = layout or _layout(place, row)
         key = tables.text(place, row, layout.id)
         tables.check_ids([key], place, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
-        if key not in by_id or condition not in CONDITIONS:
-            problem = f"{layout.id} {key!r} is not in the benchmark's file" if key not in by_id else f"no {condition!r}"
-            raise UsageError(f"{place}: {problem}")
-        turns, replied = by_id[key].turns, list(layout.replies(place, row))
-        for turn, text in replied:
-            if turn not in CONDITIONS[condition].asked(len(turns)) or turn in said.get((key, condition), {}):
+        if key not in by_id:
+            raise UsageError(f"{place}: {layout.id} {key!r} is not in the benchmark's file")
+        if condition not in CONDITIONS:
+            raise UsageError(f"{place}: no {condition!r}")
+        turns, texts = by_id[key].turns, said.setdefault((key, condition), {})
+        prompts = []
+        for turn, text in layout.replies(place, row):
+            if turn not in CONDITIONS[condition].asked(len(turns)) or turn in texts:
                 twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
                 raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
-            said.setdefault((key, condition), {})[turn] = text
-        prompts = [turns[turn - 1].prompt for turn, _ in replied]
+            texts[turn] = text
+            prompts.append(turns[turn - 1].prompt)
         if why := _contradiction(row, prompts, known):
             differ.append(f"{place}: {layout.id} {key!r} {why}")
     _check_questions(differ)
-    return [
-        turn for (key, name), replies in said.items() for turn in _turns(by_id[key], name, dict(replies), system, path)
-    ]
+    return [turn for (key, name), texts in said.items() for turn in _turns(by_id[key], name, texts, system, path)]
+
+
+def _prompts(conversations: Iterable[Conversation]) -> set[str]:
+    return {_words(turn.prompt) for one in conversations for turn in one.turns}
+
+
+def _layout(place: str, row: tables.Row) -> Layout:
+    """Raises UsageError for columns of no known layout."""
+    found = next((one for one in LAYOUTS if one.fits(row)), None)
+    if found is None:
+        layouts = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
+        raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {layouts}")
+    return found
 
 
 def _turns(

@@ -7,16 +7,31 @@ marks, in thoughts or inside a reason says nothing.
 
 import json
 import re
+import tomllib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.asking.thoughts import QUOTED_TEXT, answer_at, later_thoughts
+
+_LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+
+
+def _any_of(name: str, before: str = "", behind: str = "") -> str:
+    """A pattern of the words of a list (words.toml), what stands `before` and `behind` English ones included."""
+    english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
+    return f"(?:{before}(?:{english}){behind}|{chinese})"
+
+
+def _words(name: str) -> re.Pattern[str]:
+    return re.compile(_any_of(name, r"\b", r"\b"), re.IGNORECASE)
+
 
 REASON = "(?:Reason|理由|原因)"
 """How judges call the reason, as a pattern."""
@@ -49,10 +64,7 @@ _CLOSING = {"“": "”"}
 
 _QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 _OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
-_REASON_LINE = re.compile(
-    r"[\s>*#_-]*(?:Reason|Reasoning|Explanation|Justification|Rationale|Feedback|理由|原因|解释|说明)[\s*_]*:",
-    re.IGNORECASE,
-)
+_REASON_LINE = re.compile(rf"[\s>*#_-]*{_any_of('reason')}[\s*_]*:", re.IGNORECASE)
 
 # What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
 _QUOTATION = re.compile(
@@ -62,10 +74,8 @@ _QUOTATION = re.compile(
 )
 
 # What may stand before a judge's own statement in its line or sentence.
-_LEAD = (
-    r"[\s*_#>`({-]*(?:(?:(?:so|therefore|thus|hence|my|the|final|overall|verdict|answer|judge?ment|choice|rating|score"
-    r"""|is)\b|我的|最终|最后|综合|总体)[\s*_:,]*)*["'“]?"""
-)
+_WORD_ENDS = r"\b"
+_LEAD = rf"""[\s*_#>`({{-]*(?:{_any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
 _LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
@@ -89,33 +99,9 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
-_TELLER = re.compile(r"\b(?:response|reply|answer|assistant|it|i)\b|作答|回答|回复", re.IGNORECASE)
+_RETOLD, _MATERIAL, _JUDGING, _TELLER = map(_words, ("retold", "material", "judging", "teller"))
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
-# Words that make what follows not the judge's own: whoever says it, or that it does not hold.
-_RETOLD = re.compile(
-    r"\b(?:says?|said|saying|claim(?:s|ed|ing)?|contain(?:s|ed|ing)?|writes?|wrote|written|ends?|ended|ending"
-    r"|finish\w*|asks?|asked|asking|states?|stated|stating|includ(?:es?|ed|ing)|insert\w*|append\w*|demand\w*|plant\w*"
-    r"|reads?|begins?|began|quot(?:es?|ed|ing)|consists?|itself|himself|tells?|told|tr(?:y|ies|ied)|attempt\w*|instruct\w*"
-    r"|suggest\w*|put(?:s|ting)?|inject\w*|forge\w*|fake\w*|hidden|embed\w*|manipulat\w*|overrid\w+|ignor\w+|refus\w+"
-    r"|thought|not|cannot|\w+n't|example|expected|e\.g|maximum|max|highest|perfect|initial(?:ly)?|draft\w*|original"
-    r"|own(?<!my own))\b"
-    r"|[说称写]|(?<!按)(?<!按照)要求|结尾|植入|提到|注入|伪造|忽略|自评|例如|示例|如果|起初|初步|满分|最高|拒绝|不(?:会|能|应|该|同意|予|给|是|配|值)",
-    re.IGNORECASE,
-)
-# What is no verdict of the judge's where no word of judging stands beside it.
-_MATERIAL = re.compile(
-    r"\b(?:response|reply|(?:the|this|its|whose) answer|assistant|candidate|student|user|text|format|rubric|scale)\b"
-    r"|request\w*|作答|回答|回复|助手|模型|材料|原文|格式|标准",
-    re.IGNORECASE,
-)
-_JUDGING = re.compile(
-    r"\b(?:my|so|hence|thus|therefore|final|overall|verdict|evaluation|assessment|judge?ments?|grad(?:es?|ing)"
-    r"|rat(?:es?|ings?|ed)|scor(?:es?|ing)|deserves?|earns?|gets?|output|result"
-    r"|here(?:'s| is)(?! the (?:response|reply|assistant)))\b"
-    r"|因此|所以|综上|最终|评分|裁决|评价|判断|得分|结果|给出|以下|输出",
-    re.IGNORECASE,
-)
 _OPEN_END = re.compile(
     r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
     r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",

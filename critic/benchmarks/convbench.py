@@ -345,39 +345,38 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
 def _matrices(runs: Sequence[Run], conversations: Conversations) -> list[Section]:
     """Of several judges of one model's replies, people among them, how often every two agree (tables 3 to 7). Files of
-    one judge have their own names; those known to judge other replies are not compared."""
+    one judge have their own names."""
     sections = []
     for system in dict.fromkeys(run.system for run in runs):
         here = [run for run in runs if run.system == system and run.verdicts]
         files = Counter(run.judge for run in here)
         named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
-        said = {name: answers_of(run) for name, run in named.items()}
-        same = {(one, other) for one, other in combinations(named, 2) if alike(said[one], said[other]) is not False}
         for protocol in TITLES:
-            judged = {name: run.verdicts for name, run in named.items() if protocol in run.protocols()}
-            found = {
-                frozenset((one, other)): agreement(judged[one], judged[other], conversations, protocol)
-                for one, other in combinations(judged, 2)
-                if (one, other) in same
-            }
-            which = [name for name in judged if any(name in pair for pair in found)]
-            shown = [name for name in ("all", *CELLS) if any(name in each for each in found.values())]
-            tables_ = [
-                Table(
-                    caption=f"Equal verdicts in %, {SYMBOLS.get(name, name)}",
-                    head=["", *which],
-                    rows=[
-                        blocks.row(one, *(_agreed(found.get(frozenset((one, other)), {}).get(name)) for other in which))
-                        for one in which
-                    ],
-                )
-                for name in shown
-            ]
-            if found:
+            judged = {name: run for name, run in named.items() if protocol in run.protocols()}
+            if shown := _equal_verdicts(judged, conversations, protocol):
                 heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
                 note = "On the same replies: a file that judges others is not compared."
-                sections.append(Section(heading=heading, tables=tables_, note=note))
+                sections.append(Section(heading=heading, tables=shown, note=note))
     return sections
+
+
+def _equal_verdicts(judged: Mapping[str, Run], conversations: Conversations, protocol: Protocol) -> list[Table]:
+    """A table for each cell, of the judges that are not known to judge other replies."""
+    replies = {name: answers_of(run) for name, run in judged.items()}
+    found = {
+        frozenset((one, other)): agreement(judged[one].verdicts, judged[other].verdicts, conversations, protocol)
+        for one, other in combinations(judged, 2)
+        if alike(replies[one], replies[other]) is not False
+    }
+    which = [name for name in judged if any(name in pair for pair in found)]
+    tables_ = []
+    for cell in ("all", *CELLS):
+        values = {pair: cells[cell] for pair, cells in found.items() if cell in cells}
+        rows = [blocks.row(one, *(_agreed(values.get(frozenset((one, other)))) for other in which)) for one in which]
+        if values:
+            caption = f"Equal verdicts in %, {SYMBOLS.get(cell, cell)}"
+            tables_.append(Table(caption=caption, head=["", *which], rows=rows))
+    return tables_
 
 
 def _agreed(found: EqualVerdicts | None) -> str:

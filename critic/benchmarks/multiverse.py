@@ -12,6 +12,7 @@ A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +429,22 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     return {key: score_of(verdicts, asked[key], SCALE) for key in sorted(asked)}
 
 
+def _by_turn(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[Turn, str]]) -> dict[str, Score]:
+    """The columns of table 2: the average of the turns, their slope where there are several, and each of them."""
+    terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
+    average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
+    slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms.values(), strict=True)]
+    return {
+        "average": Score(parts=average),
+        **({"slope": Score(parts=slopes)} if len(terms) > 1 else {}),
+        **{f"turn {number}": Score(parts=[term]) for number, term in terms.items()},
+    }
+
+
+_DRAWN = {("goal", "score"): "bars", ("task", "score"): "radar", ("aspect", "completion"): "radar"}
+"""The pictures of tables by part and measure."""
+
+
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
     made, averages = list[Entry](), dict[str, Score]()
@@ -454,26 +471,20 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         for one, turn in asked:
             by_turn.setdefault(_named(turn, condition), {})[turn] = one.group
         parts, groups = _parts(asked), {turn: one.group for one, turn in asked}
-        for measure, scale in SCALES.items():
-            verdicts = _scores(judged, measure)
-            if measure == "score":
-                terms = [Term(1.0, verdicts, turns, scale) for turns in by_turn.values()]
-                averages[condition] = Score(parts=[replace(term, weight=1 / len(terms)) for term in terms])
-                slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms, strict=True)]
-                found = {"average": averages[condition]} | ({"slope": Score(parts=slopes)} if len(terms) > 1 else {})
-                found |= {f"turn {number}": Score(parts=[term]) for number, term in zip(by_turn, terms, strict=True)}
-                caption = f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else "")
-                add(f"turn-score-{condition}", caption, found, "lines", folded=False)
-            for what, some in parts.items():
-                found = {part: score_of(verdicts, turns, scale) for part, turns in some.items()}
-                if (what, measure) == ("aspect", "completion"):
-                    found = {main: score for (main, sub), score in items.items() if not sub}
-                if found and (what, measure) != ("aspect", "score"):
-                    caption = f"{measure.capitalize()} by {what}, with {words}"
-                    drawn = {"goal": "bars", "task": "radar"}.get(what, "") if measure == "score" else ""
-                    drawn = "radar" if (what, measure) == ("aspect", "completion") else drawn
-                    every = {"all": score_of(verdicts, groups, scale), **found}
-                    add(f"{what}-{measure}-{condition}", caption, every, drawn, drawn != "bars")
+        found = _by_turn(_scores(judged), by_turn)
+        averages[condition] = found["average"]
+        caption = f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else "")
+        add(f"turn-score-{condition}", caption, found, "lines", folded=False)
+        for measure, what in product(SCALES, parts):
+            verdicts, scale = _scores(judged, measure), SCALES[measure]
+            found = {part: score_of(verdicts, turns, scale) for part, turns in parts[what].items()}
+            if (what, measure) == ("aspect", "completion"):
+                found = {main: score for (main, sub), score in items.items() if not sub}
+            if found and (what, measure) != ("aspect", "score"):
+                caption = f"{measure.capitalize()} by {what}, with {words}"
+                every = {"all": score_of(verdicts, groups, scale), **found}
+                drawn = _DRAWN.get((what, measure), "")
+                add(f"{what}-{measure}-{condition}", caption, every, drawn, drawn != "bars")
     if len(averages) > 1:
         add("history-score", "Average score by what the model saw as history", averages, "bars", folded=False)
     return made

@@ -1,7 +1,7 @@
 """Tokens, seconds and failures of a file of replies."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +12,21 @@ from critic.stages.run import RunSummary
 def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
     """What the records of a file of replies add up to; a generation that several records share counts once."""
     conditions = defaultdict[str, Counter[str]](Counter)
-    counts, failures, details, calls, resized = Counter[str](), Counter[str](), dict[str, str](), set[str](), set[str]()
-    by_turn = defaultdict[int, Counter[str]](Counter)
-    turns, seconds = 0, 0.0
+    failures, details, calls, turns = Counter[str](), dict[str, str](), dict[str, ModelTurn](), 0
     for line in records:
         turns += 1
-        result = {None: "answered", "not_run": "not_run"}.get(line.failure, "failed")
-        conditions[line.condition][result] += 1
+        conditions[line.condition][{None: "answered", "not_run": "not_run"}.get(line.failure, "failed")] += 1
         if line.failure is not None:
             failures[line.failure] += 1
             if line.detail:
                 details.setdefault(line.failure, line.detail)
-        if line.call is None or line.call in calls or line.failure == "budget":  # which was not asked for
-            continue
-        calls.add(line.call)
-        seconds += line.seconds
-        images = [image for message in line.seen for image in message.images]
-        resized |= {image.path for image in images if image.resized}
-        counts["calls"] += 1
-        if not line.attempts:
-            counts["calls_from_cache"] += 1
-            continue
-        counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
-        counts["calls_shortened"] += line.dropped > 0
-        counts["exchanges_dropped"] += line.dropped
-        counts["images"] += len(images)
-        if line.prompt_tokens is None or line.completion_tokens is None:
-            counts["calls_without_token_counts"] += bool(line.seen)
-            continue
-        counts["prompt_tokens"] += line.prompt_tokens
-        counts["completion_tokens"] += line.completion_tokens
-        if line.cached_tokens is None:
-            counts["calls_without_cached_counts"] += 1
-            continue
-        counts["cached_tokens"] += line.cached_tokens
-        by_turn[line.turn].update(prompt=line.prompt_tokens, cached=line.cached_tokens)
+        if line.call is not None and line.failure != "budget":  # which was not asked for
+            calls.setdefault(line.call, line)
     facts = {
         "conditions": {name: dict(found) for name, found in sorted(conditions.items())},
         "failed": dict(failures),
-        "images_resized": len(resized),
         "turns": turns,
-        **{name: count for name, count in counts.items() if count},
-        "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(by_turn.items())},
-        "seconds_of_calls": round(seconds, 1),
+        **_of_calls(list(calls.values())),
     }
     failed = [
         f"{name}: {count} turns" + (f", first: {details[name]}" if name in details else "")
@@ -62,6 +34,47 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
     ]
     lines = [*_lines(defaultdict(int, facts)), *failed, f"{out}: {turns} turns"]
     return RunSummary(count=turns, failures=failures, facts=facts, lines=lines)
+
+
+def _of_calls(calls: Sequence[ModelTurn]) -> dict[str, Any]:
+    counts, by_turn, resized = Counter[str](), defaultdict[int, Counter[str]](Counter), set[str]()
+    for line in calls:
+        counts.update(_took(line))
+        resized |= {image.path for message in line.seen for image in message.images if image.resized}
+        if line.attempts and _is_counted(line) and line.cached_tokens is not None:
+            by_turn[line.turn].update(prompt=line.prompt_tokens or 0, cached=line.cached_tokens)
+    return {
+        "images_resized": len(resized),
+        **{name: count for name, count in counts.items() if count},
+        "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(by_turn.items())},
+        "seconds_of_calls": round(sum(line.seconds for line in calls), 1),
+    }
+
+
+def _is_counted(line: ModelTurn) -> bool:
+    """Whether its server counts tokens."""
+    return line.prompt_tokens is not None and line.completion_tokens is not None
+
+
+def _took(line: ModelTurn) -> dict[str, int]:
+    """What a call adds to the counts: nothing but itself where its reply came from a cache."""
+    if not line.attempts:
+        return {"calls": 1, "calls_from_cache": 1}
+    found = {
+        "calls": 1,
+        "calls_cut_at_max_tokens": int(line.finish == "length" and line.failure is None),
+        "calls_shortened": int(line.dropped > 0),
+        "exchanges_dropped": line.dropped,
+        "images": sum(len(message.images) for message in line.seen),
+    }
+    if not _is_counted(line):
+        return found | {"calls_without_token_counts": int(bool(line.seen))}
+    cached = {"calls_without_cached_counts": 1} if line.cached_tokens is None else {"cached_tokens": line.cached_tokens}
+    return found | {
+        "prompt_tokens": line.prompt_tokens or 0,
+        "completion_tokens": line.completion_tokens or 0,
+        **cached,
+    }
 
 
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
