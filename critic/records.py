@@ -220,6 +220,30 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     history: list[Turn] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, question: Question, benchmark: str = "") -> "Conversation":
+        """A single question as a conversation of one turn, after the history that it carries."""
+        turn = ConversationTurn(
+            prompt=question.prompt,
+            reference=question.reference,
+            references=question.references,
+            task=question.task,
+            images=question.images,
+            focus=question.focus,
+            checklist=question.checklist,
+        )
+        return cls(
+            id=question.id,
+            benchmark=benchmark,
+            lang=question.lang,
+            group=question.group,
+            turns=[turn],
+            caption=question.caption,
+            category=question.category,
+            history=question.history,
+            criteria=question.criteria,
+        )
+
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
@@ -400,29 +424,9 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def of(cls, response: Response, other: Response | None = None) -> "Sample":
         """An answer out of a row, beside another one to the same question where two are compared."""
-        question = response.question
-        turn = ConversationTurn(
-            prompt=question.prompt,
-            reference=question.reference,
-            references=question.references,
-            task=question.task,
-            images=question.images,
-            focus=question.focus,
-            checklist=question.checklist,
-        )
-        conversation = Conversation(
-            id=question.id,
-            lang=question.lang,
-            group=question.group,
-            turns=[turn],
-            caption=question.caption,
-            category=question.category,
-            history=question.history,
-            criteria=question.criteria,
-        )
         return cls(
             id=response.id,
-            conversation=conversation,
+            conversation=Conversation.of(response.question),
             system=response.system,
             turn=1,
             answer=response.text,

@@ -25,7 +25,7 @@ from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD, aggregate
 from critic.page.blocks import Columns, Section, Table
-from critic.records import Conversation, ConversationTurn, Question, Response, Turn
+from critic.records import Conversation, Question, Response, Turn
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -90,23 +90,7 @@ def read_questions(path: Path) -> dict[str, Question]:
 
 def read_conversations(path: Path) -> list[Conversation]:
     """The questions as conversations of one turn, after the history that some of them carry."""
-    return [conversation_of(question, question.id) for question in read_questions(path).values()]
-
-
-def conversation_of(question: Question, key: str) -> Conversation:
-    """A single question as a conversation with the id `key`."""
-    turn = ConversationTurn(
-        prompt=question.prompt, reference=question.reference, task=question.task, images=question.images
-    )
-    return Conversation(
-        id=key,
-        benchmark="alignmmbench",
-        lang=question.lang,
-        group=question.group,
-        turns=[turn],
-        category=question.category,
-        history=question.history,
-    )
+    return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
 
 
 def read_responses(path: Path, questions: dict[str, Question], system: str | None = None) -> list[Response]:

@@ -189,7 +189,7 @@ def judge_conversations(
         _check_images(conversations, uris, replies)
     if setup.pack is not None:
         _say_pack(setup, chosen, max(len(one.turns) for one in conversations))
-    pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
+    pairs = list(filter(partial(_is_taken, run), _pairs(models, files, setup)))
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:
         _check_plan(plan, replies)
@@ -206,6 +206,10 @@ def judge_conversations(
         "against": [source(path) for path in against] or None,
     }
     return JudgeConversations(run, judge, plan, sources).run()
+
+
+def _is_taken(run: RunOptions, pair: Pair) -> bool:
+    return run.takes(pair[0].conversation.group)
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:

@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from critic.stages.run import (
     RunSummary,
     Spent,
     Stage,
-    Wanted,
     failed,
     finish,
     growing,
@@ -261,7 +260,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         """Whether an earlier run left it to this one."""
         return key in self.wanted and key not in self.done
 
-    def only(self, keys: Wanted) -> None:
+    def only(self, keys: Collection[str]) -> None:
         """Judge no more than these, and speak of no others: the file may have some of an earlier run."""
         self.wanted = keys
 

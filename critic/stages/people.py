@@ -8,7 +8,6 @@ from statistics import fmean, multimode
 from typing import Annotated
 
 import typer
-from msgspec import Struct
 
 from critic import benchmarks, jsonl, tables
 from critic.asking import protocols
@@ -32,22 +31,22 @@ Key = tuple[str, str, int | None, Protocol]
 """Conversation, condition, turn and protocol of a verdict."""
 
 
-class Opinions(Struct, frozen=True):
-    """What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
-
-    by_rater: dict[str, float]
-
-    def score(self, compares: bool) -> float:
-        """The mean grade; of comparisons what most say, a tie where two words are said equally often and most."""
-        said = list(self.by_rater.values())
-        most = multimode(said)
-        return fmean(said) if not compares else most[0] if len(most) == 1 else POINTS["tie"]
+Grades = dict[str, float]
+"""What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
 
 
-def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Opinions]:
+def settled(grades: Grades, compares: bool) -> float:
+    """The mean grade; of comparisons what most say, a tie where two words are said equally often and most."""
+    most = multimode(grades.values())
+    if not compares:
+        return fmean(grades.values())
+    return most[0] if len(most) == 1 else POINTS["tie"]
+
+
+def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Grades]:
     """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
     reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
-    found: dict[Key, Opinions] = {}
+    found: dict[Key, Grades] = {}
     other = opponent or "reference"
     words = {"model": 1.0, "tie": 0.5, other.lower(): 0.0}
     for place, row in tables.rows(path):
@@ -66,10 +65,10 @@ def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) ->
         score = words[said.lower()] if said is not None else _grade(place, grade or "")
         protocol = "pairwise" if said is not None else GRADED.get(one.conversation.benchmark, "pointwise")
         rater = tables.optional_text(row, "rater") or "people"
-        opinions = found.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), Opinions({}))
-        if rater in opinions.by_rater:
+        opinions = found.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
+        if rater in opinions:
             raise UsageError(f"{place}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
-        opinions.by_rater[rater] = score
+        opinions[rater] = score
     return found
 
 
@@ -111,8 +110,8 @@ def main(
     setup = Setup(judge=judge, score_kind="argmax", order="random")
     lines = []
     for (key, condition, turn, protocol), found in opinions.items():
-        chosen = Opinions({one: score for one, score in found.by_rater.items() if rater in (None, one)})
-        if not chosen.by_rater:
+        chosen = {one: score for one, score in found.items() if rater in (None, one)}
+        if not chosen:
             continue
         one = transcripts[key, condition]
         answer = one.answer(turn) if turn is not None else None
@@ -127,7 +126,7 @@ def main(
             opponent=against if protocol == "pairwise" else None,
         )
         form = form_name(protocol, turn, setup)
-        score = chosen.score(protocol == "pairwise")
+        score = settled(chosen, protocol == "pairwise")
         lines.append(
             Judgment(
                 sample=sample,
@@ -142,6 +141,6 @@ def main(
     if not lines:
         raise UsageError(f"{table}: nothing by {rater!r}")
     jsonl.write(out, lines)
-    raters = {one for found in opinions.values() for one in found.by_rater}
+    raters = {one for found in opinions.values() for one in found}
     print(f"{out}: {len(lines)} verdicts of {len(raters) if rater is None else 1} raters")
     return 0

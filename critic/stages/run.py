@@ -7,10 +7,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Never, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Never, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -82,14 +82,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-class Wanted(Protocol):
-    """Those of the records that there are to be: a set, or only hashes of them."""
-
-    def __len__(self) -> int: ...
-
-    def __contains__(self, key: Any) -> bool: ...
-
-
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps the records it gets in one file.
 
@@ -114,7 +106,7 @@ class Stage(ABC, Generic[Item, Record]):
     sources: ClassVar[tuple[str, ...]] = ()
     """Which of the facts say what the records are of."""
 
-    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Wanted) -> None:
+    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.in_flight
         # For items that ask for much at once: what is under way is bounded here, not by the items.
@@ -132,7 +124,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def lacks(self, record: Record) -> bool:
         """Whether a record is made anew where what failed is tried again."""
-        return failure_of(record) is not None
+        return _failure(record) is not None
 
     def know(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there. Raises UsageError for one that is `twice`."""
@@ -256,7 +248,7 @@ class Stage(ABC, Generic[Item, Record]):
                     nonlocal failed
                     for record in records:
                         file.append(record)
-                        failed += failure_of(record) is not None
+                        failed += _failure(record) is not None
                     bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
                     bar.update()
 
@@ -411,7 +403,7 @@ async def once(made: dict[str, asyncio.Task[T]], name: str, make: Callable[[], C
     return await made[name]
 
 
-def failure_of(record: Any) -> str | None:
+def _failure(record: Any) -> str | None:
     """Why a record has nothing to say, None where it has."""
     failure: str | None = record.failure
     return failure
@@ -420,7 +412,7 @@ def failure_of(record: Any) -> str | None:
 def _waits(record: Any) -> bool:
     """Whether no budget was left for a record, or for one that it goes on from."""
     detail = getattr(record, "detail", None) or ""
-    return failure_of(record) == "budget" or detail.endswith("failed: budget")
+    return _failure(record) == "budget" or detail.endswith("failed: budget")
 
 
 def failed(failures: Counter[str], word: str = "failed") -> str:

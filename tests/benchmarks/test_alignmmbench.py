@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
 from judgments import of_answer, of_turn
@@ -14,7 +15,7 @@ from critic import jsonl
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import TaskScores
 from critic.errors import UsageError
-from critic.records import Judgment, Question, Response, Verdict
+from critic.records import Conversation, Judgment, Question, Response, Verdict
 
 
 def judgment(number: int, task: str, score: float | None) -> Judgment:
@@ -36,7 +37,7 @@ def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None =
     for task, count in (asked or {}).items():
         more = count - sum(question.task == task for question in ids.values())
         ids |= {f"{task}-{number}": judgment(0, task, None).sample.response.question for number in range(more)}
-    conversations = [alignmmbench.conversation_of(question, key) for key, question in ids.items()]
+    conversations = [msgspec.structs.replace(Conversation.of(question), id=key) for key, question in ids.items()]
     return alignmmbench.scores({row.sample.id: row.score for row in rows}, conversations)
 
 
@@ -86,7 +87,7 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
         )
         talks.append(
             of_turn(
-                alignmmbench.conversation_of(question, key), "pointwise", turn=1, answer="x" * place,
+                Conversation.of(question, "alignmmbench"), "pointwise", turn=1, answer="x" * place,
                 score=score, failure=verdict.failure,
             )
         )  # fmt: skip
@@ -226,8 +227,6 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_several_models_are_not_averaged(tmp_path: Path) -> None:
-    import msgspec
-
     rows = made([("OCR", 8), ("OCR", 6)])
     other = msgspec.structs.replace(rows[1], sample=msgspec.structs.replace(rows[1].sample, system="n"))
     path = tmp_path / "j.jsonl"
