@@ -23,7 +23,7 @@ from dialects import forced_tool, parameters
 from labels import JUDGING, SEVERAL, any_of, choices, escaped, scale
 from reader import closed
 from scales import filler, with_verdict
-from schemas import Limits, Overlap, Unbounded, bounded, loose
+from schemas import Limits, Unbounded, bounded
 
 from critic.errors import UsageError
 
@@ -353,7 +353,7 @@ def _by_trust(request: Request) -> tuple[str, str]:
 
 def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
-    schema is none that can be bounded. Raises Overlap for a `oneOf` that a reply could fit twice.
+    schema is none that can be bounded.
 
     A forced function is asked for as a plain JSON reply: the dialect makes a call of it.
     """
@@ -386,19 +386,17 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         return free | {"structured_outputs": {"json": schema}}
 
     try:
-        restricted, size = loose(wanted, fill)
-    except Overlap:
-        raise
+        loosest = bounded(wanted, fill=fill)
     except Unbounded:
         return Held(asking(wanted), tokens) if form == "tool" else None
-    if form == "json_schema" and restricted == schema and size < tokens:
+    if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
-        schema, limits = bounded(wanted, tokens, fill)
-        return asking(schema), limits
+        tightest = bounded(wanted, tokens, fill)
+        return asking(tightest.schema), tightest.limits
 
-    return Held(asking(restricted), size + 1, tight)
+    return Held(asking(loosest.schema), loosest.size + 1, tight)
 
 
 def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:

@@ -13,7 +13,6 @@ from labels import ANSWERS
 from reader import OBJECT
 from replies import Refusal
 from room import MOST_TOKENS, wish_of
-from schemas import Overlap
 
 from critic.errors import UsageError
 
@@ -32,7 +31,7 @@ def explain(request: Path, tables: list[Path]) -> None:
         chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
         contract = contracts.recognise(chat, table)
         _explain(chat, contract)
-    except (Overlap, Refusal, Unanswerable) as problem:
+    except (Refusal, Unanswerable) as problem:
         raise UsageError(f"{request}: refused: {problem}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{request}: goes on as it is, and vLLM says what is wrong with it") from None

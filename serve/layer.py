@@ -50,7 +50,7 @@ from replies import (
     with_headers,
 )
 from room import MOST_TOKENS, ROOM, Room, limit_to, reply_tokens, watch, wish_of
-from schemas import Limits, Overlap
+from schemas import Limits
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -253,7 +253,7 @@ class JudgeLayer:
         leave too little room, nothing is sent, and the room says how many they are."""
         try:
             asked = await self._asked(scope, body, request, count)
-        except (Overlap, Unanswerable) as problem:
+        except Unanswerable as problem:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, str(problem)) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)

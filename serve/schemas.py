@@ -1,7 +1,8 @@
 """JSON schemas whose replies end: a client's own, bounded by a few rules until the longest reply fits its tokens.
 
-Open texts, lists and numbers get limits, objects are closed, references and `allOf` are written out, branches of
-`oneOf` have to be apart. Every reply to the bounded schema is one to the client's. Everything here is pure.
+Open texts, lists and numbers get limits, objects are closed, references and the parts of `allOf` are written out. Every
+reply to the bounded schema is one to the client's. Whether branches of `oneOf` are apart is the decoder's to say.
+Everything here is pure.
 """
 
 import json
@@ -10,45 +11,35 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 Schema = dict[str, Any]
 Fill = Callable[[str, str, str], Schema]
 """What words say of a text or number that a schema leaves open, by its field's name, its description and its type."""
 
-Written = TypeVar("Written")
-
-LONGEST_STRING, MOST_ITEMS = 600, 64
-READABLE = 40
-"""Characters below which strings are not shortened as long as lists can be."""
-
 LARGEST_NUMBER = 1_000_000
-DEPTHS, MOST_NODES = (6, 3, 2, 1), 2000
-"""How often a definition may stand within itself in a reply: the first that keeps the schema, written out, small."""
+MOST_NODES = 2000
+"""Parts of a schema that is written out."""
 
 MOST_OPTIONAL = 300
 """Properties of an object that may be left out: of more the decoder says at the first token that they are too many."""
 
+MOST_WRITTEN = 400
+"""Values of a range with negative numbers that are written out."""
+
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
 
+LEAST_PATTERN = 40
+"""Characters that a text of a pattern or format gets at least: fewer could fit none."""
+
 KEY = r"^[^\u0000-\u001f\"\\]{1,40}$"
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "discriminator"}
-DEFINITIONS, ITEMS, VALUES = {"$defs", "definitions"}, {"items", "prefixItems"}, {"enum", "const"}
-HELD = {"enum", "const", "pattern", "format", "maxLength"}
+DEFINITIONS = {"$defs", "definitions"}
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+CONTENTS = {"properties", "additionalProperties", "items"}
+UNCOMMON = {"patternProperties", "minProperties", "maxProperties", "prefixItems"}
 ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
-KEYWORDS = {
-    "object": "properties required additionalProperties minProperties patternProperties",
-    "array": "items prefixItems minItems maxItems",
-    "string": "minLength maxLength pattern format",
-    "number": "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
-}
-STRICTEST: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
-    "required": lambda one, other: list(dict.fromkeys([*one, *other])),
-}
-"""Of a keyword, what satisfies two values of it."""
 
 
 class Unbounded(Exception):
@@ -59,10 +50,6 @@ class Endless(Unbounded):
     """Only an endless reply, or none, fits."""
 
 
-class Overlap(Unbounded):
-    """Branches of `oneOf` of which a reply could fit two: then the client would refuse it."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """The most characters of a string and items of a list, where the schema allows that few, and how deep a
@@ -70,10 +57,16 @@ class Limits:
 
     string: int
     items: int
-    depth: int = DEPTHS[0]
+    depth: int = 3
 
     def __str__(self) -> str:
         return f"characters={self.string}, items={self.items}"
+
+
+LADDER = [Limits(string, 64) for string in (600, 400, 250, 160, 100, 60, 40)]
+LADDER += [Limits(40, items) for items in (32, 16, 8, 4, 2, 1)]
+LADDER += [Limits(40, 2, 1), Limits(20, 1, 1), Limits(10, 1, 1), Limits(4, 1, 1), Limits(1, 1, 1), Limits(1, 0, 1)]
+"""Limits to try, the loosest first: strings are not shortened below what can be read as long as lists can be."""
 
 
 def nothing(name: str, description: str, kind: str) -> Schema:
@@ -81,68 +74,47 @@ def nothing(name: str, description: str, kind: str) -> Schema:
     return {}
 
 
-def loose(schema: Schema, fill: Fill = nothing) -> tuple[Schema, int]:
-    """The schema with the loosest limits that are set, and the most bytes that a reply to it can have. Raises
+class Bounded(NamedTuple):
+    """A schema within limits, and the most bytes that a reply to it can have."""
+
+    schema: Schema
+    size: int
+    limits: Limits
+
+
+def bounded(schema: Schema, tokens: float = math.inf, fill: Fill = nothing) -> Bounded:
+    """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
+    shortest that the client asks for may be longer, within the tightest. Raises Unbounded."""
+    for limits in LADDER:
+        with suppress(Unbounded):
+            done = within(schema, limits, fill)
+            if done.size < tokens:
+                return done
+    return within(schema, LADDER[-1], fill)
+
+
+def within(schema: Schema, limits: Limits, fill: Fill = nothing) -> Bounded:
+    """The schema with limits on all that has none, and nothing in it that the client does not name. Raises
     Unbounded."""
-    return _by_depth(lambda depth: _written(schema, Limits(LONGEST_STRING, MOST_ITEMS, depth), fill))
-
-
-def bounded(schema: Schema, tokens: int, fill: Fill = nothing) -> tuple[Schema, Limits]:
-    """The schema restricted so that its longest reply has fewer bytes than `tokens`, as loosely as that allows, and
-    the limits it took. Where even the shortest that the client asks for may be longer, the tightest.
-
-    Raises Unbounded.
-    """
-    return _by_depth(lambda depth: _loosest(schema, tokens, depth, fill))
+    try:
+        return Bounded(*_Writer(schema, limits, fill).write(schema, _Position()), limits)
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        raise Unbounded("no schema that can be read") from None
 
 
 def ends(schema: Schema) -> bool:
     """Whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
     try:
-        _Writer(schema, Limits(1, 0, 1), nothing).write(schema, _Place())
+        _Writer(schema, LADDER[-1], nothing).write(schema, _Position())
     except Endless:
         return False
     except (AttributeError, KeyError, OverflowError, TypeError, Unbounded, ValueError):
-        pass
+        pass  # beyond the rules: vLLM says what is wrong with it
     return True
 
 
-def longest(schema: Schema, limits: Limits, fill: Fill = nothing) -> int:
-    """The most bytes that a reply to the limited schema can have. Raises Unbounded."""
-    return _written(schema, limits, fill)[1]
-
-
-def _by_depth(write: Callable[[int], Written]) -> Written:
-    for depth in DEPTHS[:-1]:
-        with suppress(Unbounded):
-            return write(depth)
-    return write(DEPTHS[-1])
-
-
-def _loosest(schema: Schema, tokens: int, depth: int, fill: Fill) -> tuple[Schema, Limits]:
-    shapes = [Limits(READABLE, items, depth) for items in (MOST_ITEMS, 32, 16, 12, 8, 6, 4, 3, 2, 1)]
-    shapes += [Limits(1, 1, depth), Limits(1, 0, depth)]
-    shape = next((each for each in shapes if longest(schema, each, fill) < tokens), shapes[-1])
-    low, high = shape.string, LONGEST_STRING
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = longest(schema, Limits(middle, shape.items, depth), fill) < tokens
-        low, high = (middle, high) if fits else (low, middle - 1)
-    limits = Limits(low, shape.items, depth)
-    return _written(schema, limits, fill)[0], limits
-
-
-def _written(schema: Schema, limits: Limits, fill: Fill) -> tuple[Schema, int]:
-    """The schema with limits on all that has none, and nothing in it that the client does not name; and the bytes of
-    its longest reply. Raises Unbounded."""
-    try:
-        return _Writer(schema, limits, fill).write(schema, _Place())
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
-        raise Unbounded("no schema that can be read") from None
-
-
 @dataclass(frozen=True)
-class _Place:
+class _Position:
     """Where a part of a schema stands: in the field of this name and description, within so many of each definition."""
 
     name: str = ""
@@ -156,179 +128,158 @@ class _Writer:
     def __init__(self, root: Schema, limits: Limits, fill: Fill) -> None:
         self.root, self.limits, self.fill, self.nodes = root, limits, fill, 0
         self.kinds = {"string": self._string, "array": self._array, "object": self._object}
-        self.kinds |= {"integer": self._number, "number": self._number}
+        self.kinds |= {"integer": self._number, "number": self._number, "boolean": self._word, "null": self._word}
 
-    def write(self, schema: Any, place: _Place) -> tuple[Schema, int]:
+    def write(self, schema: Any, position: _Position) -> tuple[Schema, int]:
         """The schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise Unbounded("the schema is too large")
-        schema, place = self._resolved(ANYTHING if schema in (True, {}) else schema, place)
-        if not isinstance(schema, dict):
-            raise Endless  # false: nothing fits it
-        place = replace(place, description=f"{place.description} {schema.get('description', '')}")
+        schema, position = self._resolved(ANYTHING if schema is True else schema, position)
+        position = replace(position, description=f"{position.description} {schema.get('description', '')}")
         schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
-        if choice := next((key for key in ("anyOf", "oneOf") if key in schema), None):
-            return self._choice(schema, choice, place)
-        if VALUES & schema.keys():
-            return schema, max(len(json.dumps(value, ensure_ascii=False).encode()) for value in _values(schema))
-        types = schema.get("type") or next(
-            (kind for kind, words in KEYWORDS.items() if {*words.split()} & schema.keys()), None
-        )
-        if types is None:
-            return self.write({**schema, **ANYTHING}, place)
-        done, kept, size = schema | {"type": types}, [], 0
-        for kind in types if isinstance(types, list) else [types]:
-            with suppress(Endless):
-                size = max(size, self.kinds[kind](done, place, kind) if kind in self.kinds else len("false"))
-                kept.append(kind)
-        if not kept:
-            raise Endless
-        return done | {"type": kept if isinstance(types, list) else types}, size
+        if not schema.keys() - NOTES:
+            return self.write({**schema, **ANYTHING}, position)
+        if "anyOf" in schema or "oneOf" in schema:
+            return self._choice(schema, "anyOf" if "anyOf" in schema else "oneOf", position)
+        if "const" in schema or "enum" in schema:
+            return schema, max(map(_length, schema.get("enum") or [schema["const"]]))
+        if uncommon := UNCOMMON & schema.keys():
+            raise Unbounded(f"a schema with {min(uncommon)}")
+        kind: Any = schema.get("type") or ("object" if "properties" in schema else "array" if "items" in schema else None)
+        if isinstance(kind, list):
+            return self.write({"anyOf": [{**schema, "type": each} for each in kind]}, position)
+        return self.kinds[kind]({**schema, "type": kind}, position)
 
-    def _resolved(self, schema: Any, place: _Place) -> tuple[Any, _Place]:
+    def _resolved(self, schema: Any, position: _Position) -> tuple[Any, _Position]:
         """The schema itself, where it names a definition, or parts that all have to fit."""
         while isinstance(schema, dict) and "$ref" in schema:
             name = schema["$ref"]
-            place = replace(place, within={**place.within, name: place.within.get(name, 0) + 1})
-            if place.within[name] > self.limits.depth:
+            position = replace(position, within={**position.within, name: position.within.get(name, 0) + 1})
+            if position.within[name] > self.limits.depth:
                 raise Endless
+            if not name.startswith("#"):
+                raise Unbounded(f"$ref {name!r} is not in the schema")
             definition: Any = self.root
             for part in name.split("/")[1:]:
                 definition = definition[part.replace("~1", "/").replace("~0", "~")]
-            if not name.startswith("#"):
-                raise Unbounded(f"$ref {name!r} is not in the schema")
             schema = _joined({key: value for key, value in schema.items() if key != "$ref"}, definition)
         if isinstance(schema, dict) and (parts := schema.get("allOf")):
             schema = {key: value for key, value in schema.items() if key != "allOf"}
             for part in parts:
-                whole, place = self._resolved(part, place)
+                whole, position = self._resolved(part, position)
                 schema = _joined(schema, whole)
-            return self._resolved(schema, place)
-        return schema, place
+            return self._resolved(schema, position)
+        if not isinstance(schema, dict):
+            raise Endless  # false: nothing fits it
+        return schema, position
 
-    def _choice(self, schema: Schema, kind: str, place: _Place) -> tuple[Schema, int]:
+    def _choice(self, schema: Schema, kind: str, position: _Position) -> tuple[Schema, int]:
         beside = {key: value for key, value in schema.items() if key not in NOTES and key != kind}
-        written, size = list[Schema](), 0
+        branches, size = list[Schema](), 0
         for branch in schema[kind]:
             with suppress(Endless):
-                one, length = self.write(_joined(beside, branch) if beside else branch, place)
-                if kind == "oneOf" and not all(_apart(one, other) for other in written):
-                    raise Overlap(
-                        "oneOf: a reply could fit two of its branches; tell them apart by a const, or use anyOf"
-                    )
-                written.append(one)
+                restricted, length = self.write(_joined(beside, branch) if beside else branch, position)
+                branches.append(restricted)
                 size = max(size, length)
-        if not written:
+        if not branches:
             raise Endless
-        return {"anyOf": written}, size
+        return {kind: branches}, size
 
-    def _string(self, schema: Schema, place: _Place, kind: str) -> int:
-        least, most, limit = schema.get("minLength", 0), schema.get("maxLength", math.inf), self.limits.string
-        if not HELD & schema.keys() and (values := self.fill(place.name, place.description, kind)):
-            schema |= values
-            if "enum" in values:
-                return max(len(json.dumps(value, ensure_ascii=False).encode()) for value in values["enum"])
+    def _word(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
+        return schema, len("false")
+
+    def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
+        if not {"pattern", "format", "maxLength"} & schema.keys():
+            schema |= self.fill(position.name, position.description, "string")
+            if "enum" in schema:
+                return schema, max(map(_length, schema["enum"]))
         if "pattern" in schema and "format" in schema:
             raise Unbounded("a pattern and a format")  # of which the decoder rarely tells whether any text fits
+        least, most, limit = schema.get("minLength", 0), schema.get("maxLength", math.inf), self.limits.string
         if pattern := schema.get("pattern"):
             try:
                 shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
             except (re.error, OverflowError, RecursionError):
                 raise Unbounded("a pattern that cannot be measured") from None
             most = min(most, widest) if re.fullmatch(r"\^[^|]*\$", pattern) else most
-            limit = max(limit, 2 * int(shortest) + READABLE) if shortest else limit
-        limit = max(limit, READABLE) if "format" in schema else limit
+            limit = max(limit, 2 * int(shortest) + LEAST_PATTERN) if shortest else limit
+        limit = max(limit, LEAST_PATTERN) if "format" in schema else limit
         if least > most:
             raise Endless
-        length = schema["maxLength"] = int(max(least, min(most, limit)))
-        return 2 + length * BYTES_PER_CHARACTER
+        length = int(max(least, min(most, limit)))
+        return {**schema, "maxLength": length}, 2 + length * BYTES_PER_CHARACTER
 
-    def _number(self, schema: Schema, place: _Place, kind: str) -> int:
-        if not {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & schema.keys():
-            schema |= (limits := self.fill(place.name, place.description, kind))
-            if "enum" in limits:
-                schema["enum"] = [*limits["enum"], *[None] * ("null" in schema["type"])]
-                return max(len(str(value)) for value in limits["enum"])
-        low, high = _range(schema, 1 if kind == "integer" else 0)
+    def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
+        if not BOUNDS & schema.keys():
+            schema |= self.fill(position.name, position.description, schema["type"])
+            if "enum" in schema:
+                return schema, max(map(_length, schema["enum"]))
+        low, high = _range(schema)
         whole = max(len(str(math.floor(low))), len(str(math.ceil(high))))
-        if kind == "integer":
-            return whole
+        if schema["type"] == "integer":
+            return schema, whole
+        if low == high:
+            return {"enum": [low]}, len(repr(low))
         # A narrow range takes more digits, so that a hundred steps lie in it.
-        digits = max(2, 2 - math.floor(math.log10(high - low))) if high > low else 2
+        digits = max(2, 2 - math.floor(math.log10(high - low)))
         if "multipleOf" in schema:
             digits = len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
-        elif low == high:
-            schema["enum"] = [low]
-            return len(repr(low))
         elif low < 0 or (high < 1 and "exclusiveMinimum" in schema):
-            _write_out(schema, low, high, 10**digits)
+            schema = _written_out(schema, low, high, 10**digits)
         else:
             schema["multipleOf"] = float(f"1e-{digits}")
-        return whole + digits + 2
+        return schema, whole + digits + 2
 
-    def _array(self, schema: Schema, place: _Place, kind: str) -> int:
-        first = [self.write(item, place) for item in schema.get("prefixItems", [])]
-        schema |= {"prefixItems": [item for item, _ in first]} if first else {}
+    def _array(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
         if least > most:
             raise Endless
-        most, each = int(max(least, min(most, max(self.limits.items, len(first))))), 0
-        if schema.get("items") is not False:
-            try:
-                schema["items"], each = self.write(schema.get("items", {}), place)
-            except Endless:
-                if least > len(first):
-                    raise
-                most, schema["items"] = len(first), {"type": "null"}
-        schema["maxItems"] = most
-        return 2 + sum(size + 1 for _, size in first) + max(0, most - len(first)) * (each + 1)
+        most = int(max(least, min(most, self.limits.items)))
+        try:
+            item, length = self.write(schema.get("items", {}), position)
+        except Endless:
+            if least:
+                raise
+            return {**schema, "items": {"type": "null"}, "maxItems": 0}, 2
+        return {**schema, "items": item, "maxItems": most}, 2 + most * (length + 1)
 
-    def _object(self, schema: Schema, place: _Place, kind: str) -> int:
-        if schema.get("patternProperties"):
-            raise Unbounded("properties by pattern")
+    def _object(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         named, required = schema.get("properties") or {}, set(schema.get("required", []))
-        more, least = schema.get("additionalProperties", {}), schema.pop("minProperties", 0)
-        most = schema.pop("maxProperties", math.inf)
+        more = schema.get("additionalProperties", {})
+        if not named and not required and more is not False:
+            return self._dictionary(more, position)
         beyond = [name for name in named if name not in required][MOST_OPTIONAL:]
         wanted = {name: value for name, value in named.items() if name not in beyond}
         wanted |= dict.fromkeys(sorted(required - named.keys()), more)
         properties, size = {}, 2
         for name, value in wanted.items():
             try:
-                properties[name], length = self.write(value, _Place(name, "", place.within))
+                properties[name], length = self.write(value, _Position(name, "", position.within))
             except Endless:
                 if name in required:
                     raise
                 continue
-            size += len(json.dumps(name, ensure_ascii=False).encode()) + 2 + length
-        schema |= {"properties": properties, "additionalProperties": False}
-        if not named and not properties and more is not False:
-            return self._dictionary(schema, more, int(least), most, place)
-        if len(required) > most:
-            raise Unbounded("a number of properties that cannot be held")
-        if least > len(properties):
-            raise Endless
-        schema |= {"required": list(properties)} if least > len(required) else {}
-        return size
+            size += _length(name) + 2 + length
+        return {**schema, "properties": properties, "additionalProperties": False}, size
 
-    def _dictionary(self, schema: Schema, value: Any, least: int, most: float, place: _Place) -> int:
-        count = int(max(least, min(most, self.limits.items)))
+    def _dictionary(self, value: Any, position: _Position) -> tuple[Schema, int]:
+        """An object of keys that the model chooses."""
         try:
-            one, length = self.write(value, place)
+            restricted, length = self.write(value, position)
         except Endless:
-            if least:
-                raise
-            return 2
-        del schema["properties"]
-        schema |= {"patternProperties": {KEY: one}, "maxProperties": count} | (
-            {"minProperties": least} if least else {}
-        )
-        return 2 + count * (2 + 40 * 4 + 2 + length)
+            return {"type": "object", "properties": {}, "additionalProperties": False}, 2
+        most = self.limits.items
+        schema = {"type": "object", "patternProperties": {KEY: restricted}, "maxProperties": most}
+        return {**schema, "additionalProperties": False}, 2 + most * (2 + 40 * 4 + 2 + length)
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _joined(one: Schema, other: Any) -> Schema:
-    """A schema that fits both. Raises Unbounded where the two say different things."""
+    """A schema that fits both, where they do not say two things of one keyword. Raises Unbounded elsewhere."""
     if other is True:
         return one
     if not isinstance(other, dict):
@@ -336,80 +287,42 @@ def _joined(one: Schema, other: Any) -> Schema:
     done = {**other, **one}
     for key in one.keys() & other.keys() - NOTES - DEFINITIONS:
         mine, theirs = one[key], other[key]
-        if key in STRICTEST:
-            done[key] = STRICTEST[key](mine, theirs)
-        elif key == "properties" and all(mine[name] == theirs[name] for name in mine.keys() & theirs.keys()):
+        if key == "required":
+            done[key] = list(dict.fromkeys([*mine, *theirs]))
+        elif key == "properties" and not {"additionalProperties"} & (one.keys() | other.keys()):
+            clash = [name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name]]
             done[key] = {**mine, **theirs}
+            if clash:
+                raise Unbounded(f"a schema that says two things of {clash[0]}")
         elif mine != theirs or type(mine) is not type(theirs):
             raise Unbounded(f"a schema that says two things of {key}")
-    for mine, theirs in ((one, other), (other, one)):
-        strange = theirs.get("properties", {}).keys() - mine.get("properties", {}).keys()
-        closed = mine.get("additionalProperties", True) is not True
-        if (strange and closed) or len(ITEMS & (mine.keys() | theirs.keys())) > 1:
-            raise Unbounded("parts of a schema that have to be put together field by field")
+    mine, theirs = CONTENTS & one.keys(), CONTENTS & other.keys()
+    if mine and theirs and mine != theirs:
+        raise Unbounded("parts of a schema that have to be put together field by field")
     return done
 
 
-def _apart(one: Schema, other: Schema) -> bool:
-    """Whether no reply fits both, which are written out: by their values, their types, or a key that both require."""
-    if "anyOf" in one or "anyOf" in other:
-        pairs = [(mine, theirs) for mine in one.get("anyOf", [one]) for theirs in other.get("anyOf", [other])]
-        return all(_apart(mine, theirs) for mine, theirs in pairs)
-    if VALUES & one.keys() and VALUES & other.keys():
-        return not {json.dumps(value) for value in _values(one)} & {json.dumps(value) for value in _values(other)}
-    if not _kinds(one) & _kinds(other):
-        return True
-    mine, theirs = one.get("properties"), other.get("properties")
-    if _kinds(one) | _kinds(other) != {"object"} or mine is None or theirs is None:
-        return False
-    sure = [set(each.get("required", [])) for each in (one, other)]
-    if sure[0] - theirs.keys() and sure[1] - mine.keys():
-        return True
-    return any(_apart(mine[name], theirs[name]) for name in sure[0] & sure[1])
-
-
-def _kinds(schema: Schema) -> set[str]:
-    """The types that a written schema takes, a whole number being a number."""
-    if VALUES & schema.keys():
-        names = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
-        return {names.get(type(value), "null") for value in _values(schema)}
-    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return {"number" if kind == "integer" else kind for kind in types}
-
-
-def _values(schema: Schema) -> list[Any]:
-    values: list[Any] = [schema["const"]] if "const" in schema else schema["enum"]
-    return values
-
-
-def _write_out(schema: Schema, low: float, high: float, ten: int) -> None:
+def _written_out(schema: Schema, low: float, high: float, ten: int) -> Schema:
     """Limits for numbers some of which are negative, or small and not 0: the decoder knows no negative multiples of a
     decimal, and takes 0 for more than 0. A narrow range is written out; of a wide one negative numbers are whole."""
     while (high - low) * ten > MOST_WRITTEN and ten > 1:
         ten //= 10
     if (high - low) * ten <= MOST_WRITTEN:
-        low_open, high_open = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
+        above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
         values = [step / ten for step in range(math.ceil(low * ten), math.floor(high * ten) + 1)]
-        whole = [int(value) if value == int(value) else value for value in values if low_open < value < high_open]
-        parts: list[Schema] = [{"enum": whole}]
-    else:
-        parts = [{"type": "integer", "minimum": math.ceil(low), "maximum": min(-1, math.floor(high))}]
-        parts += [{"type": "number", "minimum": 0, "maximum": high, "multipleOf": 0.01}] if high >= 0 else []
-    types = schema["type"] if isinstance(schema["type"], list) else []
-    schema["anyOf"] = parts + [{"type": other} for other in types if other != "number"]
+        return {"enum": [int(value) if value == int(value) else value for value in values if above < value < below]}
+    negative = {"type": "integer", "minimum": math.ceil(low), "maximum": min(-1, math.floor(high))}
+    positive = {"type": "number", "minimum": 0, "maximum": high, "multipleOf": 0.01}
+    return {**schema, "anyOf": [negative, positive]} if high >= 0 else negative
 
 
-MOST_WRITTEN = 400
-"""Values of a range with negative numbers that are written out."""
-
-
-def _range(schema: Schema, step: int) -> tuple[float, float]:
-    """The bounds of a number; missing ones are set, far beyond those that are given."""
+def _range(schema: Schema) -> tuple[float, float]:
+    """The bounds of a number; missing ones are set, far beyond those that there are."""
     lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
     highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
     if any(isinstance(bound, bool) or not isinstance(bound, int | float) for bound in (*lows, *highs)):
         raise Unbounded("bounds that are no numbers")
-    width = max(LARGEST_NUMBER, 10 * schema.get("multipleOf", step))
+    width = max(LARGEST_NUMBER, 10 * schema.get("multipleOf", 1))
     if not lows:
         lows = [min(-width, min(highs) - width if highs else -width)]
         schema["minimum"] = lows[0]

@@ -123,14 +123,6 @@ def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: 
     assert "allOf" in json.dumps(json.loads(inner.chats[0])["structured_outputs"]["json"])
 
 
-def test_a_schema_whose_replies_could_fit_twice_is_refused_in_plain_words(ask: Ask) -> None:
-    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    inner = Inner()
-    answer = ask(inner, {**HELLO, "response_format": form})
-    assert answer.status_code == 400 and "anyOf" in answer.json()["error"]["message"] and inner.chats == []
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 def test_no_turns_at_all_are_refused_in_plain_words(ask: Ask, path: str) -> None:
     answer = ask(Inner(), {"messages": None, "input": None}, path=path)
