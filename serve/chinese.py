@@ -79,7 +79,7 @@ def in_english(text: str) -> str:
     if not re.search(f"[{HAN}]", text):
         return text
     text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE).replace(KEPT, ""))
-    quoted = (_ranges(match["words"]) for match in QUOTED.finditer(text))
+    quoted = (match["words"] for match in QUOTED.finditer(text))
     return re.sub(KEPT, lambda _: next(quoted), _words(QUOTED.sub(f'"{KEPT}"', text)))
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,10 +20,9 @@ import msgspec
 import reader
 from chinese import in_english
 from dialects import forced_tool, parameters
-from labels import JUDGING, SEVERAL, any_of, choices, escaped, scale
-from reader import closed
-from scales import filler, with_verdict
-from schemas import Limits, Unbounded, bounded
+from reader import SEVERAL, any_of, closed, escaped
+from scales import choices, filler, numbers, scale_of, with_verdict
+from schemas import Fill, Limits, Unbounded, bounded, nothing
 
 from critic.errors import UsageError
 
@@ -47,6 +46,8 @@ EDGE = 100_000
 
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
+
+SYSTEM = ("system", "developer")
 
 
 class Held(NamedTuple):
@@ -88,7 +89,6 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     opening: str | None = None
     begin: str = ""
     properties: dict[str, Schema] | None = None
-    bounds: str | None = None
     keys: Keys | None = None
     schema: Schema | None = None
     follow: str = ""
@@ -123,6 +123,11 @@ class Contracts(msgspec.Struct, frozen=True, dict=True):
         openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
         return re.compile("|".join(openings) or r"\Z", re.DOTALL)
 
+    @cached_property
+    def laid_out(self) -> list[Contract]:
+        """The contracts whose words are looked for in what a request asks."""
+        return [entry for table in self.tables for entry in table if entry.where == "asked"]
+
 
 def load(files: Sequence[Path] = ()) -> Contracts:
     """The operator's contracts, in the order of their files, and then the built-in ones.
@@ -138,48 +143,37 @@ def _read_table(file: Path) -> list[Contract]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: no table of contracts: {error}") from None
     for contract in table:
-        _check(file, contract)
+        where = f"{file}: contract {contract.name!r}"
+        check_name(where, contract.name)
+        if problem := _problem(contract):
+            raise UsageError(f"{where}: {problem}")
     return table
 
 
-def _check(file: Path, contract: Contract) -> None:
-    where = f"{file}: contract {contract.name!r}"
+def _problem(contract: Contract) -> str | None:
+    """What is wrong with an entry."""
+    keys = contract.keys
     try:
-        _ = contract.pattern
-        for pattern in (contract.data or "", *((contract.keys.section, contract.keys.each) if contract.keys else ())):
-            re.compile(pattern)
+        for pattern in (contract.asks, contract.data, keys and keys.section, keys and keys.each):
+            re.compile(pattern or "")
     except re.error as error:
-        raise UsageError(f"{where}: no regular expression: {error.pattern!r}: {error}") from None
-    given = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
-    if len(given) > 1:
-        raise UsageError(f"{where}: {' and '.join(given)} exclude each other")
-    if contract.verdict is not None and contract.forms != ("text",):
-        raise UsageError(f"{where}: a verdict is plain text; forms must be ['text']")
-    if not given and {"text", "json_object"} & set(contract.forms):
-        raise UsageError(f"{where}: verdict, properties or keys must say what the reply is")
-    if wide := re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}"):
-        raise UsageError(f"{where}: {wide[0]} is too wide for the decoder; write the characters themselves")
-    if contract.verdict is None and (
-        contract.reasoning != "none" or contract.never or contract.opening or contract.lead or contract.begin
-    ):
-        raise UsageError(f"{where}: reasoning, never, opening, begin and lead belong to a verdict")
-    if contract.bounds is not None and not (
-        contract.bounds in (contract.properties or {})
-        and contract.pattern
-        and {"low", "high"} <= contract.pattern.groupindex.keys()
-    ):
-        raise UsageError(f"{where}: bounds is one of properties, and asks has the groups low and high")
-    if contract.opening is not None and (
-        contract.never
-        or not contract.opening
-        or not (PLACE.search(contract.opening) or _begins(contract.verdict or "", contract.opening))
-    ):
-        raise UsageError(f"{where}: opening is what the verdict begins with, and takes the place of never")
-    if contract.begin and contract.reasoning != "before":
-        raise UsageError(f"{where}: begin stands before the reasoning, and reasoning before the verdict")
-    check_name(where, contract.name)
-    if contract.room < 1:
-        raise UsageError(f"{where}: room must be at least 1")
+        return f"no regular expression: {error.pattern!r}: {error}"
+    replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
+    of_verdict = [name for name in ("never", "opening", "lead", "begin", "follow") if getattr(contract, name)]
+    wide = re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}")
+    begins = PLACE.search(contract.opening or "") or _begins(contract.verdict or "", contract.opening or "")
+    rules = {
+        f"{' and '.join(replies)} exclude each other": len(replies) < 2,
+        "a verdict is plain text; forms must be ['text']": contract.verdict is None or contract.forms == ("text",),
+        "verdict, properties or keys must say what the reply is": replies
+        or not {"text", "json_object"} & {*contract.forms},
+        f"{wide and wide[0]} is too wide for the decoder; write the characters themselves": not wide,
+        f"{' and '.join(of_verdict)} belong to a verdict": contract.verdict is not None or not of_verdict,
+        "opening is what the verdict begins with, and takes the place of never": not contract.opening
+        or (begins and not contract.never),
+        "room must be at least 1": contract.room >= 1,
+    }
+    return next((rule for rule, holds in rules.items() if not holds), None)
 
 
 def _begins(verdict: str, opening: str) -> str:
@@ -208,110 +202,109 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     data = contracts.data.search(text)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
-        fitting = [one for one in table if form in one.forms and one.tool in (None, tool)]
-        if contract := _asked_for(fitting, head, text):
+        fitting = [entry for entry in table if form in entry.forms and entry.tool in (None, tool)]
+        if contract := _in_words(fitting, head, text):
             return contract
-    return _read(request, form, [one for table in contracts.tables for one in table if one.where == "asked"])
+    asked = reader.asked_texts(turns_of(request)) if form in ("text", "json_object") else []
+    read = (_read(part, form == "text", contracts.laid_out) for part in asked)
+    contract = next(filter(None, read), None)
+    return contract if contract is not UNSURE else None
 
 
-def _read(request: Request, form: Form, laid_out: list[Contract]) -> Contract | None:
-    """A contract for this request alone, of what its own words say: in the system's message before all."""
-    if form not in ("text", "json_object"):
-        return None
-    for part in reader.parts(_turns(request)):
-        if form == "text" and (contract := _laid_out(laid_out, part.text)):
+def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
+    heads: list[tuple[int, Contract]] = []
+    tails: list[tuple[int, Contract]] = []
+    for contract in contracts:
+        searched = {"head": head, "tail": text}.get(contract.where)
+        if contract.pattern and searched is not None and (match := contract.pattern.search(searched)):
+            (heads if contract.where == "head" else tails).append((match.start(), contract))
+    if heads:
+        return min(heads, key=lambda entry: entry[0])[1]
+    if tails:
+        return max(tails, key=lambda entry: entry[0])[1]
+    return next((contract for contract in contracts if contract.pattern is None), None)
+
+
+UNSURE = Contract(name="unsure", client="none", room=1)
+"""For words that name more than one form, or one that is not understood."""
+
+
+def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
+    """A contract for one request alone, of what its own words ask; of a `free` reply in text, too."""
+    found = reader.object_in(text, wanted=not free)
+    if found is None and free and reader.judges(text):
+        contract = next(filter(None, (_filled(entry, text) for entry in laid_out)), None)
+        if contract is not None:
             return contract
-        if found := reader.find(part, form != "text"):
-            fields = found.text if found.schema is None else {"schema": found.schema, "room": 32}
-            said = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
-            return msgspec.convert({**said, **(fields or {})}, Contract) if found is not SEVERAL else None
-    return None
+        found = reader.labels(text)
+    if found is None or found is SEVERAL:
+        return found and UNSURE
+    fields = found.text or {"schema": found.schema, "room": 32}
+    name = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
+    return msgspec.convert({**name, **fields}, Contract)
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
 """Fields in which a place is filled with an expression, or with the text itself."""
 
+MOST_MATCHES = 8
+"""Different matches of one entry in what a request asks: of more no two say the same."""
+
 PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
 
 
-def _laid_out(contracts: list[Contract], text: str) -> Contract | None:
-    """The first of the contracts whose words stand in what a request asks that judges answers, with what is put in the
-    place of `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; none that lacks one."""
-    if not reader.ABOUT_ANSWERS.search(text):
+def _filled(contract: Contract, text: str) -> Contract | None:
+    """The contract, if its words stand in what a request asks that judges answers, with what is put in the place of
+    `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; None where it lacks one, or they differ."""
+    matches = contract.pattern.finditer(text) if contract.pattern else ()
+    groups = {match.groups(): match.groupdict() for match in matches}
+    filled = [_places(each, text) for each in groups.values()] if len(groups) <= MOST_MATCHES else []
+    if not filled or any(places != filled[0] for places in filled):
         return None
-    for contract in contracts:
-        match = contract.pattern.search(text) if contract.pattern else None
-        if match is None:
-            continue
-        places = {name: [group] for name, group in match.groupdict().items() if group}
-        places["scale"] = scale(text, match.groupdict().get("name") or "")
-        places["options"] = reader.options(text)
-        places["labels"] = choices(match["labels"]) or [] if "labels" in places else []
-        if all(places.get(place["name"]) for place in PLACE.finditer(contract.verdict or "")):
-            return _in_places(contract, places)
-    return None
-
-
-def _in_places(contract: Contract, places: dict[str, list[str]]) -> Contract:
+    places = filled[0]
+    if not all(places.get(place["name"]) for place in PLACE.finditer(contract.verdict or "")):
+        return None
     as_regex = {name: any_of(values) for name, values in places.items()}
     as_text = {name: values[0] for name, values in places.items() if values}
-    done = {
-        field: PLACE.sub(lambda place: as_regex[place["name"]], getattr(contract, field) or "") for field in REGEXES
-    }
-    done |= {field: PLACE.sub(lambda place: as_text[place["name"]], getattr(contract, field) or "") for field in TEXTS}
+    done = {name: _fill_in(getattr(contract, name), as_regex) for name in REGEXES}
+    done |= {name: _fill_in(getattr(contract, name), as_text) for name in TEXTS}
     longest = re._parser.parse(done["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
-    kept = {field: words or None if field in ("never", "opening") else words for field, words in done.items()}
-    return msgspec.structs.replace(contract, **kept, room=len(done["lead"].encode()) + 4 * longest)
+    return msgspec.structs.replace(contract, **done, room=len(done["lead"].encode()) + 4 * longest)
+
+
+def _fill_in(words: str | None, values: dict[str, str]) -> Any:
+    return words and PLACE.sub(lambda place: values[place["name"]], words)
+
+
+def _places(groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
+    places = {name: [group] for name, group in groups.items() if group}
+    name = groups.get("name") or ""
+    places["scale"] = numbers(scale_of(text, name), text)
+    places["options"] = reader.options(text)
+    if "labels" in groups:
+        # The name stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
+        words = (groups["labels"] or "").replace(name + (groups.get("colon") or ""), "") if name else groups["labels"]
+        places["labels"] = choices(words or "", text, name)
+    return places
 
 
 def fingerprint(request: Request) -> str:
     """Eight characters that the requests of one template share: a hash of how it begins, from which no text can be
     read."""
-    begins = re.sub(r"\W+", " ", next(texts(request), "")[:TEMPLATE]).lower()
+    first = next((text for _, text in turns_of(request)), "")
+    begins = re.sub(r"\W+", " ", first[:TEMPLATE]).lower()
     return hashlib.sha256(f"{form_of(request)} {begins}".encode()).hexdigest()[:8]
 
 
 def judges(request: Request) -> bool:
-    """Whether the request's words speak of judging."""
-    return any(JUDGING.search(in_english(text[: reader.HEAD])) for text in texts(request))
-
-
-def _known(request: Request, form: Form) -> dict[str, Schema]:
-    """The fields of the object that the request's words show, for what a schema beside them leaves open."""
-    found = (reader.find(part, form != "text") for part in reader.parts(_turns(request)))
-    schema: Schema = next((each.schema for each in found if each and each.schema), {})
-    fields: dict[str, Schema] = schema.get("properties", {})
-    return fields
-
-
-def _turns(request: Request) -> list[tuple[str, str]]:
-    """The role and the text of each message."""
-    return [(str(one.get("role")), " ".join(texts({"messages": [one]}))) for one in request.get("messages") or []]
-
-
-def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | None:
-    heads: list[tuple[int, Contract]] = []
-    tails: list[tuple[int, Contract]] = []
-    wordless: list[Contract] = []
-    for contract in contracts:
-        if contract.pattern is None:
-            wordless.append(contract)
-        elif contract.where == "asked":
-            continue
-        elif found := contract.pattern.search(head if contract.where == "head" else text):
-            (heads if contract.where == "head" else tails).append((found.start(), contract))
-    if heads:
-        return min(heads, key=lambda one: one[0])[1]
-    if tails:
-        return max(tails, key=lambda one: one[0])[1]
-    return wordless[0] if wordless else None
+    """Whether the request's words speak of judging answers."""
+    return any(reader.judges(in_english(text[: reader.HEAD])) for _, text in turns_of(request))
 
 
 def form_of(request: Request) -> Form | None:
     """How the request asks for its reply; None if it leaves nothing to a contract."""
-    if request.get("structured_outputs") or request.get("continue_final_message"):
-        return None
-    if request.get("use_beam_search"):  # which follows no grammar
+    constrained = request.get("structured_outputs") or request.get("continue_final_message")
+    if constrained or request.get("use_beam_search"):  # which follows no grammar
         return None
     if forced_tool(request) is not None:
         return "tool"
@@ -322,33 +315,23 @@ def form_of(request: Request) -> Form | None:
     if kind == "json_schema":
         named = response_format.get("json_schema")
         return kind if isinstance(named, dict) and isinstance(named.get("schema"), dict) else None
-    return kind if kind in ("text", "json_object", "json_schema") else None
+    return kind if kind in ("text", "json_object") else None
 
 
-def texts(request: Request) -> Iterator[str]:
-    """The text of all messages, in order."""
+def turns_of(request: Request) -> list[tuple[str, str]]:
+    """The role and the text of each message."""
+    turns = []
     for message in request.get("messages") or []:
         content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, str):
-            yield content
-        elif isinstance(content, list):
-            yield from (
-                part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
-            )
+        parts = [{"text": content}] if isinstance(content, str) else content if isinstance(content, list) else []
+        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        turns += [(str(message.get("role")), "\n\n".join(texts))] if texts else []
+    return turns
 
 
 def wording(request: Request) -> str:
     """What the request says, of a very long one only its beginning and its end."""
-    text = "\n\n".join(texts(request)).rstrip()
-    return text if len(text) <= 2 * EDGE else f"{text[:EDGE]}\n\n{text[-EDGE:]}"
-
-
-def _by_trust(request: Request) -> tuple[str, str]:
-    """What the system's messages say, and the others: what is judged stands in these."""
-    turns = [one for one in request.get("messages") or [] if isinstance(one, dict)]
-    system = [one for one in turns if one.get("role") in ("system", "developer")]
-    others = [one for one in turns if one not in system]
-    return wording({"messages": system}), wording({"messages": others})
+    return reader.clipped("\n\n".join(text for _, text in turns_of(request)).rstrip(), EDGE, EDGE)
 
 
 def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
@@ -363,28 +346,16 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         written = grammar(contract, tokens - besides)
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
-    form, properties = form_of(request), _properties(contract, request)
-    if form == "tool":
-        free["tool_choice"] = "none"
-        schema = parameters(request)
-    elif form == "json_schema":
-        schema = request["response_format"]["json_schema"]["schema"]
-    elif properties or contract.schema:
-        schema = contract.schema or closed(properties)
-    else:
+    form = form_of(request)
+    schema, fill = _schema_of(contract, request, form)
+    if schema is None:
         return None
-    wanted = with_verdict(_overlaid(schema, properties))
-    known = {} if contract.schema or properties else _known(request, form or "text")
-    texts = (
-        ()
-        if properties
-        else tuple(reader.asked(in_english(reader.clipped(text)), all_data=True) for text in _by_trust(request))
-    )
-    fill = filler(wanted, texts, known, form == "text")
+    free |= {"tool_choice": "none"} if form == "tool" else {}
 
     def asking(schema: Schema) -> Request:
         return free | {"structured_outputs": {"json": schema}}
 
+    wanted = with_verdict(schema)
     try:
         loosest = bounded(wanted, fill=fill)
     except Unbounded:
@@ -399,24 +370,30 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     return Held(asking(loosest.schema), loosest.size + 1, tight)
 
 
-def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:
+def _schema_of(contract: Contract, request: Request, form: Form | None) -> tuple[Schema | None, Fill]:
+    """The schema of the reply, by its contract or by the client, and what words say of what it leaves open."""
+    properties = _from_keys(contract.keys, request) if contract.keys else contract.properties or {}
+    schema = contract.schema or (closed(properties) if properties else None)
+    if form == "tool":
+        schema = parameters(request)
+    elif form == "json_schema":
+        schema = request["response_format"]["json_schema"]["schema"]
+    if schema is None:
+        return None, nothing
     own = schema.get("properties") or {}
-    replaced = {key: properties.get(key, value) for key, value in own.items()}
-    return {**schema, "properties": replaced} if replaced != own else schema
-
-
-def _properties(contract: Contract, request: Request) -> dict[str, Schema]:
-    """The keys of the object that the contract wants, with what the request says of them."""
-    if contract.keys is not None:
-        return _from_keys(contract.keys, request)
-    properties = contract.properties or {}
-    if contract.bounds is None:
-        return properties
-    assert contract.pattern is not None
-    asked = contract.pattern.search(wording(request))
-    assert asked is not None
-    low, high = sorted(int(asked[group]) for group in ("low", "high"))
-    return {**properties, contract.bounds: {**properties[contract.bounds], "minimum": low, "maximum": high}}
+    if own.keys() & properties.keys():
+        schema = {**schema, "properties": {name: properties.get(name, field) for name, field in own.items()}}
+    turns = turns_of(request)
+    shown: dict[str, Schema] = {}
+    for text in reader.asked_texts(turns) if form in ("tool", "json_schema") else ():
+        # The words may show an object as well, and what its fields allow.
+        found = reader.object_in(text, wanted=True)
+        shown = shown or ((found and found.schema) or {}).get("properties", {})
+    # What is judged stands in the user's messages: what the system's say counts first.
+    system = "\n\n".join(text for role, text in turns if role in SYSTEM)
+    others = "\n\n".join(text for role, text in turns if role not in SYSTEM)
+    texts = tuple(reader.asked(in_english(reader.clipped(text)), all_data=True) for text in (system, others))
+    return schema, filler(schema, texts, shown, no_braces=form == "text")
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:

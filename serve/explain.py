@@ -9,8 +9,7 @@ import contracts
 import msgspec
 import typer
 from dialects import Chat, Known, Responses, Unanswerable
-from labels import ANSWERS
-from reader import OBJECT
+from reader import ANSWERS, OBJECT
 from replies import Refusal
 from room import MOST_TOKENS, wish_of
 

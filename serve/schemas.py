@@ -146,7 +146,9 @@ class _Writer:
             return schema, max(map(_length, schema.get("enum") or [schema["const"]]))
         if uncommon := UNCOMMON & schema.keys():
             raise Unbounded(f"a schema with {min(uncommon)}")
-        kind: Any = schema.get("type") or ("object" if "properties" in schema else "array" if "items" in schema else None)
+        kind: Any = schema.get("type") or (
+            "object" if "properties" in schema else "array" if "items" in schema else None
+        )
         if isinstance(kind, list):
             return self.write({"anyOf": [{**schema, "type": each} for each in kind]}, position)
         return self.kinds[kind]({**schema, "type": kind}, position)

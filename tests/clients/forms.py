@@ -156,6 +156,11 @@ def score_and_reason(low: int, high: int) -> Callable[[dict[str, Any]], Any]:
     return parse
 
 
+def passed(choice: dict[str, Any]) -> Any:
+    reply = json.loads(text(choice))
+    return reply if isinstance(reply["pass"], bool) and 0 <= reply["score"] <= 1 else None
+
+
 def any_schema(choice: dict[str, Any]) -> Any:
     return json.loads(text(choice))["steps"]
 
@@ -226,6 +231,11 @@ G_EVAL = (
     'Return a JSON object with two fields:\n- `"score"`: an integer between {range}.\n- `"reason"`: a sentence.\n\n'
     "Evaluation Steps:\nCompare.\n\nTest Case:\n{response}\n\nExample JSON:\n"
     '{{\n  "reason": "a sentence",\n  "score": 0\n}}\n\nJSON:\n'
+)
+RUBRIC = (
+    "You grade an output by a rubric, with a JSON object of this structure: "
+    "{reason: string, pass: boolean, score: number}"
+    '\n\nExamples:\n\n<Output>Hi</Output>\n{"reason": "it greets", "pass": true, "score": 1.0}'
 )
 STRICT = (
     "Return a JSON with a `score` key that is STRICTLY EITHER 1 (it follows), OR 0 (it does not), and a reason.\n\n"
@@ -470,6 +480,16 @@ FORMS = [
     ),
     Form("zero-one-and-reason", user(STRICT.format(response=RESPONSE)), score_and_reason(0, 1)),
     Form("zero-one-and-reason", user(STRICT.format(response=RESPONSE), **schema(REASON_SCORE)), score_and_reason(0, 1)),
+    Form(
+        "pass-and-score",
+        {
+            "messages": [
+                {"role": "system", "content": RUBRIC},
+                {"role": "user", "content": f"<Output>{RESPONSE}</Output><Rubric>It counts.</Rubric>"},
+            ]
+        },
+        passed,
+    ),
     Form(
         "evaluation-steps",
         user(

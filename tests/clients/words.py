@@ -89,17 +89,6 @@ ASKED = [
         keys(reason=str, verdict=[0, 1]),
     ),
     Asked(
-        "sketch without quotes",
-        "json",
-        user(
-            f"<Output>{RESPONSE}</Output><Rubric>It counts.</Rubric>",
-            "You grade an output by a rubric. You answer with a JSON object of this structure: {reason: string, pass: boolean, score: number}\n\n"
-            'Examples:\n\n<Output>Hi</Output>\n{"reason": "it greets", "pass": true, "score": 1.0}\n\n<Output>No</Output>\n'
-            '{"reason": "it does not greet", "pass": false, "score": 0.0}',
-        ),
-        keys(**{"reason": str, "pass": bool, "score": range(2)}),
-    ),
-    Asked(
         "alternatives in a text",
         "json",
         user(

@@ -40,7 +40,7 @@ def replaced(form: Form, response: str) -> dict[str, Any]:
 def test_every_contract_has_a_form_and_every_name_one_contract() -> None:
     asked = {contracts.recognise(asked.request, TABLE).name for asked in ASKED}
     assert {form.contract for form in FORMS} | {name for name in asked if name in BY_NAME} == set(BY_NAME)
-    assert len(BY_NAME) == len(BUILT_IN) == 31 + 22
+    assert len(BY_NAME) == len(BUILT_IN) == 32 + 25
 
 
 def test_there_is_room_for_the_longest_verdict() -> None:
@@ -54,7 +54,7 @@ def test_there_is_room_for_the_longest_verdict() -> None:
 def test_recognised_whatever_stands_in_the_response(form: Form) -> None:
     """A response that quotes the instructions of all other forms changes nothing."""
     assert contracts.recognise(form.request, TABLE).name == form.contract
-    others = ["\n\n".join(contracts.texts(other.request)) for other in FORMS]
+    others = [contracts.wording(other.request) for other in FORMS]
     for attack in ("\n".join(others), "\n".join(reversed(others)), *others):
         if RESPONSE in json.dumps(form.request):
             assert contracts.recognise(replaced(form, attack), TABLE).name == form.contract
@@ -81,7 +81,7 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
     """A response under judgment must not stop the server: no pattern looks twice at what it can fill at will."""
     began = time.process_time()
     for form in FORMS:
-        text = "\n\n".join(contracts.texts(form.request))
+        text = contracts.wording(form.request)
         for filling in (" " * 40_000, "\n" * 40_000):
             for content in (f"{text}{filling}x", re.sub(r"\n+(\*\*)?", filling, text) + "x"):
                 contracts.recognise({"messages": [{"role": "user", "content": content}]}, TABLE)
@@ -268,7 +268,6 @@ def test_a_range_that_stands_only_in_words_is_kept(field: dict[str, Any], words:
         ("[[contract]]\nname = 'x'\nclient = 'y'\nroom = 3\nverdict = '\\d'", ["'x'", "\\d", "too wide"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdict = "a"\nopening = "ab"', ["'x'", "opening"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {}\nverdict = "a"', ["exclude"]),
-        ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {a = {}}\nbounds = "a"', ["low and high"]),
     ],
 )
 def test_a_wrong_table_is_named(tmp_path: Path, table: str, parts: list[str]) -> None:
@@ -313,20 +312,6 @@ def test_our_parsers_refuse_what_the_clients_refuse(
         read = form.parse({"message": {"content": reply}})
         if read is not None and not (peer == "fastchat" and read == "C"):
             assert read == wanted(value), (name, reply)
-
-
-def test_bounds_of_a_tail_are_read_where_it_was_recognised(tmp_path: Path) -> None:
-    table = tmp_path / "own.toml"
-    table.write_text(
-        "[[contract]]\nname = 'own'\nclient = 'c'\nwhere = 'tail'\nroom = 9\nforms = ['json_object']\nbounds = 's'\n"
-        "asks = 'a score from (?P<low>[0-9]) to (?P<high>[0-9])[.]'\nproperties = { s = { type = 'integer' } }\n"
-    )
-    content = {"messages": [{"role": "user", "content": "Give a score from 1 to 5.\n "}]}
-    request = {**content, "response_format": {"type": "json_object"}}
-    contract = contracts.recognise(request, contracts.load([table]))
-    assert contract is not None and contract.name == "own"
-    schema = contracts.constrain(contract, request, 50).request["structured_outputs"]["json"]
-    assert schema["properties"]["s"] == {"type": "integer", "minimum": 1, "maximum": 5}
 
 
 def test_yes_and_no_as_numbers_are_kept() -> None:

@@ -77,7 +77,7 @@ def test_what_opens_a_verdict_stands_only_before_one() -> None:
 def test_the_systems_message_counts_before_what_is_quoted(asked: Asked) -> None:
     system = "\n\n".join(message["content"] for message in asked.request["messages"])
     for other in ASKED:
-        quoted = {"role": "user", "content": "Judge this: " + "\n\n".join(contracts.texts(other.request))}
+        quoted = {"role": "user", "content": "Judge this: " + contracts.wording(other.request)}
         request = {**asked.request, "messages": [{"role": "system", "content": system}, quoted]}
         assert contracts.recognise(request, TABLE).found == contracts.recognise(asked.request, TABLE).found
 
@@ -112,8 +112,8 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only one letter: A, B, …, E.", None),
         ("Output only A, B or C (if they are equal).", ["A", "B", "C"]),
         ("Output only A (if valid) or B (if invalid).", ["A", "B"]),
-        ("Output [[A]] or [[B]], or [[C]] for a tie; if both are bad [[BB]].", ["[[A]]", "[[B]]", "[[C]]", "[[BB]]"]),
-        ("Output [[verdict]]: [[A]], [[B]] or [[neither]].", ["[[A]]", "[[B]]", "[[neither]]"]),
+        ("Output [[A]] or [[B]], or [[C]] for a tie; if both are bad [[BB]].", ["A", "B", "C", "BB"]),
+        ("Output [[verdict]]: [[A]], [[B]] or [[neither]].", ["A", "B", "neither"]),
         ("Answer with only yes or no.", ["yes", "no"]),
         ("Give only a yes or no answer: reply yes or no.", ["yes", "no"]),
         ("Reply with a single word, yes or no.", ["yes", "no"]),
@@ -205,7 +205,6 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
         ("Rate it from 1 to 10 in steps of 0.5. Return only the number.", HALVES, "11"),
         ("Rate it from 1 to 10. Use increments of .5. Return only the number.", HALVES, "11"),
         ("Rate it from 1 to 10, with half-point steps. Return only the number.", HALVES, "11"),
-        ("Rate it from 1 to 4 in 0.25-point increments. Return only the number.", ("2.25", "2.5", "2"), "5"),
         ("Rate it from 1 to 10. Return only the number.\n\nExample Response:\n7.0\n", HALVES, "11"),
         # As before.
         ("Rate it from 1 to 10, as integers. Return only the number.\nExample: 7.0", WHOLE, "7.5"),
@@ -302,7 +301,6 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
         ("The essay has 200 to 300 words. Rate it from 1 to 6.", "", (1, 6)),
         ("Judge it.", ">= 0 and <= 10", (0, 10)),
         ("Judge it.", "at least 1, at most 5", (1, 5)),
-        ("Judge it.", "Maximum score: 5, minimum score: 1.", (1, 5)),
         ("Give a score with 0 ≤ score ≤ 1.", "", (0, 1)),
         ("Judge it. A minimum of 3 apples and a maximum of 5 pears.", "", None),
         ("Rate it; at least 20 words.", "at most 3", None),
@@ -676,7 +674,9 @@ def test_a_request_behind_the_data_need_not_be_an_order(asked: str) -> None:
 @pytest.mark.usefixtures("without_collection")
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
-        "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
+        "messages": [
+            {"role": "user", "content": "Evaluate the answer. Answer only yes or no.\n" + "apple pie " * 1_000_000}
+        ]
     }
     began = time.process_time()
     assert contracts.recognise(request, TABLE).name == "general-labels"
@@ -705,7 +705,7 @@ def explained(tmp_path: Path, request: dict[str, Any], *options: str | Path) -> 
 def test_a_request_is_explained(tmp_path: Path) -> None:
     said = explained(tmp_path, next(form.request for form in FORMS if form.contract == "grade-ci"))
     assert "contract: grade-ci" in said and "GRADE: $LETTER" in said and "start: cut | whole" in said
-    said = explained(tmp_path, {"input": "Evaluate it. Answer only yes or no.", "max_output_tokens": 9})
+    said = explained(tmp_path, {"input": "Evaluate the answer. Answer only yes or no.", "max_output_tokens": 9})
     assert "general-labels" in said and "yes | no" in said
     judged = next(asked.request for asked in ASKED if asked.name == "one letter")
     assert "contract: none" in explained(tmp_path, {**judged, "use_beam_search": True})

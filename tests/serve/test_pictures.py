@@ -129,10 +129,8 @@ def test_no_encoding_of_a_request_goes_round_the_rules(ask: Ask, rules: dict[str
 
 
 def test_no_depth_of_a_request_goes_round_the_rules(ask: Ask, rules: dict[str, Any]) -> None:
-    part: Any = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}
-    for _ in range(900):
-        part = {"content": [part]}
-    body = json.dumps({"messages": [part]}).encode()
+    part = json.dumps({"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}})
+    body = ('{"messages": [' + '{"content": [' * 900 + part + "]}" * 901).encode()
     assert ask(Inner(), body, images=True, rules=rules).json()["error"]["code"] == "image_outside_root"
 
 
