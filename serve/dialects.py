@@ -4,10 +4,7 @@ The layer reads and changes chat requests; what stands here puts the others into
 """
 
 import hashlib
-import json
-import re
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from scales import names_verdict
@@ -15,20 +12,8 @@ from scales import names_verdict
 Request = dict[str, Any]
 Choice = dict[str, Any]
 
-ANY_TOOL = ""
-"""In place of a function's name: the reply says which, as `{"name": …, "arguments": {…}}`."""
-
-BEGUN = re.compile(
-    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")(?:\s*,\s*"arguments"\s*:\s*(?P<arguments>(?s:.*)))?'
-)
-"""A call of ANY_TOOL that was cut off behind its name."""
-
 LIMITS = ("n", "max_tokens", "max_completion_tokens")
 TEXT_PARTS = (None, "text", "input_text", "output_text", "refusal")
-
-
-class Unanswerable(ValueError):
-    """A request that no reply of this server would answer, in plain words."""
 
 
 class KnownTurn(msgspec.Struct):
@@ -47,17 +32,6 @@ class Known(msgspec.Struct):
     stream: bool | None = None
 
 
-class Dialect(Protocol):
-    """How one route asks and is answered."""
-
-    turns: str
-    cut_off: bytes
-
-    def as_chat(self, request: Request, auto_tools: bool) -> Request: ...
-    def from_chat(self, request: Request, before: Request, after: Request) -> Request: ...
-    def called(self, request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]: ...
-
-
 class Chat:
     turns = "messages"
     cut_off = b'"finish_reason":"length"'
@@ -69,14 +43,12 @@ class Chat:
         if isinstance(request.get("functions"), list) and not request.get("tools"):
             chat = {key: value for key, value in request.items() if key not in ("functions", "function_call")}
             chat["tools"] = [{"type": "function", "function": function} for function in request["functions"]]
-            call = request.get("function_call", "auto")
-            chat["tool_choice"] = {"type": "function", "function": call} if isinstance(call, dict) else call
+            chat["tool_choice"] = _choice_of(request.get("function_call"))
         tools, choice = chat.get("tools") or [], chat.get("tool_choice") or "auto"
-        if len(tools) == 1 and (choice == "required" or (choice == "auto" and not auto_tools and _judges(tools[0]))):
-            named = {"name": tools[0].get("function", {}).get("name")}
-            return {**chat, "tool_choice": {"type": "function", "function": named}}
-        if len(tools) > 1 and choice == "required" and not chat.get("stream"):
-            return {**chat, "tool_choice": {"type": "function", "function": {"name": ANY_TOOL}}}
+        if len(tools) != 1:
+            return chat  # which of several is called is the model's to say, and vLLM's to read
+        if choice == "required" or (choice == "auto" and not auto_tools and _judges(tools[0])):
+            return {**chat, "tool_choice": _choice_of({"name": tools[0].get("function", {}).get("name")})}
         return chat
 
     def from_chat(self, request: Request, before: Request, after: Request) -> Request:
@@ -103,34 +75,26 @@ class Responses:
 
     def as_chat(self, request: Request, auto_tools: bool) -> Request:
         """The chat request that says the same. Raises ValueError for one that goes on from calls or stored turns, and
-        Unanswerable for a stream that has to be a call where vLLM itself (`auto_tools`) makes none: its events are
-        those of a text."""
+        for a stream that may be a call: its events would be those of a text."""
         said = request.get("input")
         turns = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        tools = request.get("tools") or []
         if not isinstance(turns, list) or request.get("previous_response_id") or request.get("background"):
             raise ValueError("no request that stands for itself")
+        if tools and (request.get("stream") or any(tool.get("type") != "function" for tool in tools)):
+            raise ValueError("tools of a stream, or tools that are no functions")
         system = [{"role": "system", "content": request["instructions"]}] if request.get("instructions") else []
         chat: Request = {"messages": [*system, *(_as_message(turn) for turn in turns)]}
         chat |= {key: request[key] for key in ("model", "stream", "structured_outputs") if key in request}
         if request.get("max_output_tokens") is not None:
             chat["max_tokens"] = request["max_output_tokens"]
-        form = (request.get("text") or {}).get("format") or {}
-        if form.get("type") == "json_schema":
-            chat["response_format"] = {"type": "json_schema", "json_schema": form}
-        elif form:
-            chat["response_format"] = form
-        tools = request.get("tools") or []
-        if tools and all(tool.get("type") == "function" for tool in tools):
+        form = (request.get("text") or {}).get("format")
+        if form:
+            chat["response_format"] = {"type": form.get("type"), "json_schema": form}
+        if tools:
             chat["tools"] = [{"type": "function", "function": tool} for tool in tools]
-            choice = request.get("tool_choice") or "auto"
-            chat["tool_choice"] = {"type": "function", "function": choice} if isinstance(choice, dict) else choice
-            if chat.get("stream"):
-                if not auto_tools and choice not in ("auto", "none"):
-                    raise Unanswerable("a stream of /v1/responses calls no function: ask for it without stream")
-                chat["tool_choice"] = "none" if choice == "none" else "auto"
-        elif tools:
-            raise ValueError("tools that are no functions")
-        return Chat().as_chat(chat, auto_tools or bool(chat.get("stream")))
+            chat["tool_choice"] = _choice_of(request.get("tool_choice"))
+        return Chat().as_chat(chat, auto_tools)
 
     def from_chat(self, request: Request, before: Request, after: Request) -> Request:
         changed = dict(request)
@@ -145,13 +109,22 @@ class Responses:
     def called(self, request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
         output = []
         for item in reply["output"]:
-            text = "".join(part.get("text", "") for part in item["content"]) if item.get("type") == "message" else ""
-            if item.get("type") == "message" and (call := _call(tool, text)):
-                status = item.get("status", "completed")
-                item = {"type": "function_call", "id": item["id"], "status": status, "name": call[0]}  # noqa: PLW2901
-                item |= {"call_id": f"call_{item['id']}", "arguments": call[1]}
-            output.append(item)
+            if item.get("type") == "message":
+                text = "".join(part.get("text", "") for part in item["content"])
+                call = {"type": "function_call", "id": item["id"], "status": item.get("status", "completed")}
+                output.append({**call, "name": tool, "call_id": f"call_{item['id']}", "arguments": text})
+            else:
+                output.append(item)
         return {**reply, "output": output, "tool_choice": request.get("tool_choice", "auto")}
+
+
+Dialect = Chat | Responses
+"""How one route asks and is answered."""
+
+
+def _choice_of(choice: Any) -> Any:
+    """A chat request's `tool_choice` of what another form says."""
+    return {"type": "function", "function": choice} if isinstance(choice, dict) else choice or "auto"
 
 
 def _judges(tool: dict[str, Any]) -> bool:
@@ -195,44 +168,20 @@ def without_images(request: Request, turns: str) -> tuple[Request, int]:
 
 
 def forced_tool(request: Request) -> str | None:
-    """The function that a named `tool_choice` forces; ANY_TOOL for whichever the reply names."""
+    """The function that a named `tool_choice` forces."""
     choice = request.get("tool_choice")
     named = choice.get("function") if isinstance(choice, dict) else None
     return named.get("name") if isinstance(named, dict) else None
 
 
-def functions(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and parameters of the functions that a chat request's tools are."""
-    for tool in request.get("tools") or []:
-        function = tool["function"]
-        yield function["name"], function.get("parameters") or {"type": "object", "properties": {}}
-
-
 def parameters(request: Request) -> dict[str, Any]:
     """The schema of what a forced function is called with. Raises ValueError for a function that no tool is."""
-    name, known = forced_tool(request), dict(functions(request))
-    if name == ANY_TOOL:
-        calls = [
-            {"properties": {"name": {"const": one}, "arguments": schema}, "required": ["name", "arguments"]}
-            for one, schema in known.items()
-        ]
-        return {"anyOf": [{"type": "object", **call} for call in calls]}
-    if name not in known:
-        raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
-    return known[name]
-
-
-def _call(tool: str, text: str) -> tuple[str, str] | None:
-    """Name and arguments of the call that a JSON text is; of one that was cut off the arguments as far as they go, and
-    None if it names no function yet."""
-    if tool != ANY_TOOL:
-        return tool, text
-    try:
-        said = json.loads(text)
-        return said["name"], json.dumps(said["arguments"], ensure_ascii=False)
-    except (KeyError, TypeError, ValueError):
-        begun = BEGUN.match(text)
-        return (json.loads(begun["name"]), begun["arguments"] or "") if begun else None
+    name = forced_tool(request)
+    for tool in request.get("tools") or []:
+        if tool["function"]["name"] == name:
+            schema: dict[str, Any] = tool["function"].get("parameters") or {"type": "object", "properties": {}}
+            return schema
+    raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
 
 
 def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
@@ -243,15 +192,12 @@ def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
     text = message.pop("content", None)
     if text is None and part == "delta":
         return choice
-    if part == "delta":
-        call: dict[str, Any] = {"index": 0, "function": {"arguments": text or ""}}
-        if "role" in message:
-            call |= {"id": call_id, "type": "function", "function": {"name": name, "arguments": text or ""}}
-    else:
-        if (said := _call(name, text or "")) is None:
-            return choice
-        call = {"id": call_id, "type": "function", "function": {"name": said[0], "arguments": said[1]}}
-    return {**choice, part: {**message, "content": None, "tool_calls": [call]}}
+    function = {"arguments": text or ""}
+    call: dict[str, Any] = {"index": 0} if part == "delta" else {}
+    if part == "message" or "role" in message:
+        call |= {"id": call_id, "type": "function"}
+        function = {"name": name, **function}
+    return {**choice, part: {**message, "content": None, "tool_calls": [{**call, "function": function}]}}
 
 
 def _as_function_call(choice: Choice) -> Choice:

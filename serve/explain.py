@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import contracts
 import msgspec
 import typer
-from dialects import Chat, Known, Responses, Unanswerable
+from dialects import Chat, Known, Responses
 from reader import ANSWERS, OBJECT
 from replies import Refusal
 from room import MOST_TOKENS, wish_of
@@ -30,7 +30,7 @@ def explain(request: Path, tables: list[Path]) -> None:
         chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
         contract = contracts.recognise(chat, table)
         _explain(chat, contract)
-    except (Refusal, Unanswerable) as problem:
+    except Refusal as problem:
         raise UsageError(f"{request}: refused: {problem}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{request}: goes on as it is, and vLLM says what is wrong with it") from None

@@ -16,7 +16,6 @@ import re
 import secrets
 import sys
 from collections import Counter
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,13 @@ from typing import Any
 import msgspec
 import request_limits
 from connections import IDLE_SECONDS, MOST_HEADERS, TOO_LARGE, guard, header_bytes
-from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
-from dialects import Chat, Dialect, Known, Responses, Unanswerable, forced_tool, without_images
+from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from dialects import Chat, Dialect, Known, Responses, forced_tool, without_images
 from pictures import Gate, Rules
 from replies import (
     Answer,
     App,
     Asked,
-    Events,
     Headers,
     Message,
     Receive,
@@ -39,17 +37,17 @@ from replies import (
     Scope,
     Send,
     resized,
+    rewriting,
     rewritten,
-    says_something,
+    says_nothing,
     send_answer,
     send_error,
     shaped,
     shaping,
     sized,
-    warning,
     with_headers,
 )
-from room import MOST_TOKENS, ROOM, Room, limit_to, reply_tokens, watch, wish_of
+from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
 from schemas import Limits
 
 SETTINGS = "CRITIC_SERVE_LAYER"
@@ -120,29 +118,32 @@ class JudgeLayer:
         path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
         if refusal := self._refusal(scope, path):
             await _refuse_connection(scope, send, refusal)
-            return
-        if scope["type"] == "websocket":
+        elif scope["type"] == "websocket":
             await self.app(scope, receive, send)
-            return
-        scope = {**scope, "path": path, "raw_path": path.encode()}
-        if mark := self.settings.about.get("certificate_sha256"):
-            send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())])
-        try:
-            body = await self._read(scope, receive) if scope["method"] == "POST" else b""
-            request = await asyncio.to_thread(request_limits.read, body) if body else None
-            if self.gate is not None:
-                await asyncio.to_thread(self.gate.check, body)
-            if path == "/metrics":
-                await send_answer(send, await self._metrics(scope, receive))
-            elif path == "/v1/models" and scope["method"] == "GET" and self.settings.about:
-                await send_answer(send, await self._models(scope, receive))
-            elif path in DIALECTS and scope["method"] == "POST":
-                await self._generate(scope, body, request, receive, send)
-            else:
-                await self._inner(scope, body, receive, shaping(send))
-        except Refusal as problem:
-            ends = [(b"connection", b"close")] * (problem.status == HTTPStatus.REQUEST_TIMEOUT)
-            await send_error(send, problem.status, problem.code, str(problem), ends)
+        else:
+            mark = self.settings.about.get("certificate_sha256")
+            send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
+            try:
+                await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+            except Refusal as problem:
+                ends = [(b"connection", b"close")] * (problem.status == HTTPStatus.REQUEST_TIMEOUT)
+                await send_error(send, problem.status, problem.code, str(problem), ends)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that has the key. Raises Refusal."""
+        method, path = scope["method"], scope["path"]
+        body = await self._read(scope, receive) if method == "POST" else b""
+        request = await asyncio.to_thread(request_limits.read, body) if body else None
+        if self.gate is not None:
+            await asyncio.to_thread(self.gate.check, body)
+        if path == "/metrics":
+            await send_answer(send, await self._metrics(scope, receive))
+        elif path == "/v1/models" and method == "GET" and self.settings.about:
+            await send_answer(send, await self._models(scope, receive))
+        elif path in DIALECTS and method == "POST" and isinstance(request, dict) and DIALECTS[path].turns in request:
+            await self._generate(scope, body, request, receive, send)
+        else:
+            await self._inner(scope, body, receive, shaping(send))
 
     def _refusal(self, scope: Scope, path: str) -> Refusal | None:
         """Why nothing of the request is read: its headers are too large, or the key is not the server's."""
@@ -203,145 +204,142 @@ class JudgeLayer:
         body = json.dumps(listed).encode()
         return Answer(answer.status, resized(answer.headers, body), body)
 
-    def _counted(self, chat: dict[str, Any], contract: Contract | None) -> None:
-        self.counts["requests", contract.name if contract else "none"] += 1
-        if contract is None and judges(chat):
-            known = sum(name == "unknown_forms" for name, _ in self.counts)
-            one = ("unknown_forms", fingerprint(chat))
-            self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
-
-    async def _generate(self, scope: Scope, body: bytes, request: Any, receive: Receive, send: Send) -> None:
-        dialect = DIALECTS[scope["path"]]
-        if not isinstance(request, dict) or dialect.turns not in request:
-            await self._inner(scope, body, receive, shaping(send))  # vLLM says what is wrong with it
-            return
+    async def _generate(self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request for a reply. vLLM counts its prompt: if that leaves too little room, nothing has been sent
+        yet, and it is asked once more with its length known."""
         try:
             msgspec.convert(request, Known)
         except msgspec.ValidationError as error:
-            told = re.sub(r"\b(?:int|float|str|bool)\b", lambda word: OF_JSON[word[0]], str(error))
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {told}") from None
-        if request[dialect.turns] is None:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {dialect.turns} is null")
-        room = await self._in_turn(scope, body, request, receive, send, None)
-        if room.short:
-            await self._in_turn(scope, body, request, receive, send, room.prompt)
+            said = re.sub(r"\b(?:int|float|str|bool)\b", lambda word: OF_JSON[word[0]], str(error))
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {said}") from None
+        turns = DIALECTS[scope["path"]].turns
+        if request[turns] is None:
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {turns} is null")
+        prompt: int | None = None
+        while True:
+            await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
+            room = Room(self.turns.release)
+            ROOM.set(room)
+            try:
+                asked = await self._asked(scope, body, request, prompt)
+                room.needed = asked.needed if prompt is None else 0
+                await self._answer(asked, scope, receive, send, room)
+            finally:
+                room.done()
+            if not room.short:
+                return
+            prompt = room.prompt
 
-    async def _in_turn(
-        self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send, count: int | None
-    ) -> Room:
-        """`_attempt`, once only few others are being prepared: what vLLM does then keeps it from answering /health."""
-        await self.turns.acquire()
-        room = Room(self.turns.release)
-        ROOM.set(room)
-        try:
-            await self._attempt(scope, body, request, receive, send, count, room)
-        finally:
-            room.done()
-        return room
-
-    async def _attempt(
-        self,
-        scope: Scope,
-        body: bytes,
-        request: dict[str, Any],
-        receive: Receive,
-        send: Send,
-        count: int | None,
-        room: Room,
-    ) -> None:
-        """Answer the request, `count` being its prompt's tokens if they are known. If they are not, and turn out to
-        leave too little room, nothing is sent, and the room says how many they are."""
-        try:
-            asked = await self._asked(scope, body, request, count)
-        except Unanswerable as problem:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, str(problem)) from None
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-            logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            asked = Asked(request=request, dialect=DIALECTS[scope["path"]], body=body, headers=self._headers(request))
-            await self._inner(scope, body, receive, shaping(with_headers(send, asked.headers)))
-            return
-        room.needed = asked.needed
+    async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send, room: Room) -> None:
+        """vLLM's reply as its client needs it; nothing where the room turns out to be too short."""
 
         async def sending(message: Message) -> None:
             if not room.short:
                 await send(message)
 
-        if not asked.stream:
-            await send_answer(sending, await self._whole(scope, asked, receive))
-        elif scope["path"] == CHAT:
-            await self._stream(scope, asked, receive, sending)
+        if asked.stream:
+            out = shaping(with_headers(sending, asked.headers))
+            out = rewriting(out, asked) if scope["path"] == CHAT else out
+            await self._inner(sized(scope, asked.body), asked.body, receive, out)
         else:
-            sized_scope, out = sized(scope, asked.body), shaping(with_headers(sending, asked.headers))
-            out = warning(out, asked.warnings)
-            await self._inner(sized_scope, asked.body, receive, out)
+            await send_answer(sending, await self._whole(scope, asked, receive))
 
-    def _headers(self, request: dict[str, Any], contract: Contract | None = None) -> Headers:
+    def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
         model = self._true_model(request.get("model")).encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
+        if left_out:
+            headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
         return headers
 
     async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
-        """The request as it goes on. Raises Refusal when it cannot fit the context behind `count` tokens."""
-        dialect, whole, warnings = DIALECTS[scope["path"]], request, []
-        if not self.settings.images:
-            request, left_out = without_images(request, dialect.turns)
-            if left_out:
-                warnings.append(f"{left_out} image parts were left out: this judge reads text only")
-            if left_out and self.settings.strict_images:
-                raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
-        chat = before = dialect.as_chat(request, self.settings.auto_tools)
-        none = _header(scope, b"x-critic-contract") == "none"
-        contract = None if none else await asyncio.to_thread(recognise, chat, self.contracts)
-        if not none and count is None:
-            self._counted(chat, contract)
-        copies = _replies(chat)
-        warm = not self.settings.greedy if chat.get("temperature") is None else bool(chat["temperature"])
-        if copies > 1 and (warm or chat.get("use_beam_search")):
-            copies = 1  # samples and beams differ: they are vLLM's
-        elif copies > 1:
-            chat = {**chat, "n": 1}
-        plain = contract is None and (none or _constrained(chat))
+        """The request as it goes on behind a prompt of `count` tokens, if that is known: as it came, where it cannot be
+        read. Raises Refusal when it cannot fit the context."""
+        try:
+            return await self._held(scope, body, request, count)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
+            dialect, stream = DIALECTS[scope["path"]], bool(request.get("stream"))
+            return Asked(request=request, dialect=dialect, body=body, headers=self._headers(request), stream=stream)
+
+    async def _held(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
+        dialect = DIALECTS[scope["path"]]
+        shown, left_out = self._without_images(request, dialect)
+        before = dialect.as_chat(shown, self.settings.auto_tools)
+        copies = self._copies(before)
+        chat = {**before, "n": 1} if copies > 1 else dict(before)
+        contract, plain = await self._contract_of(scope, chat, first=count is None)
         context = await self._context(scope) if contract or wish_of(chat) else None
         tokens, needed = reply_tokens(chat, contract, plain, context, count or 0)
-        open_ended = bool(contract and contract.verdict is None and wish_of(chat) is None)
-        tokens = min(tokens, MOST_TOKENS) if tokens and open_ended else tokens
         held = await asyncio.to_thread(constrain, contract, chat, tokens) if contract and tokens else None
-        tool = tight = None
+
+        def shortened(left: int) -> tuple[bytes, Limits]:
+            """The body of the same request for a reply that ends within so many tokens."""
+            assert held is not None and held.tight is not None
+            asking, limits = held.tight(left)
+            return json.dumps(dialect.from_chat(shown, before, {**asking, **limit_to(left)})).encode(), limits
+
+        again = bool(held and held.tight and not chat.get("stream"))
         if held and tokens:
-            tool, asking = forced_tool(chat), held.sent(tokens)[0]
-            if held.tight and not chat.get("stream"):
-                tight = partial(_shortened, dialect, (request, before), held.tight, open_ended)
-            needed = needed if tight else max(needed, min(tokens, held.enough))
-            chat = {**asking, **limit_to(chat, tokens, open_ended)}
+            needed = needed if again else max(needed, min(tokens, held.enough))
+            chat = {**held.sent(tokens)[0], **limit_to(tokens)}
         elif tokens:
             needed = tokens if contract else needed
-            chat = {**chat, **limit_to(chat, tokens)} if tokens < (wish_of(chat) or 0) else chat
-        going = dialect.from_chat(request, before, chat)
-        headers = self._headers(request, contract if held else None)
+            chat |= limit_to(tokens) if tokens < (wish_of(chat) or 0) else {}
+        going = dialect.from_chat(shown, before, chat)
         return Asked(
-            request=whole,
+            request=request,
             dialect=dialect,
-            body=body if going is whole else json.dumps(going).encode(),
-            headers=headers + ([(b"x-critic-left-out", f"images={left_out}".encode())] if warnings else []),
+            body=body if going is request else json.dumps(going).encode(),
+            headers=self._headers(request, contract if held else None, left_out),
             stream=bool(chat.get("stream")),
             copies=copies,
-            tool=tool,
+            tool=forced_tool(before) if held else None,
             trim=bool(held and chat.get("logprobs")),
-            tight=tight,
+            tight=shortened if again else None,
             tokens=tokens or 0,
-            needed=needed if count is None else 0,
-            warnings=warnings,
+            needed=needed,
+            left_out=left_out,
         )
+
+    async def _contract_of(self, scope: Scope, chat: dict[str, Any], first: bool) -> tuple[Contract | None, bool]:
+        """The contract that a request falls under, and whether it has a form of its own instead. Each is counted when
+        it is looked at for the `first` time."""
+        if _header(scope, b"x-critic-contract") == "none":
+            return None, True
+        contract = await asyncio.to_thread(recognise, chat, self.contracts)
+        if first:
+            self.counts["requests", contract.name if contract else "none"] += 1
+        if first and contract is None and judges(chat):
+            known = sum(name == "unknown_forms" for name, _ in self.counts)
+            one = ("unknown_forms", fingerprint(chat))
+            self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
+        return contract, contract is None and _constrained(chat)
+
+    def _without_images(self, request: dict[str, Any], dialect: Dialect) -> tuple[dict[str, Any], int]:
+        """The request as the judge can see it, and how many images were left out."""
+        if self.settings.images:
+            return request, 0
+        shown, left_out = without_images(request, dialect.turns)
+        if left_out and self.settings.strict_images:
+            said = f"{left_out} images, but this judge reads text only (--strict-images)"
+            raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", said)
+        return shown, left_out
+
+    def _copies(self, request: dict[str, Any]) -> int:
+        """How many replies of those that the request asks for are the same: vLLM refuses several greedy ones. Samples
+        and beams differ: they are vLLM's. Raises Refusal for more than OpenAI gives."""
+        number, temperature = request.get("n"), request.get("temperature")
+        if number is not None and not (isinstance(number, int) and 1 <= number <= MOST_REPLIES):
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"n must be an integer from 1 to {MOST_REPLIES}")
+        greedy = self.settings.greedy if temperature is None else not temperature
+        return number if number and greedy and not request.get("use_beam_search") else 1
 
     def _true_model(self, name: Any) -> str:
         """What answers to `name`: the judge to its aliases and to none, an adapter to its own."""
-        return (
-            name
-            if isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
-            else (self.settings.model)
-        )
+        other = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
+        return str(name) if other else self.settings.model
 
     async def _context(self, scope: Scope) -> int | None:
         """The context in tokens, by the inner server's own word; None if it does not say."""
@@ -400,61 +398,27 @@ class JudgeLayer:
             again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:
                 answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
-        if scope["path"] == CHAT and BLANK.search(answer.body):
-            answer = await self._with_text(scope, asked, receive, answer)
+        elif BLANK.search(answer.body) and _may_be_blank(asked, answer):
+            # A client that probes a server takes a blank reply for none.
+            something = {**json.loads(asked.body), "response_format": None, "structured_outputs": SOME_TEXT}
+            again = await self._capture(scope, json.dumps(something).encode(), receive)
+            answer = again if again.status == HTTPStatus.OK else answer
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
         return Answer(answer.status, resized(answer.headers, body) + headers, body)
 
-    async def _with_text(self, scope: Scope, asked: Asked, receive: Receive, answer: Answer) -> Answer:
-        """The answer or, if a reply in it says nothing at all, another one that has to say something."""
-        if _constrained(json.loads(asked.body)) or all(map(says_something, json.loads(answer.body)["choices"])):
-            return answer
-        again = await self._capture(scope, _must_say_something(asked.body), receive)
-        return again if again.status == HTTPStatus.OK else answer
 
-    async def _stream(self, scope: Scope, asked: Asked, receive: Receive, send: Send) -> None:
-        """Pass events on as they come. Until a first piece of text they are held back, so that a reply without
-        any can be asked for once more."""
-        events = Events(asked, send)
-        await self._inner(sized(scope, asked.body), asked.body, receive, events)
-        if events.said_nothing and not _constrained(json.loads(asked.body)):
-            body = _must_say_something(asked.body)
-            events = Events(asked, send)
-            await self._inner(sized(scope, body), body, receive, events)
-        await events.close()
-
-
-def _replies(request: dict[str, Any]) -> int:
-    """How many replies the request asks for. Raises Refusal for more than OpenAI gives."""
-    number = request.get("n")
-    if number is None:
-        return 1
-    if not isinstance(number, int) or not 1 <= number <= MOST_REPLIES:
-        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"n must be an integer from 1 to {MOST_REPLIES}")
-    return number
-
-
-def _shortened(
-    dialect: Dialect, given: tuple[dict[str, Any], dict[str, Any]], tight: Tight, open_ended: bool, tokens: int
-) -> tuple[bytes, Limits]:
-    """The body of a request, given as it came and as chat, for a reply that ends within its tokens."""
-    request, before = given
-    asking, limits = tight(tokens)
-    return json.dumps(
-        dialect.from_chat(request, before, {**asking, **limit_to(before, tokens, open_ended)})
-    ).encode(), limits
+def _may_be_blank(asked: Asked, answer: Answer) -> bool:
+    """Whether a free chat reply says nothing at all."""
+    choices = json.loads(answer.body).get("choices", [])
+    return not _constrained(json.loads(asked.body)) and any(map(says_nothing, choices))
 
 
 def _constrained(request: dict[str, Any]) -> bool:
     """Whether a chat request says what its reply must be: then a blank one is what it asked for."""
     form = (request.get("response_format") or {}).get("type", "text")
     return bool(request.get("structured_outputs")) or form != "text"
-
-
-def _must_say_something(body: bytes) -> bytes:
-    return json.dumps({**json.loads(body), "response_format": None, "structured_outputs": SOME_TEXT}).encode()
 
 
 async def _refuse_connection(scope: Scope, send: Send, refusal: Refusal) -> None:

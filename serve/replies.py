@@ -49,7 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how
     often a choice is repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out
     of its logprobs. The reply has up to `tokens`, and `needed` have to be left for it; `tight` makes the body to send
-    where it is cut off of the tokens that are left, and says what it limits. `warnings` stand in the reply."""
+    where it is cut off of the tokens that are left, and says what it limits; `left_out` images are not shown."""
 
     request: dict[str, Any]
     dialect: Dialect
@@ -62,75 +62,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tight: Callable[[int], tuple[bytes, Limits]] | None = None
     tokens: int = 0
     needed: int = 0
-    warnings: list[str] = []
+    left_out: int = 0
 
     @property
     def rewrites(self) -> bool:
-        return self.copies > 1 or self.tool is not None or self.trim or bool(self.warnings)
-
-
-class Events:
-    """The `send` of a streamed reply: gives it its headers and what its contract needs."""
-
-    def __init__(self, asked: Asked, send: Send) -> None:
-        self.asked, self.send = asked, send
-        self.start: Message = {}
-        self.held: list[bytes] = []
-        self.rest = b""
-        self.is_stream = self.started = False
-
-    @property
-    def said_nothing(self) -> bool:
-        return self.is_stream and not self.started
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.start = message
-            kind = dict(message.get("headers", [])).get(b"content-type", b"")
-            self.is_stream = message["status"] == HTTPStatus.OK and kind.startswith(b"text/event-stream")
-        elif message["type"] == "http.response.body":
-            *events, self.rest = (self.rest + message.get("body", b"")).split(b"\n\n")
-            for event in events:
-                await self._event(event + b"\n\n")
-
-    async def _event(self, event: bytes) -> None:
-        event, has_text = self._changed(event)
-        self.held.append(event)
-        if self.is_stream and (self.started or has_text):
-            await self._release(more=True)
-
-    def _changed(self, event: bytes) -> tuple[bytes, bool]:
-        """The event as the client gets it, and whether it says something (a space does not; an error does)."""
-        data = event.removeprefix(b"data: ").strip()
-        if not event.startswith(b"data: ") or data == b"[DONE]" or (self.started and not self.asked.rewrites):
-            return event, False
-        chunk = json.loads(data)
-        choices = chunk.get("choices", [])
-        says = "error" in chunk or any(says_something(choice) for choice in choices)
-        if self.asked.rewrites and choices:
-            chunk = rewritten(chunk, self.asked)
-            event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-        return event, says
-
-    async def _release(self, more: bool) -> None:
-        if not self.started:
-            self.started = True
-            headers = [*self.start["headers"], *self.asked.headers]
-            await self.send({**self.start, "headers": headers})
-        body, self.held = b"".join(self.held), []
-        await self.send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def close(self) -> None:
-        """End the reply with what is left of it."""
-        if not self.start:
-            return
-        if self.is_stream:
-            self.held.append(self.rest)
-            await self._release(more=False)
-        else:
-            body = b"".join(self.held) + self.rest
-            answer = Answer(self.start["status"], list(self.start["headers"]), body)
-            await send_answer(self.send, shaped(answer, self.asked.headers))
+        return self.copies > 1 or self.tool is not None or self.trim or self.left_out > 0
 
 
 def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
@@ -142,7 +78,9 @@ def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
     if asked.copies > 1:
         copied = [{**choice, "index": copy} for copy in range(asked.copies) for choice in reply["choices"]]
         reply = {**reply, "choices": copied}
-    return reply | ({"warnings": asked.warnings} if asked.warnings else {})
+    if asked.left_out:
+        reply = {**reply, "warnings": [f"{asked.left_out} image parts were left out: this judge reads text only"]}
+    return reply
 
 
 def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
@@ -156,44 +94,45 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
     return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
 
 
-def says_something(choice: dict[str, Any]) -> bool:
-    """Whether a choice, or a stream's piece of one, has anything for its client: a text, thoughts, a refusal or a call.
-    One that was cut off at its limit has all that it can get."""
-    message = choice.get("message") or choice.get("delta") or {}
-    texts = (message.get(key) for key in ("content", "reasoning", "reasoning_content", "refusal"))
-    said = any(isinstance(text, str) and text.strip() for text in texts)
-    return (
-        said
-        or bool(message.get("tool_calls") or message.get("function_call"))
-        or choice.get("finish_reason") == "length"
-    )
+def says_nothing(choice: dict[str, Any]) -> bool:
+    """Whether a choice has nothing for its client: no text, thoughts, refusal or call. One that was cut off at its
+    limit has all that it can get."""
+    message = choice["message"]
+    others = ("reasoning", "reasoning_content", "refusal", "tool_calls", "function_call")
+    said = (message.get("content") or "").strip() or any(message.get(name) for name in others)
+    return not said and choice.get("finish_reason") != "length"
 
 
 def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     """An error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
-    try:
-        given = json.loads(answer.body)
-    except ValueError:
-        given = {"detail": answer.body.decode("utf-8", "replace")[:1000]}
-    error = given.get("error", given.get("detail", given)) if isinstance(given, dict) else given
-    details = error if isinstance(error, dict) else {}
-    message = str(details.get("message") or error)
-    code = details.get("code") if isinstance(details.get("code"), str) else None
-    if any(sign in message for sign in TOO_LONG) and code is None:
+    details, message = _details(answer.body)
+    status, code = answer.status, details.get("code") if isinstance(details.get("code"), str) else None
+    if code is None and any(sign in message for sign in TOO_LONG):
         code = "context_length_exceeded"
     if code == "context_length_exceeded" and code not in message:
         message = f"{message} ({code})"
-    status = answer.status
     ending = next((meaning for sign, meaning in ENDING.items() if sign in message), None)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and ending:
         status, message = HTTPStatus.SERVICE_UNAVAILABLE, ending
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    body = json.dumps({"error": {"message": message, "type": kind, "param": details.get("param"), "code": code}})
-    headers = [*resized(answer.headers, body.encode()), *extra]
-    headers = [(name, value) for name, value in headers if name.lower() != b"content-type"]
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and not any(name.lower() == b"retry-after" for name, _ in headers):
+    error = {"message": message, "type": kind, "param": details.get("param"), "code": code}
+    body = json.dumps({"error": error}).encode()
+    headers = [header for header in resized(answer.headers, body) if header[0].lower() != b"content-type"]
+    headers += [*extra, (b"content-type", b"application/json")]
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
-    return Answer(status, [*headers, (b"content-type", b"application/json")], body.encode())
+    return Answer(status, headers, body)
+
+
+def _details(body: bytes) -> tuple[dict[str, Any], str]:
+    """What an error of any shape says: its fields, and its message."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = body.decode("utf-8", "replace")[:1000]
+    error = said.get("error", said.get("detail", said)) if isinstance(said, dict) else said
+    details = error if isinstance(error, dict) else {}
+    return details, str(details.get("message") or error)
 
 
 def shaping(send: Send) -> Send:
@@ -236,20 +175,15 @@ def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
     return [*kept, (b"content-length", str(len(body)).encode())]
 
 
-def warning(send: Send, warnings: list[str]) -> Send:
-    """`send` that puts the warnings into the response that events of a stream of /v1/responses carry: the first
-    and the last do."""
+def rewriting(send: Send, asked: Asked) -> Send:
+    """`send` of a stream whose events its client needs `rewritten`."""
     rest = b""
 
     def changed(event: bytes) -> bytes:
-        name, mark, data = event.partition(b"data: ")
-        if not mark or b'"response"' not in data:
+        data = event.removeprefix(b"data: ")
+        if data in (event, b"[DONE]") or not (chunk := json.loads(data)).get("choices"):
             return event
-        said = json.loads(data)
-        if not isinstance(said.get("response"), dict):
-            return event
-        said["response"]["warnings"] = warnings
-        return name + mark + json.dumps(said, ensure_ascii=False).encode()
+        return b"data: " + json.dumps(rewritten(chunk, asked), ensure_ascii=False).encode()
 
     async def sending(message: Message) -> None:
         nonlocal rest
@@ -261,7 +195,7 @@ def warning(send: Send, warnings: list[str]) -> Send:
             message = {**message, "body": body}
         await send(message)
 
-    return sending if warnings else send
+    return sending if asked.rewrites else send
 
 
 def with_headers(send: Send, headers: Headers) -> Send:

@@ -104,22 +104,14 @@ def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
     schemas: list[dict[str, Any]] = []
     while waiting:
         key, value, in_schema = waiting.pop()
-        if isinstance(value, str) and key in PATTERNS and len(value) > MOST_PATTERN:
-            raise _refused(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             value = _written(value)
-        repeated = sent and key in ("minItems", "maxItems") and isinstance(value, int | float)
-        if repeated and value > MOST_REPEATED:
-            raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
-        if not isinstance(value, dict | list):
-            continue
-        most = MOST_COMPARED if key in ("oneOf", "patternProperties") else MOST_ITEMS
-        if len(value) > most:
-            raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
+        _check_size(key, value, sent)
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
             schemas.append(value)
-        entries = value.items() if isinstance(value, dict) else [(key, item) for item in value]
+        entries = value.items() if isinstance(value, dict) else []
+        entries = [(key, item) for item in value] if isinstance(value, list) else entries
         waiting += [(inner, item, in_schema) for inner, item in entries]
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:
         raise _refused(f"{name} has more than {MOST_CONSTRAINT:,} characters")
@@ -128,6 +120,17 @@ def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
             raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
     except RecursionError:
         raise _refused("a schema is nested too deep") from None
+
+
+def _check_size(key: str, value: Any, sent: bool) -> None:
+    if isinstance(value, str) and key in PATTERNS and len(value) > MOST_PATTERN:
+        raise _refused(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
+    repeated = sent and key in ("minItems", "maxItems") and isinstance(value, int | float)
+    if repeated and value > MOST_REPEATED:
+        raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
+    most = MOST_COMPARED if key in ("oneOf", "patternProperties") else MOST_ITEMS
+    if isinstance(value, dict | list) and len(value) > most:
+        raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
 
 
 def _refused(message: str) -> Refusal:

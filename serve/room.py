@@ -78,14 +78,16 @@ def reply_tokens(
     gets all that it asks for or is refused: cut off, its own form would be worth nothing. But more than the whole
     context is no wish but a limit made for larger models: no shorter prompt would help.
     """
-    limit = wish_of(request)
+    wish = wish_of(request)
+    limit = MOST_TOKENS if wish is None and contract and contract.verdict is None else wish
     if context is None or (limit is None and contract is None):
         return limit, 0
     needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
     if plain and limit and limit < context:
         needed = limit
     left = context - count
-    if left < min(needed, limit or needed):
+    needed = min(needed, wish or needed)
+    if left < needed:
         wanted = f"{count} in the messages, at least {needed} in the completion"
         raise Refusal(
             HTTPStatus.BAD_REQUEST,
@@ -93,7 +95,7 @@ def reply_tokens(
             f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
             f"tokens ({wanted}). Please reduce the length of the messages or completion.",
         )
-    return min(left, limit or left), min(needed, limit or needed)
+    return min(left, limit or left), needed
 
 
 def wish_of(request: dict[str, Any]) -> int | None:
@@ -108,7 +110,5 @@ def wish_of(request: dict[str, Any]) -> int | None:
     return wish if isinstance(wish, int) else None
 
 
-def limit_to(request: dict[str, Any], tokens: int, always: bool = False) -> dict[str, Any]:
-    if wish_of(request) is None:
-        return {"max_tokens": tokens} if always else {}
+def limit_to(tokens: int) -> dict[str, Any]:
     return {"max_tokens": tokens, "max_completion_tokens": None}

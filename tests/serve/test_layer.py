@@ -555,22 +555,15 @@ def test_a_forced_function_is_called(ask: Ask) -> None:
     assert json.loads(inner.chats[0]) == unknown, "vLLM refuses it"
 
 
+SAID = {"reasoning": "hmm", "reasoning_content": "hmm", "refusal": "no", "function_call": {"name": "f"}}
+
+
 @pytest.mark.parametrize("nothing", ["", " ", "\n\t \n"])
 def test_a_reply_that_says_nothing_is_asked_for_once_more(ask: Ask, nothing: str) -> None:
-    for stream in (False, True):
-        inner = Inner(nothing, "text")
-        answer = ask(inner, {**HELLO, "stream": stream})
-        assert len(inner.chats) == 2 and json.loads(inner.chats[1])["structured_outputs"]["regex"].startswith(r"\S")
-        if stream:
-            assert "".join(choice["delta"].get("content", "") for choice in streamed(answer)) == "text"
-        else:
-            assert answer.json()["choices"][0]["message"]["content"] == "text"
-        inner = Inner("text")
-        ask(inner, {**HELLO, "stream": stream})
-        assert len(inner.chats) == 1
-
-
-SAID = {"reasoning": "hmm", "reasoning_content": "hmm", "refusal": "no", "function_call": {"name": "f"}}
+    inner = Inner(nothing, "text")
+    answer = ask(inner, HELLO)
+    assert len(inner.chats) == 2 and json.loads(inner.chats[1])["structured_outputs"]["regex"].startswith(r"\S")
+    assert answer.json()["choices"][0]["message"]["content"] == "text"
 
 
 @pytest.mark.parametrize("field", [*SAID, None])
@@ -581,45 +574,16 @@ def test_thoughts_a_refusal_and_what_was_cut_off_say_something(ask: Ask, field: 
         def choice(self, reply: str) -> dict[str, Any]:
             return {"index": 0, "message": message, "finish_reason": "stop" if field else "length"}
 
-        def pieces(self, reply: str) -> list[dict[str, Any]]:
-            return [message, {}]
-
-        def event(self, delta: dict[str, Any]) -> str:
-            said = super().event(delta)
-            return said if field else said.replace('"stop"', '"length"')
-
     inner = Thinking()
     assert ask(inner, HELLO).json()["choices"][0]["message"] == message and len(inner.chats) == 1
-    inner = Thinking()
-    choices = streamed(ask(inner, {**HELLO, "stream": True}))
-    assert choices[1]["delta"] == message and len(inner.chats) == 1
-
-
-def test_a_streams_thoughts_are_passed_on_as_they_come() -> None:
-    replies: ModuleType = importlib.import_module("replies")
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def once() -> None:
-        events = replies.Events(replies.Asked(request={}, dialect=None, body=b"", headers=[]), send)
-        headers = [(b"content-type", b"text/event-stream")]
-        await events({"type": "http.response.start", "status": 200, "headers": headers})
-        await events({"type": "http.response.body", "body": Inner().event({"reasoning": "hm"}).encode()})
-
-    asyncio.run(once())
-    assert b"hm" in sent[-1]["body"]
 
 
 @pytest.mark.parametrize(
     "constraint", [{"structured_outputs": {"regex": " *"}}, {"response_format": {"type": "json_object"}}]
 )
 def test_a_blank_reply_to_a_constraint_is_the_clients_own(ask: Ask, constraint: dict[str, Any]) -> None:
-    for stream in (False, True):
-        inner = Inner(" ", "text")
-        answer = ask(inner, {**HELLO, **constraint, "stream": stream}, headers=OURS)
-        assert answer.status_code == 200 and len(inner.chats) == 1
+    inner = Inner(" ", "text")
+    assert ask(inner, {**HELLO, **constraint}, headers=OURS).status_code == 200 and len(inner.chats) == 1
 
 
 def test_a_client_that_hung_up_leaves_nothing_to_rewrite(ask: Ask) -> None:
@@ -630,16 +594,6 @@ def test_a_client_that_hung_up_leaves_nothing_to_rewrite(ask: Ask) -> None:
             await send({"type": "http.response.body", "body": b"null"})
 
     assert ask(Left(), {**HELLO, "n": 2}).json() is None
-
-
-def test_a_stream_of_calls_says_something(ask: Ask) -> None:
-    class Calling(Inner):
-        def pieces(self, reply: str) -> list[dict[str, Any]]:
-            return [{"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": reply}}]}, {}]
-
-    inner = Calling("{}")
-    choices = streamed(ask(inner, {**HELLO, "stream": True}))
-    assert len(inner.chats) == 1 and any("tool_calls" in choice["delta"] for choice in choices)
 
 
 def test_a_stream_goes_on_as_it_is(ask: Ask) -> None:
