@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import reader
@@ -48,6 +48,8 @@ LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
 SYSTEM = ("system", "developer")
+NAME = "^[a-z0-9-]+$"
+"""Of a contract: it stands in a header."""
 
 
 class Held(NamedTuple):
@@ -74,9 +76,9 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of the table."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=NAME)]
     client: str
-    room: int
+    room: Annotated[int, msgspec.Meta(ge=1)]
     asks: str | None = None
     where: Literal["head", "tail", "asked"] = "head"
     data: str | None = None
@@ -143,10 +145,8 @@ def _read_table(file: Path) -> list[Contract]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: no table of contracts: {error}") from None
     for contract in table:
-        where = f"{file}: contract {contract.name!r}"
-        check_name(where, contract.name)
         if problem := _problem(contract):
-            raise UsageError(f"{where}: {problem}")
+            raise UsageError(f"{file}: contract {contract.name!r}: {problem}")
     return table
 
 
@@ -171,7 +171,6 @@ def _problem(contract: Contract) -> str | None:
         f"{' and '.join(of_verdict)} belong to a verdict": contract.verdict is not None or not of_verdict,
         "opening is what the verdict begins with, and takes the place of never": not contract.opening
         or (begins and not contract.never),
-        "room must be at least 1": contract.room >= 1,
     }
     return next((rule for rule, holds in rules.items() if not holds), None)
 
@@ -180,12 +179,6 @@ def _begins(verdict: str, opening: str) -> str:
     """The part of a verdict's expression that is its opening; nothing where it begins with something else."""
     plain = re.sub(r"[][\\.^$*+?{}|()]", r"\\\g<0>", opening).replace("\n", "\\n")
     return next((words for words in (escaped(opening), plain) if verdict.startswith(words)), "")
-
-
-def check_name(where: str, name: str) -> None:
-    """Raises UsageError for what can be no contract's name."""
-    if not re.fullmatch(r"[a-z0-9-]+", name):
-        raise UsageError(f"{where}: the name must be of a-z, 0-9 and -")
 
 
 def recognise(request: Request, contracts: Contracts) -> Contract | None:

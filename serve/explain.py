@@ -28,8 +28,7 @@ def explain(request: Path, tables: list[Path]) -> None:
         raise UsageError(f"{request}: no request: {error}") from None
     try:
         chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
-        contract = contracts.recognise(chat, table)
-        _explain(chat, contract)
+        _explain(chat, contracts.recognise(chat, table))
     except Refusal as problem:
         raise UsageError(f"{request}: refused: {problem}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -42,34 +41,30 @@ def _explain(chat: contracts.Request, contract: contracts.Contract | None) -> No
     if contract is None:
         print(f"contract: none\nfingerprint: {contracts.fingerprint(chat)}")
         return
-    print(f"contract: {contract.name} ({contract.client})")
-    asked = contract.pattern and contract.pattern.search(contracts.wording(chat))
-    why = f"the words {asked[0][:200]!r}" if asked else f"the words say: {contract.found}" if contract.found else ""
-    print(f"why: {why or f'the request is of the form {form}'}")
+    match = contract.pattern and contract.pattern.search(contracts.wording(chat))
+    why = f"the words {match[0][:200]!r}" if match else contract.found or f"the request is of the form {form}"
+    print(f"contract: {contract.name} ({contract.client})\nwhy: {why}")
     tokens = wish or max(MOST_TOKENS, contract.least_tokens)
     held = contracts.constrain(contract, chat, tokens)
     if held is None:
         print("held to: its own schema, as it is")
         return
-    request, limits = held.sent(tokens)
-    outputs = request["structured_outputs"]
-    print(f"held to, in {tokens} tokens{f', at once within {limits}' if limits else ''}:")
+    outputs = held.sent(tokens)[0]["structured_outputs"]
+    print(f"held to, in {tokens} tokens:")
     print(outputs.get("grammar") or json.dumps(outputs["json"], ensure_ascii=False, indent=2))
-    if held.tight and held.enough > tokens and not limits:
-        print(f"and, if it is cut off, asked for once more with: {held.tight(tokens)[1]}")
 
 
 def draft(prompt: Path, name: str) -> None:
     """Write an entry for a table of one's own, from what a prompt's words say."""
-    contracts.check_name(f"--name {name!r}", name)
+    if not re.fullmatch(contracts.NAME, name):
+        raise UsageError(f"--name {name!r}: the name must be of a-z, 0-9 and -")
     try:
         text = prompt.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise UsageError(f"{prompt}: {error}") from None
     contract = contracts.recognise({"messages": [{"role": "user", "content": text}]}, contracts.load())
     lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
-    asking = [line for line in lines if ANSWERS.search(line) or OBJECT.search(line)]
-    words = (asking or lines)[-1]
+    words = ([line for line in lines if ANSWERS.search(line) or OBJECT.search(line)] or lines)[-1]
     entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
     entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
     if contract is None:
@@ -78,11 +73,9 @@ def draft(prompt: Path, name: str) -> None:
     elif contract.schema is not None:
         entry |= {"forms": ["text", "json_object"], "schema": contract.schema}
     else:
-        said = {field: getattr(contract, field) for field in FIELDS}
-        entry |= {field: value for field, value in said.items() if value}
-    print("[[contract]]")
-    for key, value in entry.items():
-        print(f"{key} = {_toml(value)}")
+        fields = {field: getattr(contract, field) for field in FIELDS}
+        entry |= {field: value for field, value in fields.items() if value}
+    print("\n".join(["[[contract]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]))
 
 
 def _toml(value: Any) -> str:
@@ -105,9 +98,9 @@ def main(
 ) -> None:
     """Say which contract a request falls under, why, and what its reply is held to; or write an entry for your own
     table, from what a prompt's words say."""
-    if what not in ("explain", "draft"):
-        raise UsageError(f"{what!r} is neither explain nor draft")
     if what == "explain":
         explain(file, tables or [])
-    else:
+    elif what == "draft":
         draft(file, name)
+    else:
+        raise UsageError(f"{what!r} is neither explain nor draft")

@@ -36,7 +36,6 @@ from replies import (
     Refusal,
     Scope,
     Send,
-    resized,
     rewriting,
     rewritten,
     says_nothing,
@@ -132,7 +131,7 @@ class JudgeLayer:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
         method, path = scope["method"], scope["path"]
-        body = await self._read(scope, receive) if method == "POST" else b""
+        body = await self._read(receive) if method == "POST" else b""
         request = await asyncio.to_thread(request_limits.read, body) if body else None
         if self.gate is not None:
             await asyncio.to_thread(self.gate.check, body)
@@ -159,15 +158,11 @@ class JudgeLayer:
         scheme, _, key = _header(scope, b"authorization").partition(" ")
         return scheme.lower() == "bearer" and secrets.compare_digest(_hash(key), self.key_hash)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        """The request's body. Raises Refusal (413) when it is too large; up to four times the limit is read
-        and dropped, so that the client gets to read the answer."""
-        limit, size, parts = self.settings.max_bytes, 0, []
-        declared = _header(scope, b"content-length")
-        if declared.isdigit() and int(declared) > 4 * limit:
-            raise _too_large(limit)
-        more = True
-        while more:
+    async def _read(self, receive: Receive) -> bytes:
+        """The request's body. Raises Refusal (413) when it is too large; up to four times the limit is read, so that
+        the client gets to read the answer."""
+        limit, size, parts, more = self.settings.max_bytes, 0, [], True
+        while more and size <= 4 * limit:
             try:
                 message = await asyncio.wait_for(receive(), IDLE_SECONDS)
             except TimeoutError:
@@ -177,32 +172,28 @@ class JudgeLayer:
             size += len(message.get("body", b""))
             if size <= limit:
                 parts.append(message.get("body", b""))
-            elif size > 4 * limit:
-                break
             more = message.get("more_body", False)
         if size > limit:
-            raise _too_large(limit)
+            said = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large", said)
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
-        """vLLM's metrics and how many requests fell under which contract. Requests that speak of judging and fall under
+        """vLLM's metrics and how many requests fell under which contract. Requests that judge answers and fall under
         none are counted by the fingerprint of their template."""
         answer = await self._capture(scope, b"", receive)
         lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
         types = [f"# TYPE critic_{name}_total counter" for name in LABELS]
-        body = answer.body + "\n".join([*types, *sorted(lines), ""]).encode()
-        return Answer(answer.status, resized(answer.headers, body), body)
+        return answer.with_body(answer.body + "\n".join([*types, *sorted(lines), ""]).encode())
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
         """vLLM's list of models, with what is said about the judge at its names: an adapter is another judge."""
         answer = await self._capture(scope, b"", receive)
-        if answer.status != HTTPStatus.OK:
-            return answer
-        listed = json.loads(answer.body)
-        ours = {self.settings.model, *self.settings.aliases}
-        listed["data"] = [one | (self.settings.about if one.get("id") in ours else {}) for one in listed["data"]]
-        body = json.dumps(listed).encode()
-        return Answer(answer.status, resized(answer.headers, body), body)
+        listed, ours = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
+        for model in listed.get("data", []):
+            if model.get("id") in ours:
+                model.update(self.settings.about)
+        return answer.with_body(json.dumps(listed).encode())
 
     async def _generate(self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request for a reply. vLLM counts its prompt: if that leaves too little room, nothing has been sent
@@ -406,7 +397,7 @@ class JudgeLayer:
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
-        return Answer(answer.status, resized(answer.headers, body) + headers, body)
+        return answer.with_body(body, headers)
 
 
 def _may_be_blank(asked: Asked, answer: Answer) -> bool:
@@ -427,11 +418,6 @@ async def _refuse_connection(scope: Scope, send: Send, refusal: Refusal) -> None
         return
     asks = [(b"www-authenticate", b"Bearer")] * (refusal.status == HTTPStatus.UNAUTHORIZED)
     await send_error(send, refusal.status, refusal.code, str(refusal), asks)
-
-
-def _too_large(limit: int) -> Refusal:
-    message = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
-    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large", message)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -19,11 +19,11 @@ HEAD, TAIL = 20_000, 6_000
 """Characters that are read of a long request, at its beginning and at its end."""
 
 JUDGED = (
-    r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|completions?|solutions?|candidates?|assistants?|summar(?:y|ies)|"
-    r"translations?|generations?|agents?|claims?|statements?|conversations?|essays?|captions?|descriptions?|inputs)"
+    r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|completions?|solutions?|candidates?|assistants?|"
+    r"summar(?:y|ies)|translations?|generations?|agents?|claims?|statements?|conversations?|essays?|captions?|descriptions?|inputs)"
 )
 RATES = r"(?:evaluat\w*|grad(?:e|es|ing|er)|judg\w+|rat(?:e|es|ing)|assess\w*|scor(?:e|es|ing))"
-SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|verdict|criteria|rubric)\b")
+SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|judge|verdict|criteria|rubric)\b")
 JUDGING = re.compile(
     rf"(?i)\b(?:{RATES}|compar(?:e|ing)|verify|critique|check|determine|decide|classify|faithful|correctness|"
     rf"relevance|coherence|quality)\b[^.\n]{{0,90}}\b"
@@ -289,66 +289,39 @@ ASKS = re.compile(
 )
 """How a sentence begins that asks for something, and does not only tell it; or a heading of what counts."""
 
+NAMES = (
+    r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
+    r"article|question|query|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?"
+)
 WHOSE = (
     r"(?:the )?(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given|standard|reference|correct|"
     r"expected)(?: [a-z0-9])?(?:['’]s)? ){0,2}"
 )
 DATA = re.compile(
-    rf"(?im)^[^\w\n]{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}"
-    r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
-    r"article|question|query|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?"
-    rf"(?:[ _][a-z0-9])?(?:[^\w\n]{{0,3}}:|\|?[\]>]|\*\*\n)|^#{{1,6}} {WHOSE}(?:answer|response|question|"
-    rf"query)(?: [a-z0-9])? *\n"
+    rf"(?i)[^\w\n\"']{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}{NAMES}"
+    rf"(?:[ _][a-z0-9])?(?:[^\w\n\"']{{0,3}}:|\|?[\]>]|\*\*$)|#{{1,6}} {WHOSE}{NAMES}(?: [a-z0-9])? *$"
 )
-"""What opens the data of a request, at the beginning of a line."""
+"""How a line begins that opens data."""
 
+TAGGED = re.compile(rf"(?is)<({NAMES})>.*?</\1>")
 CLOSES = re.compile(
-    r"(?im)^[^\w\n]{0,6}(?:[<\[]/[\w -]{1,40}|(?:the )?end(?:[ _]of[ _][ \w'’]{1,40}|[ _]\w{1,20})?)[^\w\n]{1,6}$"
+    r"(?i)[^\w\n]{0,6}(?:[<\[]/[\w -]{1,40}|(?:the )?end(?:[ _]of[ _][ \w'’]{1,40}|[ _]\w{1,20})?)[^\w\n]{1,6}$"
 )
 """A line that ends a piece of data."""
 
-SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?]\s|\n")
-LINES = re.compile(
-    r"(?im)^[^\n]*\b(?:format|fields|lines|template|structure|criteria|example)\b[^\n]{0,80}\n+(?:[-=*#`]{3,}\n+)?"
-    r"(?:(?:\*\*|#+ |- )?\[?[A-Za-z][\w ]{1,30}\]?:(?:\*\*)? ?[^\n]+(?:\n|\Z)){2,8}"
-)
-"""A form that is laid out in lines: a name there opens no data."""
-
 
 def asked(text: str, *, all_data: bool = False) -> str:
-    """The text without its data, but for the names that open each piece, up to where something is asked again. What
-    stands between two pieces asks only if it speaks of judging: it may be the first one's. A text that judges only
-    within such a piece is left as it is, unless it may be `all_data`."""
-    masked = text
-    for start, end in [*spans(text), *(match.span() for match in LINES.finditer(text))]:
-        masked = f"{masked[:start]}{'x' * (end - start)}{masked[end:]}" if end - start < NEAR * 4 else masked
-    opens = [match for match in DATA.finditer(masked) if not ASKS.match(text, match.start(), match.end() + NEAR)]
-    opens = [match for match in opens if text[match.end() :].strip()]
-    parts, at = [], 0
-    for opened, following in zip(opens, [*(match.start() for match in opens[1:]), len(text)], strict=False):
-        if opened.start() >= at:
-            end = _end_of(text, opened, following)
-            parts += [text[at : opened.end()], "\n" * text.count("\n", opened.end(), end)]
-            at = end
-    left = "".join(parts) + text[at:]
+    """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
+    pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
+    is left as it is, unless it may be `all_data`."""
+    lines = TAGGED.sub("", text).split("\n")
+    opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
+    in_data, kept = False, []
+    for at, line in enumerate(lines):
+        following = next((other for other in opens if other > at), None)
+        between = "\n".join(lines[at:following]) if in_data and following else "judge"
+        asks = ASKS.match(line) and SPEAKS.search(between)
+        in_data = at in opens or (in_data and not asks and not CLOSES.match(line))
+        kept.append(opens[at][0] if at in opens else "" if in_data else line)
+    left = "\n".join(kept)
     return text if opens and not all_data and not judges(left) else left
-
-
-def _end_of(text: str, opened: re.Match[str], following: int) -> int:
-    """Where the piece of data ends that `opened` opens, at the latest where the `following` one does."""
-    tag = re.fullmatch(r"[^\w\n]*<([A-Za-z]\w*)>", opened[0])
-    if tag and (end := text.find(f"</{tag[1]}>", opened.end())) >= 0:
-        return end
-    if closing := CLOSES.search(text, opened.end(), following):
-        return closing.start()
-    first = re.compile(r"\s*[^\n]*\n?").match(text, opened.end(), following)
-    at, judging = first.end() if first else following, len(text)
-    if following < len(text):
-        judging = max((match.start() for match in SPEAKS.finditer(text, at, following)), default=-1)
-    while at < following and at <= judging:
-        stop = SENTENCE_END.search(text, at, following)
-        after = stop.end() if stop else following
-        if ASKS.match(text, at, after):
-            return at
-        at = after
-    return following

@@ -44,6 +44,9 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Headers
     body: bytes
 
+    def with_body(self, body: bytes, more: Iterable[tuple[bytes, bytes]] = ()) -> "Answer":
+        return Answer(self.status, [*resized(self.headers, body), *more], body)
+
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how

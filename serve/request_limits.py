@@ -22,8 +22,8 @@ MOST_REPEATED = 99_999
 MOST_ITEMS = 2000
 """Choices, values of an `enum`, branches, properties, tools: the length of any list or object in a constraint."""
 
-MOST_COMPARED = 64
-"""Branches of `oneOf`, and `patternProperties`: each is compared with every other, or with every property."""
+FEWER = {"oneOf": 64, "patternProperties": 64, "properties": 400}
+"""What is compared with every other, or with every property; properties that may all be left out are tried together."""
 
 MOST_PATTERN = 20_000
 """Characters of a pattern or a grammar. One of 50,000 optional letters takes the decoder more than a second."""
@@ -128,7 +128,7 @@ def _check_size(key: str, value: Any, sent: bool) -> None:
     repeated = sent and key in ("minItems", "maxItems") and isinstance(value, int | float)
     if repeated and value > MOST_REPEATED:
         raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
-    most = MOST_COMPARED if key in ("oneOf", "patternProperties") else MOST_ITEMS
+    most = FEWER.get(key, MOST_ITEMS)
     if isinstance(value, dict | list) and len(value) > most:
         raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
 

@@ -19,8 +19,6 @@ Range = tuple[float, float]
 
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 MEANING = r"%?(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
-LEAST = rf"(?:>=|≥|\bat least|\bmin(?:imum)?)[a-z :=]{{1,16}}(?P<low>{NUMBER})"
-MOST = rf"(?:<=|≤|\bat most|\bmax(?:imum)?)[a-z :=]{{1,16}}(?P<high>{NUMBER})"
 RANGES = [
     re.compile(rf"(?i){pattern}(?![\w-]|\.[0-9])")
     for pattern in (
@@ -28,8 +26,7 @@ RANGES = [
         rf"\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})",
         rf"(?<![\w.-])(?P<low>0){MEANING}(?:,? or | ?/ ?)(?P<high>1)",
         rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})(?=\])",
-        rf"{LEAST}[^.;\n0-9]{{1,25}}{MOST}",
-        rf"(?<![\w.-])(?P<low>{NUMBER}) ?(?:<=?|≤) ?[a-z ]{{1,25}}{MOST}",
+        rf"(?:>=|≥|\bat least) ?(?P<low>{NUMBER})[^.;\n0-9]{{1,12}}(?:<=|≤|\bat most) ?(?P<high>{NUMBER})",
     )
 ]
 NO_SCALE = re.compile(
@@ -171,7 +168,7 @@ LIST = re.compile(
 ITEM = re.compile(rf"{QUOTED}|{CAPITALS} {CAPITALS}|{BARE}")
 LEADS = re.compile(
     r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|strictly|with|either|be|is|of|as|in|a|output|return|respond|reply|answer|say|"
-    r"print|write|give|word|letters?|number|options?|labels?|verdict|following|uppercase),?:? ?)\Z"
+    r"print|write|give|word|letters?|character|digit|number|options?|labels?|verdict|following|uppercase),?:? ?)\Z"
 )
 """Before a list: what it does not go on from."""
 
@@ -182,9 +179,6 @@ STOPS = re.compile(
 """Behind a list: where it ends."""
 
 OTHERWISE = re.compile(rf"(?i:\b(?:or|otherwise|else)\b)[^.\n\"'`]{{0,40}}(?:{QUOTED}| [A-Z]\b|N/A\b)")
-WHERE_THERE = re.compile(
-    r"\(if (?:they|these|those) (?:are )?(?:valid|available|applicable|present|given|listed|options)"
-)
 
 
 MARKED = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
@@ -207,9 +201,8 @@ def labels_in(text: str, start: int = 0) -> list[str] | None:
         before, behind = re.split(r"[.!?]\s|\n", text[: match.start()])[-1], text[match.end() :]
         other = OTHERWISE.search(re.split(r"[.!?]\s|\n", behind)[0])
         unknown = other and not any(label in other[0] for label in labels)
-        optional = WHERE_THERE.search(match[0] + behind[:60])
         understood = LEADS.search(before) and STOPS.match(behind) and len({*labels}) == len(labels)
-        return labels if understood and not unknown and not optional else []
+        return labels if understood and not unknown else []
     return None
 
 

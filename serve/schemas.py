@@ -21,9 +21,6 @@ LARGEST_NUMBER = 1_000_000
 MOST_NODES = 2000
 """Parts of a schema that is written out."""
 
-MOST_OPTIONAL = 300
-"""Properties of an object that may be left out: of more the decoder says at the first token that they are too many."""
-
 MOST_WRITTEN = 400
 """Values of a range with negative numbers that are written out."""
 
@@ -228,7 +225,7 @@ class _Writer:
         if "multipleOf" in schema:
             digits = len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
         elif low < 0 or (high < 1 and "exclusiveMinimum" in schema):
-            schema = _written_out(schema, low, high, 10**digits)
+            schema = _written_out(schema, low, high)
         else:
             schema["multipleOf"] = float(f"1e-{digits}")
         return schema, whole + digits + 2
@@ -251,9 +248,7 @@ class _Writer:
         more = schema.get("additionalProperties", {})
         if not named and not required and more is not False:
             return self._dictionary(more, position)
-        beyond = [name for name in named if name not in required][MOST_OPTIONAL:]
-        wanted = {name: value for name, value in named.items() if name not in beyond}
-        wanted |= dict.fromkeys(sorted(required - named.keys()), more)
+        wanted = {**named, **dict.fromkeys(sorted(required - named.keys()), more)}
         properties, size = {}, 2
         for name, value in wanted.items():
             try:
@@ -281,41 +276,29 @@ def _length(value: Any) -> int:
 
 
 def _joined(one: Schema, other: Any) -> Schema:
-    """A schema that fits both, where they do not say two things of one keyword. Raises Unbounded elsewhere."""
+    """A schema that fits both, where they say nothing twice. Raises Unbounded elsewhere."""
     if other is True:
         return one
     if not isinstance(other, dict):
         raise Endless
-    done = {**other, **one}
     for key in one.keys() & other.keys() - NOTES - DEFINITIONS:
-        mine, theirs = one[key], other[key]
-        if key == "required":
-            done[key] = list(dict.fromkeys([*mine, *theirs]))
-        elif key == "properties" and not {"additionalProperties"} & (one.keys() | other.keys()):
-            clash = [name for name in mine.keys() & theirs.keys() if mine[name] != theirs[name]]
-            done[key] = {**mine, **theirs}
-            if clash:
-                raise Unbounded(f"a schema that says two things of {clash[0]}")
-        elif mine != theirs or type(mine) is not type(theirs):
+        if one[key] != other[key]:
             raise Unbounded(f"a schema that says two things of {key}")
     mine, theirs = CONTENTS & one.keys(), CONTENTS & other.keys()
     if mine and theirs and mine != theirs:
         raise Unbounded("parts of a schema that have to be put together field by field")
-    return done
+    return {**other, **one}
 
 
-def _written_out(schema: Schema, low: float, high: float, ten: int) -> Schema:
-    """Limits for numbers some of which are negative, or small and not 0: the decoder knows no negative multiples of a
-    decimal, and takes 0 for more than 0. A narrow range is written out; of a wide one negative numbers are whole."""
-    while (high - low) * ten > MOST_WRITTEN and ten > 1:
-        ten //= 10
-    if (high - low) * ten <= MOST_WRITTEN:
-        above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
-        values = [step / ten for step in range(math.ceil(low * ten), math.floor(high * ten) + 1)]
-        return {"enum": [int(value) if value == int(value) else value for value in values if above < value < below]}
-    negative = {"type": "integer", "minimum": math.ceil(low), "maximum": min(-1, math.floor(high))}
-    positive = {"type": "number", "minimum": 0, "maximum": high, "multipleOf": 0.01}
-    return {**schema, "anyOf": [negative, positive]} if high >= 0 else negative
+def _written_out(schema: Schema, low: float, high: float) -> Schema:
+    """A range with negative numbers, or small ones and not 0: the decoder knows no negative multiples of a decimal, and
+    takes 0 for more than 0. A wide one has whole numbers."""
+    if high - low > MOST_WRITTEN:
+        return {"type": "integer", "minimum": math.ceil(low), "maximum": math.floor(high)}
+    ten = next(ten for ten in (10**6, 10**5, 10**4, 1000, 100, 10, 1) if (high - low) * ten <= MOST_WRITTEN)
+    above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
+    values = [step / ten for step in range(math.ceil(low * ten), math.floor(high * ten) + 1)]
+    return {"enum": [int(value) if value == int(value) else value for value in values if above < value < below]}
 
 
 def _range(schema: Schema) -> tuple[float, float]:
@@ -326,7 +309,8 @@ def _range(schema: Schema) -> tuple[float, float]:
         raise Unbounded("bounds that are no numbers")
     width = max(LARGEST_NUMBER, 10 * schema.get("multipleOf", 1))
     if not lows:
-        lows = [min(-width, min(highs) - width if highs else -width)]
+        least = -width if schema["type"] == "integer" else 0  # a number without bounds has decimals
+        lows = [least if not highs or min(highs) > least else min(highs) - width]
         schema["minimum"] = lows[0]
     if not highs:
         highs = [max(width, max(lows) + width)]

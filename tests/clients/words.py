@@ -253,7 +253,7 @@ ASKED = [
         "labels",
         user(
             f"Assess the answer by a criterion: it is short. {RESPONSE}Is it met? First reason about it, step by step. "
-            'Then print only one letter, "Y" or "N", on its own line, and repeat just it at the end.'
+            'Then print only the single character "Y" or "N" (without quotes) on its own line, and repeat it at the end.'
         ),
         match(r".*\n\n[YN]"),
     ),

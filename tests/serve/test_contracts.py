@@ -262,7 +262,7 @@ def test_a_range_that_stands_only_in_words_is_kept(field: dict[str, Any], words:
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdct = "a"', ["verdct"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nasks = "("\nverdict = "a"', ["'x'", "regular"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3', ["'x'", "verdict"]),
-        ('[[contract]]\nname = "X"\nclient = "y"\nroom = 3\nverdict = "a"', ["'X'", "name"]),
+        ('[[contract]]\nname = "X"\nclient = "y"\nroom = 3\nverdict = "a"', ["name"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdict = "a"\nforms = ["tool"]', ["'x'", "text"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {}\nnever = "a"', ["'x'", "never"]),
         ("[[contract]]\nname = 'x'\nclient = 'y'\nroom = 3\nverdict = '\\d'", ["'x'", "\\d", "too wide"]),

@@ -154,11 +154,6 @@ def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: i
             {"anyOf": [{"type": "object", "required": ["b"], "additionalProperties": False}, {"type": "null"}]},
             100,
         ),
-        pytest.param(
-            {"type": "object", "properties": {f"k{number}": {"type": "integer"} for number in range(3000)}},
-            4000,
-            marks=pytest.mark.slow,
-        ),
         ({"type": "number", "minimum": 0.123456, "maximum": 0.123456}, 100),
         ({"type": "number", "maximum": -0.999}, 100),
         ({"type": "number", "minimum": -1, "exclusiveMaximum": 1}, 100),
@@ -228,7 +223,7 @@ def test_what_cannot_be_restricted_is_said_so(schema: Schema) -> None:
 
 
 def test_negative_numbers_can_be_said() -> None:
-    for schema, said in (({"type": "number", "minimum": -1, "maximum": 1}, "-0.25"), ({"type": "number"}, "-12")):
+    for schema, said in (({"type": "number", "minimum": -1, "maximum": 1}, "-0.25"), ({"type": "integer"}, "-12")):
         decoder = Decoder({"structured_outputs": {"json": schemas.bounded(schema, 100)[0]}})
         assert decoder.feed(said) == len(said) and decoder.may_end
     decoder = Decoder({"structured_outputs": {"json": schemas.bounded({"type": "number"}, 100)[0]}})
