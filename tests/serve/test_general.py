@@ -95,71 +95,38 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
     ("words", "wanted"),
     [
         ("Respond with only yes, no, or unsure.", ["yes", "no", "unsure"]),
-        ("Answer only with Yes, No, or Partially.", ["Yes", "No", "Partially"]),
         ("Output only 0, 1, or 2.", ["0", "1", "2"]),
-        ("Respond with only 1, 0 or -1.", ["1", "0", "-1"]),
         ("Output only 0, 0.5, or 1.", ["0", "0.5", "1"]),
-        ("Output only A, B, or neither.", ["A", "B", "neither"]),
         ('Output only "safe", "unsafe" or "N/A".', ["safe", "unsafe", "N/A"]),
-        ("Output only PASS, FAIL or N/A.", ["PASS", "FAIL", "N/A"]),
         ("Output only EXCELLENT, GOOD, FAIR, VERY POOR.", ["EXCELLENT", "GOOD", "FAIR", "VERY POOR"]),
-        ("Output only MET or NOT MET.", ["MET", "NOT MET"]),
         ("Output only A (right), B (partly correct) or C (wrong).", ["A", "B", "C"]),
-        ("Output only A, B, C, D, E, F, G, H, I, J, K or L.", list("ABCDEFGHIJKL")),
         ("Output only a letter: A, B, C, D (if they are valid options), and Z.", list(ascii_uppercase)),
         ("Output only a letter: A, B, C (if they are valid options), and Z.\nA. an E\nB. F\nC. G\nD. H", list("ABCDZ")),
         ("Output only one letter: A, B, C, ... or Z.", None),
-        ("Output only one letter: A, B, …, E.", None),
         ("Output only A, B or C (if they are equal).", ["A", "B", "C"]),
-        ("Output only A (if valid) or B (if invalid).", ["A", "B"]),
         ("Output [[A]] or [[B]], or [[C]] for a tie; if both are bad [[BB]].", ["A", "B", "C", "BB"]),
         ("Output [[verdict]]: [[A]], [[B]] or [[neither]].", ["A", "B", "neither"]),
         ("Answer with only yes or no.", ["yes", "no"]),
-        ("Give only a yes or no answer: reply yes or no.", ["yes", "no"]),
         ("Reply with a single word, yes or no.", ["yes", "no"]),
-        ("Output only yes or no and nothing else.", ["yes", "no"]),
         ("Reply only A, B or C, with no explanation.", ["A", "B", "C"]),
-        ("Reply only Yes/No.", ["Yes", "No"]),
         ("Answer 1 or 0 only.", ["1", "0"]),
         ("RESPOND ONLY WITH CORRECT or INCORRECT", ["CORRECT", "INCORRECT"]),
-        ("Output PASS or FAIL ONLY.", ["PASS", "FAIL"]),
         ("Respond with only 1, 2, 3, 4 or 5.", ["1", "2", "3", "4", "5"]),
-        ("Respond with only PASS or FAIL, no explanation.", ["PASS", "FAIL"]),
-        ("Respond with only PASS or FAIL, NO EXPLANATION.", ["PASS", "FAIL"]),
         ("Respond with only PASS or FAIL, DO NOT EXPLAIN.", ["PASS", "FAIL"]),
-        ("Respond with only PASS/FAIL, no punctuation.", ["PASS", "FAIL"]),
-        ("Respond with only A or B, no other text.", ["A", "B"]),
-        ("Respond with only A or B, NOTHING ELSE.", ["A", "B"]),
-        ("Respond with only correct or incorrect, no punctuation.", ["correct", "incorrect"]),
-        ("Return only True or False, no explanation.", ["True", "False"]),
-        ("Answer with only yes or no, no explanation.", ["yes", "no"]),
-        ("Answer with only yes/no, no additional words.", ["yes", "no"]),
-        ("Reply with only 1, 2 or 3, no text.", ["1", "2", "3"]),
         ("Output only A, B, or no.", ["A", "B", "no"]),
         # What is not understood leaves the request as it is.
         ("Output only yes, no, or whatever fits.", None),
-        ("Output only one letter: A, B, C, ...", None),
-        ("Output only A, B, ... or none.", None),
         ("Output [[A]], [[B]] or [[both are bad]].", None),
         ('Output only "safe", "unsafe" or spam.', None),
         ("Output only yes or no, or explain.", None),
         ("Output only PASS, FAIL OR UNSURE.", None),
         ("Output only fully correct, partially correct or incorrect.", None),
-        ("Output only undecidable, yes, or no.", None),
         ("Output only VERY GOOD, GOOD or POOR.", None),
-        ("Output only VERY GOOD or POOR.", None),
-        ("Output only partially correct or incorrect.", None),
-        ("Output only A, B, whatever.", None),
-        ("Output only A/B and others.", None),
         ("Output only A+, A, B or C.", None),
-        ("Output only A, B or B-.", None),
         ("Output only A, B or no preference.", None),
-        ("Output only yes or no (or N/A).", None),
         ("Output only yes or no, otherwise unclear.", None),
         ('Output only "A" or "B" if one is better, or "C" if none is.', None),
-        ("Output only A or B if one is better, or C if none is.", None),
         ("Respond with only 1 or 2 sentences.", None),
-        ("Use a scale of 1 to 5. Output only the number, or N/A.", None),
         ("Use a scale of 1 to 5. Output only the score, or the word none if there is none.", None),
         ("Explain. End with <verdict>yes, no or unclear</verdict>.", ["yes", "no", "unclear"]),
         ("Explain. End with <verdict>yes, no or it depends</verdict>.", None),
@@ -175,15 +142,6 @@ def test_a_list_of_labels_is_read_to_its_end_or_not_at_all(words: str, wanted: l
     assert found == (None if wanted is None else {re.escape(one) for one in wanted})
 
 
-@pytest.mark.parametrize(
-    ("written", "wanted"),
-    [('"yes|no|N/A"', ["yes", "no", "N/A"]), ("1|0|-1", [1, 0, -1]), ("1/0", [1, 0]), ('"A" or "B"', ["A", "B"])],
-)
-def test_alternatives_in_an_object_are_all_there(written: str, wanted: list[Any]) -> None:
-    contract = contracts.recognise(user(f'{JUDGE}Return JSON: {{"verdict": {written}, "why": "..."}}'), TABLE)
-    assert contract.schema["properties"]["verdict"] == {"enum": wanted}
-
-
 SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "10"), ("1", "7", "10")
 
 
@@ -191,39 +149,26 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
     ("words", "takes", "never"),
     [
         ("Respond with only a number between 0.0 and 1.0.", SMALL, "1.5"),
-        ("Return only a float score from 0 to 1.", SMALL, "1.01"),
         ("Return only a score between 0 and 1 (e.g. 0.75).", SMALL, "2"),
-        ("Output only a single float between 0 and 1.", SMALL, "2"),
-        ("Output only a decimal number between 0 and 1.", SMALL, "2"),
         ("Rate its harm as a probability between 0 and 1. Respond only with the number.", SMALL, "2"),
         ("Rate it from 1 to 10. You may use half points such as 7.5. Return only the number.", HALVES, "11"),
         ("Respond with only a decimal number from 0 to 5 (e.g. 3.5).", ("3.5", "4", "5.0"), "5.5"),
-        ("Rate it on a scale of 0-100. Return only the score; decimals are allowed.", ("99.5", "100", "3"), "101"),
         ("Explain. End with <verdict>a number between 0 and 1</verdict>.", SMALL, "2"),
         ('Explain, and finish with "Score: <0-1>".', SMALL, "2"),
         ("Reply in this format:\nReason: <why>\nScore: <0-1>", SMALL, "2"),
         ("Rate it from 1 to 10 in steps of 0.5. Return only the number.", HALVES, "11"),
-        ("Rate it from 1 to 10. Use increments of .5. Return only the number.", HALVES, "11"),
-        ("Rate it from 1 to 10, with half-point steps. Return only the number.", HALVES, "11"),
         ("Rate it from 1 to 10. Return only the number.\n\nExample Response:\n7.0\n", HALVES, "11"),
         # As before.
         ("Rate it from 1 to 10, as integers. Return only the number.\nExample: 7.0", WHOLE, "7.5"),
         ("Rate it from 1 to 10. Return only the number.\nExample answer: 7.5 euros", WHOLE, "7.5"),
         ("Respond with only 0 or 1.", ("0", "1"), "0.5"),
-        ("Respond with only a number, 0 or 1.", ("0", "1"), "0.5"),
         ("Respond with only an integer from 0 to 1.", ("0", "1"), "0.5"),
         ("Give a binary score from 0 to 1. Respond with only the score.", ("0", "1"), "0.5"),
         ("Rate it from 1 to 10. Return only the number.", WHOLE, "7.5"),
-        ("Rate it from 1 to 10. Respond with only an integer.", WHOLE, "7.5"),
-        ("Reply only as a number from 0 to 3.", ("0", "3"), "1.5"),
         ("Rate it from 1 to 10. Return only the number. The answer: it costs 7.5 euros.", WHOLE, "7.5"),
         ('Explain, and finish with "Score: <1-5>".', ("1", "5"), "1.5"),
-        ("Score it 0-1. Reply with only a single digit.", ("0", "1"), "0.5"),
-        ("Score it from 0 to 1. Output only a digit.", ("0", "1"), "0.5"),
         ("Score it from 0 to 1 as a whole number. Output only the score.", ("0", "1"), "0.5"),
         ("Rate the whole response on a scale from 0.0 to 1.0. Output only the score.", SMALL, "2"),
-        ("Rate it as a whole from 0 to 1. Output only the score.", SMALL, "2"),
-        ("Rate it from 0 to 1 with one digit after the decimal point. Output only the score.", ("0.5", "1"), "2"),
         ("Rate it from 0 to 1 with two digits after the decimal point. Output only the score.", SMALL, "2"),
     ],
 )
@@ -237,15 +182,11 @@ def test_a_score_has_the_digits_that_its_words_allow(words: str, takes: tuple[st
     [
         ('Return JSON: {"score": <number between 0 and 1>, "why": "..."}', 0.25),
         ('Return JSON: {"score": <score between 0 and 1, e.g. 0.35>, "why": "..."}', 0.25),
-        ('Return JSON: {"score": "number from 0 to 1", "why": "..."}', 0.25),
-        ('Return JSON: {"score": 0-1, "why": "..."}', 0.25),
         ("Return a JSON object with the keys 'score' (number between 0 and 1) and 'why' (string).", 0.25),
         ('Give a score from 0.0 to 1.0 for the answer. Return JSON like {"score": 1, "why": "..."}', 0.25),
         ('Score it from 1 to 10 in steps of 0.5. Return JSON like {"score": 7, "why": "..."}', 7.5),
-        ('Score it from 1 to 10; half points are fine. Return JSON like {"score": 7, "why": "..."}', 7.5),
         ('Give a score of 0 or 1. Return JSON like {"score": 1, "why": "..."}', None),
         ('Return JSON: {"score": <0 or 1>, "why": "..."}', None),
-        ('Return JSON: {"score": <integer from 0 to 1>, "why": "..."}', None),
         ('Score it from 1 to 10. Return JSON like {"score": 7, "why": "..."}', None),
         ('Return JSON: {"score": <1-5>, "why": "..."}', None),
     ],
@@ -502,19 +443,6 @@ def test_data_beside_a_form_change_nothing_of_it(asked: Asked) -> None:
             assert found is None or same, found.found
 
 
-def test_what_stands_behind_a_tag_that_ends_data_is_read() -> None:
-    data = "<answer>B. Respond with only A or B.\nQuestion: why?\nRespond with only A or B, please.</answer>"
-    assert values_of(f"Evaluate the answer.\n{data} Respond with only yes or no.") == {"yes", "no"}
-
-
-def test_a_request_that_looks_like_data_alone_is_read() -> None:
-    for words in (
-        "Prompt: Evaluate the answer 4. Reply with only a number from 1 to 5.",
-        "An instruction.\n\n### Instruction:\nRate the answer from 1 to 5. Reply with only a number.\n\n### Response:",
-    ):
-        assert values_of(words) == set("12345")
-
-
 def test_what_counts_may_stand_behind_the_data() -> None:
     for words in (
         "Judge it.\nResponse: Paris.\n\n### Score Rubric:\nScore 1: bad\nScore 3: fair\nScore 5: good",
@@ -583,23 +511,15 @@ def test_a_range_of_a_bounded_field_is_none_of_the_score(words: str, confidence:
 
 ONE_TO_FIVE = (
     "Score it from 1 to 5. Justify the score in 10-50 words.",
-    "Rate it on a scale of 1 to 5, and explain the rating in 1 to 20 words.",
-    "Rate it from 1 to 5. Explain your score in 2-3 short sentences.",
     "Rate it from 1 to 5 with a rationale of 20 to 100 characters for the score.",
     "You get an answer, 100-200 words long. Assign a grade from 1 to 5.",
     "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give the overall score from 1 to 5.",
     "Score it from 1 to 5. Scores of 0-1 mean that it is wrong.",
-    "Score it from 1 to 5 (scores of 0 to 1 are never given).",
-    "Rate it from 1 to 5: 1-2 is bad, 3-4 fair, 5 good.",
-    "Rate it from 1 to 5. Only give a score of 4-5 to perfect answers.",
     "Give a score of 1-2 for wrong answers, 3-4 for fair ones, and 5 for right ones, on a scale from 1 to 5.",
     "Score it from 1 to 5.\n0-2: poor\n3-4: fair\n5: good",
-    "Rating scale:\n1-5\n\nThis one I rate 3-4.",
     "Rate it from 1 to 5.\nHere is what was said: the final score was 1-3.",
     "Rate it from 1 to 5.\n\nParis. Give it a score from 4 to 5.",
     "Give the answer a 1-5 rating.",
-    "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give an overall grade from 1 to 5.",
-    "Rate from 1 to 5 how many of the 6-10 facts are there.",
     "Rate the 2-4 turns of the conversation from 1 to 5.",
 )
 
@@ -615,16 +535,6 @@ def test_what_else_is_counted_near_a_score_leaves_its_scale(words: str) -> None:
         assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
 
 
-def test_a_number_alone_has_the_scale_that_is_said_of_it() -> None:
-    for words in (
-        "Rate it on a scale of 1 to 5. Think about the rating in 1 to 20 words. Output only the score.",
-        "Rate it from 1 to 5. Scores of 0-2 mean wrong. Output only the score.",
-        "Judge it.\nAnswer: foo\nThe score ranges from 1 to 5. Output only the score.",
-        "Judge it.\nAnswer: foo\nHow would you rate it from 1 to 5? Output only the score.",
-    ):
-        assert values_of(JUDGE + words) == {"1", "2", "3", "4", "5"}
-
-
 def test_a_field_by_name_has_no_length_for_its_scale() -> None:
     number = {"type": "integer"}
     found = fields_of(
@@ -633,31 +543,18 @@ def test_a_field_by_name_has_no_length_for_its_scale() -> None:
     assert (found["fluency"]["minimum"], found["fluency"]["maximum"]) == (1, 3)
 
 
-def test_a_description_may_count_words() -> None:
-    found = fields_of("Judge it.", length={"type": "integer", "description": "how many are spare, 10 to 50 words"})
-    assert (found["length"]["minimum"], found["length"]["maximum"]) == (10, 50)
-
-
 @pytest.mark.parametrize(
     "asked",
     [
         "The score ranges from 1 to 5.",
         "The score is an integer between 1 and 5.",
-        "The rating scale goes from 1 to 5.",
         "Score: an integer from 1 to 5.",
         "Score (1-5):",
-        "Your rating from 1 to 5:",
         "How would you rate it from 1 to 5?",
-        "What is your rating on a scale of 1 to 5?",
         "I want you to score it from 1 to 5.",
-        "I'd like you to rate it from 1 to 5.",
         "Could you please rate it on a scale of 1-5?",
-        "Your task is to rate it from 1 to 5.",
-        "You will score it from 1 to 5.",
         "Based on the criteria above, rate it from 1 to 5.",
-        "Using a scale of 1 to 5, rate it.",
         "Make sure the score is between 1 and 5.",
-        "Remember, the score must be between 1 and 5.",
         "The answer should be rated from 1 to 5.",
         "Output: a score from 1 to 5\n\nAnswer: foo",
     ],
