@@ -22,12 +22,10 @@ VERDICT = re.compile(
 )
 """Names of fields that hold a verdict."""
 
-NUMERALS = dict(zip("零一二三四五六七八九十", range(11), strict=True))
+NUMERALS = "零一二三四五六七八九十"
 ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
 
-RANGES = [
-    (r"([零一二三四五六七八九十])(?= ?(?:到|至|-|~) ?[一二三四五六七八九十])", None),
-    (r"(?<=[0-9][到至~-]) ?([一二三四五六七八九十])", None),
+PHRASES = [
     (r"(?<=[0-9]) ?分? ?(?:到|至) ?(?=-?[0-9])", " to "),
     (r"介于 ?(-?[0-9.]+) ?分? ?(?:和|与) ?(-?[0-9.]+)", r"between \1 and \2 "),
     (r"满分(?:为|是)? ?([0-9]+) ?分?", r" score out of \1 "),
@@ -35,8 +33,6 @@ RANGES = [
     (r"(?<=[0-9]) ?(?:个?字|词|句)", " words "),
     (r"([0-9]+ ?(?:to|-|~) ?[0-9]+) ?分? ?(?:之间)? ?的? ?(?:分数|得分|评分|分值|分)", r" score from \1 points "),
     (r"(?<=[0-9]) ?分", " points "),
-]
-WORDS = [
     (r"不要|不得|请勿", " do not "),
     (rf"(?:以|用|按照?|使用|采用|请按)[^。\n{{}}]{{0,20}}?JSON[^。\n{{}}]{{0,12}}?{ANSWER}", " Output in JSON format "),
     (rf"(?:只|仅|直接)(?:能|需要?|要|可以?|须)?{ANSWER}", " Output only "),
@@ -80,18 +76,15 @@ def in_english(text: str) -> str:
         return text
     text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE).replace(KEPT, ""))
     quoted = (match["words"] for match in QUOTED.finditer(text))
-    return re.sub(KEPT, lambda _: next(quoted), _words(QUOTED.sub(f'"{KEPT}"', text)))
-
-
-def _ranges(text: str) -> str:
-    for pattern, english in RANGES:
-        text = re.sub(pattern, english if english is not None else lambda found: str(NUMERALS[found[1]]), text)
-    return text
-
-
-def _words(text: str) -> str:
-    text = _ranges(text.translate(MARKS))
-    for pattern, english in WORDS:
+    text = QUOTED.sub(f'"{KEPT}"', text).translate(MARKS)
+    # 一到十: numerals of a range are figures.
+    text = re.sub(r"[零一二三四五六七八九十](?= ?[到至~-])|(?<=[到至~-])[一二三四五六七八九十]", _figure, text)
+    for pattern, english in PHRASES:
         text = re.sub(pattern, english, text)
     text = re.sub(f"(?<=[{HAN}])(?=[!-~])|(?<=[!-~])(?=[{HAN}])", " ", text)
-    return re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
+    text = re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
+    return re.sub(KEPT, lambda _: next(quoted), text)
+
+
+def _figure(numeral: re.Match[str]) -> str:
+    return str(NUMERALS.index(numeral[0]))

@@ -205,16 +205,14 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
 
 
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
-    heads: list[tuple[int, Contract]] = []
-    tails: list[tuple[int, Contract]] = []
+    matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
         searched = {"head": head, "tail": text}.get(contract.where)
         if contract.pattern and searched is not None and (match := contract.pattern.search(searched)):
-            (heads if contract.where == "head" else tails).append((match.start(), contract))
-    if heads:
-        return min(heads, key=lambda entry: entry[0])[1]
-    if tails:
-        return max(tails, key=lambda entry: entry[0])[1]
+            is_tail = contract.where == "tail"
+            matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
+    if matches:
+        return min(matches, key=lambda each: each[:2])[2]
     return next((contract for contract in contracts if contract.pattern is None), None)
 
 

@@ -1,4 +1,4 @@
-"""The forms in which clients send the same request: chat completions, older ones with `functions`, and `/v1/responses`.
+"""The forms in which clients send the same request: chat completions and `/v1/responses`.
 
 The layer reads and changes chat requests; what stands here puts the others into that form and back. All is pure.
 """
@@ -37,19 +37,14 @@ class Chat:
     cut_off = b'"finish_reason":"length"'
 
     def as_chat(self, request: Request, auto_tools: bool) -> Request:
-        """The request with `functions` as tools, and with the tool that has to be called named. The only one has to,
-        if the client requires a call, or if it takes a verdict and vLLM itself (`auto_tools`) reads no calls."""
-        chat = request
-        if isinstance(request.get("functions"), list) and not request.get("tools"):
-            chat = {key: value for key, value in request.items() if key not in ("functions", "function_call")}
-            chat["tools"] = [{"type": "function", "function": function} for function in request["functions"]]
-            chat["tool_choice"] = _choice_of(request.get("function_call"))
-        tools, choice = chat.get("tools") or [], chat.get("tool_choice") or "auto"
+        """The request with the tool that has to be called named. The only one has to, if the client requires a call, or
+        if it takes a verdict and vLLM itself (`auto_tools`) reads no calls."""
+        tools, choice = request.get("tools") or [], request.get("tool_choice") or "auto"
         if len(tools) != 1:
-            return chat  # which of several is called is the model's to say, and vLLM's to read
+            return request  # which of several is called is the model's to say, and vLLM's to read
         if choice == "required" or (choice == "auto" and not auto_tools and _judges(tools[0])):
-            return {**chat, "tool_choice": _choice_of({"name": tools[0].get("function", {}).get("name")})}
-        return chat
+            return {**request, "tool_choice": _choice_of({"name": tools[0].get("function", {}).get("name")})}
+        return request
 
     def from_chat(self, request: Request, before: Request, after: Request) -> Request:
         """The request as it goes on: held to its contract, or the client's own with other limits."""
@@ -61,12 +56,12 @@ class Chat:
     def called(self, request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
         """The reply, or a stream's piece of one, with its text as a call of the function `tool`."""
         call_id = "call_" + hashlib.sha256(reply["id"].encode()).hexdigest()[:24]
-        older = "functions" in request and not request.get("tools")
         choices = [as_tool_call(choice, tool, call_id) for choice in reply["choices"]]
-        if not isinstance(request.get("function_call" if older else "tool_choice"), dict):
-            end = "function_call" if older else "tool_calls"  # of a function that the client names it stays "stop"
-            choices = [one | ({"finish_reason": end} if one.get("finish_reason") == "stop" else {}) for one in choices]
-        return {**reply, "choices": [_as_function_call(choice) for choice in choices] if older else choices}
+        for choice in choices:
+            # Of a function that the client names it stays "stop".
+            if choice.get("finish_reason") == "stop" and not isinstance(request.get("tool_choice"), dict):
+                choice["finish_reason"] = "tool_calls"
+        return {**reply, "choices": choices}
 
 
 class Responses:
@@ -191,18 +186,10 @@ def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
     message = dict(choice[part])
     text = message.pop("content", None)
     if text is None and part == "delta":
-        return choice
+        return dict(choice)
     function = {"arguments": text or ""}
     call: dict[str, Any] = {"index": 0} if part == "delta" else {}
     if part == "message" or "role" in message:
         call |= {"id": call_id, "type": "function"}
         function = {"name": name, **function}
     return {**choice, part: {**message, "content": None, "tool_calls": [{**call, "function": function}]}}
-
-
-def _as_function_call(choice: Choice) -> Choice:
-    """A choice with its tool call in the older form."""
-    part = "delta" if "delta" in choice else "message"
-    message = dict(choice[part])
-    calls = message.pop("tool_calls", None)
-    return {**choice, part: {**message, "function_call": calls[0]["function"]}} if calls else choice

@@ -38,7 +38,6 @@ from replies import (
     Send,
     rewriting,
     rewritten,
-    says_nothing,
     send_answer,
     send_error,
     shaped,
@@ -56,11 +55,9 @@ CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
 DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
-BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 """What JSON calls the types that a checker names in Python's words."""
 
-SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
@@ -134,7 +131,7 @@ class JudgeLayer:
         body = await self._read(receive) if method == "POST" else b""
         request = await asyncio.to_thread(request_limits.read, body) if body else None
         if self.gate is not None:
-            await asyncio.to_thread(self.gate.check, body)
+            await asyncio.to_thread(self.gate.check, request)
         if path == "/metrics":
             await send_answer(send, await self._metrics(scope, receive))
         elif path == "/v1/models" and method == "GET" and self.settings.about:
@@ -362,8 +359,6 @@ class JudgeLayer:
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
         begun = False
-        if b"Items" in body or b"\\u" in body or not body.isascii():
-            await asyncio.to_thread(request_limits.read, body, sent=True)
 
         async def sending(message: Message) -> None:
             nonlocal begun
@@ -389,25 +384,14 @@ class JudgeLayer:
             again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:
                 answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
-        elif BLANK.search(answer.body) and _may_be_blank(asked, answer):
-            # A client that probes a server takes a blank reply for none.
-            something = {**json.loads(asked.body), "response_format": None, "structured_outputs": SOME_TEXT}
-            again = await self._capture(scope, json.dumps(something).encode(), receive)
-            answer = again if again.status == HTTPStatus.OK else answer
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
         return answer.with_body(body, headers)
 
 
-def _may_be_blank(asked: Asked, answer: Answer) -> bool:
-    """Whether a free chat reply says nothing at all."""
-    choices = json.loads(answer.body).get("choices", [])
-    return not _constrained(json.loads(asked.body)) and any(map(says_nothing, choices))
-
-
 def _constrained(request: dict[str, Any]) -> bool:
-    """Whether a chat request says what its reply must be: then a blank one is what it asked for."""
+    """Whether a chat request says what its reply must be."""
     form = (request.get("response_format") or {}).get("type", "text")
     return bool(request.get("structured_outputs")) or form != "text"
 

@@ -97,15 +97,6 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
     return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
 
 
-def says_nothing(choice: dict[str, Any]) -> bool:
-    """Whether a choice has nothing for its client: no text, thoughts, refusal or call. One that was cut off at its
-    limit has all that it can get."""
-    message = choice["message"]
-    others = ("reasoning", "reasoning_content", "refusal", "tool_calls", "function_call")
-    said = (message.get("content") or "").strip() or any(message.get(name) for name in others)
-    return not said and choice.get("finish_reason") != "length"
-
-
 def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     """An error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
     details, message = _details(answer.body)

@@ -42,9 +42,8 @@ WRITTEN = {"json", "structural_tag", "arguments"}
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
 
 
-def read(body: bytes, *, sent: bool = False) -> Any:
-    """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound; how often
-    something is repeated counts once the body is `sent` on, as a contract sets limits of its own."""
+def read(body: bytes) -> Any:
+    """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound."""
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
@@ -55,7 +54,7 @@ def read(body: bytes, *, sent: bool = False) -> Any:
             raise _refused(f"{where} holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
-                _check_constraint(name, value, sent)
+                _check_constraint(name, value)
     except (ValueError, RecursionError):
         return None
     return request
@@ -98,7 +97,7 @@ def _written(text: str) -> Any:
         return None
 
 
-def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
+def _check_constraint(name: str, constraint: Any) -> None:
     """Raises Refusal where a constraint of the reply is too large, or asks for a reply without an end."""
     waiting: list[tuple[str, Any, bool]] = [(name, constraint, False)]
     schemas: list[dict[str, Any]] = []
@@ -106,7 +105,7 @@ def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
         key, value, in_schema = waiting.pop()
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             value = _written(value)
-        _check_size(key, value, sent)
+        _check_size(key, value)
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
             schemas.append(value)
@@ -122,11 +121,10 @@ def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
         raise _refused("a schema is nested too deep") from None
 
 
-def _check_size(key: str, value: Any, sent: bool) -> None:
+def _check_size(key: str, value: Any) -> None:
     if isinstance(value, str) and key in PATTERNS and len(value) > MOST_PATTERN:
         raise _refused(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
-    repeated = sent and key in ("minItems", "maxItems") and isinstance(value, int | float)
-    if repeated and value > MOST_REPEATED:
+    if key in ("minItems", "maxItems") and isinstance(value, int | float) and value > MOST_REPEATED:
         raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
     most = FEWER.get(key, MOST_ITEMS)
     if isinstance(value, dict | list) and len(value) > most:

@@ -46,32 +46,15 @@ def test_a_tool_that_takes_no_verdict_is_the_models_to_call(ask: Ask) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_reply_ends_with_a_call_unless_the_client_named_its_function(ask: Ask, stream: bool) -> None:
     named = {"type": "function", "function": {"name": "grade"}}
-    older = [TOOL["function"]]
     for fields, end in (
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_calls"),
         ({"tools": [TOOL]}, "tool_calls"),
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_calls"),
         ({"tools": [TOOL], "tool_choice": named}, "stop"),
-        ({"functions": older}, "function_call"),
-        ({"functions": older, "function_call": "auto"}, "function_call"),
-        ({"functions": older, "function_call": {"name": "grade"}}, "stop"),
     ):
         answer = ask(Inner(CALL), {**WORDS, **fields, "stream": stream})
         choices = streamed(answer) if stream else answer.json()["choices"]
         assert [one["finish_reason"] for one in choices if one["finish_reason"]] == [end], fields
-
-
-def test_functions_are_called_in_their_own_form(ask: Ask) -> None:
-    functions = [{"name": "grade", "parameters": PARAMETERS}]
-    for extra in ({"function_call": {"name": "grade"}}, {"function_call": "auto"}, {}):
-        inner = Inner(CALL)
-        message = ask(inner, {**WORDS, "functions": functions, **extra}).json()["choices"][0]["message"]
-        assert message["function_call"] == {"name": "grade", "arguments": CALL} and "tool_calls" not in message
-        assert "functions" not in sent(inner)
-    inner = Inner()
-    request = {**WORDS, "functions": [{"name": "get_weather", "parameters": {}}]}
-    ask(inner, request)
-    assert sent(inner) == request
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.contract)

