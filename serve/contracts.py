@@ -20,8 +20,8 @@ import msgspec
 import reader
 from chinese import in_english
 from dialects import forced_tool, parameters
-from reader import SEVERAL, any_of, closed, escaped
-from scales import choices, filler, numbers, scale_of, with_verdict
+from reader import any_of, closed, escaped
+from scales import choices, filler, labels_in, numbers, scale_of, with_verdict
 from schemas import Fill, Limits, Unbounded, bounded, nothing
 
 from critic.errors import UsageError
@@ -201,7 +201,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     asked = reader.asked_texts(turns_of(request)) if form in ("text", "json_object") else []
     read = (_read(part, form == "text", contracts.laid_out) for part in asked)
     contract = next(filter(None, read), None)
-    return contract if contract is not UNSURE else None
+    return contract if contract and (contract.schema or contract.verdict) else None
 
 
 def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | None:
@@ -216,30 +216,21 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
     return next((contract for contract in contracts if contract.pattern is None), None)
 
 
-UNSURE = Contract(name="unsure", client="none", room=1)
-"""For words that name more than one form, or one that is not understood."""
-
-
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
     """A contract for one request alone, of what its own words ask; of a `free` reply in text, too."""
-    found = reader.object_in(text, wanted=not free)
-    if found is None and free and reader.judges(text):
-        contract = next(filter(None, (_filled(entry, text) for entry in laid_out)), None)
-        if contract is not None:
-            return contract
-        found = reader.labels(text)
-    if found is None or found is SEVERAL:
-        return found and UNSURE
-    fields = found.text or {"schema": found.schema, "room": 32}
-    name = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
-    return msgspec.convert({**name, **fields}, Contract)
+    sought = reader.object_in(text, wanted=not free)
+    if sought is None:
+        filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
+        return next(filter(None, filled), None)
+    schema = sought.schema or None  # UNSURE: the first words that name a form count, and these name several
+    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema, found=sought.keys)
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
 """Fields in which a place is filled with an expression, or with the text itself."""
 
 MOST_MATCHES = 8
-"""Different matches of one entry in what a request asks: of more no two say the same."""
+"""Different matches of one entry that are compared."""
 
 PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
 
@@ -247,36 +238,38 @@ PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
 def _filled(contract: Contract, text: str) -> Contract | None:
     """The contract, if its words stand in what a request asks that judges answers, with what is put in the place of
     `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; None where it lacks one, or they differ."""
+    fields = {name: getattr(contract, name) or "" for name in (*REGEXES, *TEXTS)}
+    wanted = {place["name"] for words in fields.values() for place in PLACE.finditer(words)}
     matches = contract.pattern.finditer(text) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
-    filled = [_places(each, text) for each in groups.values()] if len(groups) <= MOST_MATCHES else []
-    if not filled or any(places != filled[0] for places in filled):
+    filled = [_places(wanted, each, text) for each in list(groups.values())[:MOST_MATCHES]]
+    if not filled or not all(filled[0].values()) or any(places != filled[0] for places in filled):
         return None
-    places = filled[0]
-    if not all(places.get(place["name"]) for place in PLACE.finditer(contract.verdict or "")):
-        return None
-    as_regex = {name: any_of(values) for name, values in places.items()}
-    as_text = {name: values[0] for name, values in places.items() if values}
-    done = {name: _fill_in(getattr(contract, name), as_regex) for name in REGEXES}
-    done |= {name: _fill_in(getattr(contract, name), as_text) for name in TEXTS}
-    longest = re._parser.parse(done["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
-    return msgspec.structs.replace(contract, **done, room=len(done["lead"].encode()) + 4 * longest)
+    regexes = {name: any_of(values) for name, values in filled[0].items()}
+    texts = {name: values[0] for name, values in filled[0].items()}
+    fields = {name: _fill_in(words, regexes if name in REGEXES else texts) for name, words in fields.items()}
+    longest = re._parser.parse(fields["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
+    room = len(fields["lead"].encode()) + 4 * longest
+    return msgspec.structs.replace(contract, **fields, room=room, found=fields["verdict"])
 
 
-def _fill_in(words: str | None, values: dict[str, str]) -> Any:
-    return words and PLACE.sub(lambda place: values[place["name"]], words)
+def _fill_in(words: str, values: dict[str, str]) -> str:
+    return PLACE.sub(lambda place: values[place["name"]], words)
 
 
-def _places(groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    places = {name: [group] for name, group in groups.items() if group}
-    name = groups.get("name") or ""
-    places["scale"] = numbers(scale_of(text, name), text)
-    places["options"] = reader.options(text)
-    if "labels" in groups:
-        # The name stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
-        words = (groups["labels"] or "").replace(name + (groups.get("colon") or ""), "") if name else groups["labels"]
-        places["labels"] = choices(words or "", text, name)
-    return places
+def _places(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
+    """What is put in each of the places: nothing where the words are not understood."""
+    name, labels = groups.get("name") or "", groups.get("labels") or ""
+    if name:
+        # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
+        labels = labels.replace(name + (groups.get("colon") or ""), "")
+    known: dict[str, Callable[[], list[str]]] = {
+        "scale": lambda: numbers(scale_of(text, name), text),
+        "options": lambda: reader.options(text),
+        "labels": lambda: choices(labels, text, name),
+        "list": lambda: labels_in(groups.get("list") or "") or [],
+    }
+    return {place: known[place]() if place in known else [groups[place] or ""] for place in wanted}
 
 
 def fingerprint(request: Request) -> str:
@@ -364,22 +357,23 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 def _schema_of(contract: Contract, request: Request, form: Form | None) -> tuple[Schema | None, Fill]:
     """The schema of the reply, by its contract or by the client, and what words say of what it leaves open."""
     properties = _from_keys(contract.keys, request) if contract.keys else contract.properties or {}
-    schema = contract.schema or (closed(properties) if properties else None)
+    schema = contract.schema or closed(properties)
     if form == "tool":
         schema = parameters(request)
     elif form == "json_schema":
         schema = request["response_format"]["json_schema"]["schema"]
-    if schema is None:
+    elif not (contract.schema or properties):
         return None, nothing
-    own = schema.get("properties") or {}
-    if own.keys() & properties.keys():
-        schema = {**schema, "properties": {name: properties.get(name, field) for name, field in own.items()}}
+    if own := schema.get("properties"):
+        schema = {
+            **schema,
+            "properties": {**own, **{name: properties[name] for name in own.keys() & properties.keys()}},
+        }
     turns = turns_of(request)
-    shown: dict[str, Schema] = {}
-    for text in reader.asked_texts(turns) if form in ("tool", "json_schema") else ():
-        # The words may show an object as well, and what its fields allow.
-        found = reader.object_in(text, wanted=True)
-        shown = shown or ((found and found.schema) or {}).get("properties", {})
+    # The words may show an object as well, and what its fields allow.
+    asked = reader.asked_texts(turns) if form in ("tool", "json_schema") else []
+    sought = next(filter(None, (reader.object_in(text, wanted=True) for text in asked)), None)
+    shown = sought.schema.get("properties", {}) if sought else {}
     # What is judged stands in the user's messages: what the system's say counts first.
     system = "\n\n".join(text for role, text in turns if role in SYSTEM)
     others = "\n\n".join(text for role, text in turns if role not in SYSTEM)

@@ -9,7 +9,7 @@ import contracts
 import msgspec
 import typer
 from dialects import Chat, Known, Responses
-from reader import ANSWERS, OBJECT
+from reader import ASKS, OBJECT
 from replies import Refusal
 from room import MOST_TOKENS, wish_of
 
@@ -64,7 +64,7 @@ def draft(prompt: Path, name: str) -> None:
         raise UsageError(f"{prompt}: {error}") from None
     contract = contracts.recognise({"messages": [{"role": "user", "content": text}]}, contracts.load())
     lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
-    words = ([line for line in lines if ANSWERS.search(line) or OBJECT.search(line)] or lines)[-1]
+    words = ([line for line in lines if ASKS.match(line) or OBJECT.search(line)] or lines)[-1]
     entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
     entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
     if contract is None:

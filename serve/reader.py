@@ -1,8 +1,8 @@
 """The form of a verdict that people's own prompts ask for, read from a request's words, English or Chinese.
 
-It finds a JSON Schema, an example object or named keys, or one of some labels; forms with a verdict in a position of
-its own (`[[5]]`, `Score: 4`, a number alone) are entries of the table, whose words are looked for in the same text. A
-request is left alone unless it judges answers and names one form only. Everything here is pure.
+It finds a JSON Schema, an example object or named keys; forms of a text (`[[5]]`, `Score: 4`, one of some labels, a
+number alone) are entries of the table, whose words are looked for in the same text, which is what a request asks, and
+none of its data. A request is left alone unless it judges answers and names one form only. Everything here is pure.
 """
 
 import functools
@@ -61,31 +61,17 @@ SKETCHED = re.compile(
 """A value that is described and not written, behind its key."""
 
 ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
-ONLY = re.compile(
-    r"(?i)\b(?:only|just|single|exactly one|nothing else|(?:one of|among) the following|"
-    r"no (?:other|additional|extra|text)|without any)\b"
-)
-ANSWERS = re.compile(
-    r"(?i)\b(?:return|respond|reply|output|answer(?:ing)?|write|print|say|response (?:should|must) be)\b"
-)
-REASONS = re.compile(
-    r"(?is)\b(?:first|step[- ]by[- ]step|reasoning|explanation|think)\b.{0,300}\b(?:then|finally|at the end)\b"
-)
-SENTENCE = re.compile(r"(?:[^\n.?]+|\.(?=[0-9])|(?<=\be)\.(?=g\b)|(?<=\be\.g)\.(?= ?[^\sA-Z]))+[.?\n]?")
 
 
-class Form(NamedTuple):
-    """What the words ask for: `kind` names it, `what` says it in a line; of a JSON object its schema, of a text the
-    fields of a contract."""
+class Sought(NamedTuple):
+    """The JSON object that words ask for: its schema, and its keys in a line. UNSURE has none."""
 
-    kind: str
-    what: str
-    schema: Schema | None = None
-    text: dict[str, Any] | None = None
+    keys: str
+    schema: Schema
 
 
-SEVERAL = Form("several", "")
-"""More than one form, or one that is not understood."""
+UNSURE = Sought("", {})
+"""More than one object."""
 
 
 def asked_texts(turns: list[tuple[str, str]]) -> list[str]:
@@ -104,13 +90,13 @@ def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
     return text if len(text) <= head + tail else f"{text[:head]}\n\n{text[-tail:]}"
 
 
-def object_in(text: str, *, wanted: bool) -> Form | None:
-    """The JSON object that is asked for, SEVERAL where that is not sure. `wanted` says that the request asks for an
+def object_in(text: str, *, wanted: bool) -> Sought | None:
+    """The JSON object that is asked for, UNSURE where there are several. `wanted` says that the request asks for an
     object by itself."""
-    forms = [*schemas(text), *(objects(text, wanted) if judges(text) else ())]
-    if len({form.what for form in forms}) > 1:
-        return SEVERAL
-    return forms[0] if forms else None
+    found = [*schemas(text), *(objects(text, wanted) if judges(text) else ())]
+    if len({each.keys for each in found}) > 1:
+        return UNSURE
+    return found[0] if found else None
 
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
@@ -138,21 +124,21 @@ def closed(fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def schemas(text: str) -> Iterator[Form]:
+def schemas(text: str) -> Iterator[Sought]:
     """The JSON Schemas that a reply has to follow."""
     for start, end in spans(text):
         before, schema = text[max(0, start - NEAR) : start], _sketch(text[start:end])
         properties = schema.get("properties") if isinstance(schema, dict) else None
         wanted = re.search(r"(?i)(?:schema|json format)\W[^{}]{0,80}$", before) and not EXAMPLE.search(before)
         if isinstance(properties, dict) and wanted and OBJECT.search(before):
-            yield Form("json", "schema of " + ", ".join(properties), schema=schema)
+            yield Sought("schema of " + ", ".join(properties), schema)
 
 
-def objects(text: str, wants_object: bool) -> Iterator[Form]:
+def objects(text: str, wanted: bool) -> Iterator[Sought]:
     """Objects that are shown as an example, or whose keys are named, with their types or ranges."""
     for start, end in spans(text):
         sketch = _sketch(text[start:end])
-        asked_for = wants_object or OBJECT.search(text[max(0, start - NEAR) : start])
+        asked_for = wanted or OBJECT.search(text[max(0, start - NEAR) : start])
         if isinstance(sketch, dict) and asked_for and "properties" not in sketch:
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
     named = NAMED.search(text)
@@ -163,10 +149,10 @@ def objects(text: str, wants_object: bool) -> Iterator[Form]:
         yield from _object({row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows})
 
 
-def _object(fields: Schema) -> Iterator[Form]:
+def _object(fields: Schema) -> Iterator[Sought]:
     inner = [name for field in fields.values() for name in field.get("properties", {})]
     if any(map(names_verdict, (*fields, *inner))) or any("enum" in field for field in fields.values()):
-        yield Form("json", ", ".join(fields), schema=closed(fields))
+        yield Sought(", ".join(fields), closed(fields))
 
 
 def _sketch(written: str) -> Any:
@@ -224,33 +210,6 @@ def _in_words(words: str, is_text: bool) -> Schema:
     if is_text or not number:
         return {"type": "string"}
     return {"type": "integer" if number[1] else "number"}
-
-
-def labels(text: str) -> Form | None:
-    """The labels of which the reply has to be one and nothing else, SEVERAL where they are not sure."""
-    forms: dict[str, Form] = {}
-    for match in SENTENCE.finditer(text):
-        sentence, before = match[0], text[max(0, match.start() - 400) : match.start()]
-        verb = ANSWERS.search(sentence)
-        if not verb or len(sentence) > 500 or sentence.endswith("?") or not ONLY.search(sentence):
-            continue
-        values = labels_in(sentence, verb.end())
-        if values is not None:
-            reasoned = bool(REASONS.search(before + sentence))
-            form = Form("labels", " | ".join(values), text=held(values, reasoned)) if values else SEVERAL
-            forms[form.what] = form
-    if len(forms) > 1:
-        return SEVERAL
-    return next(iter(forms.values()), None)
-
-
-def held(values: list[str], reasoned: bool) -> dict[str, Any]:
-    """The fields of a contract whose verdict is one of the values, behind free reasoning on a line of its own."""
-    room = max(len(value.encode()) for value in values)
-    if not reasoned:
-        return {"verdict": f"({any_of(values)})", "room": room}
-    verdict = f"\\n\\n({any_of(values)})"
-    return {"verdict": verdict, "never": verdict, "reasoning": "before", "room": room + 4}
 
 
 def escaped(text: str) -> str:

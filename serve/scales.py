@@ -167,8 +167,8 @@ LIST = re.compile(
 )
 ITEM = re.compile(rf"{QUOTED}|{CAPITALS} {CAPITALS}|{BARE}")
 LEADS = re.compile(
-    r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|strictly|with|either|be|is|of|as|in|a|output|return|respond|reply|answer|say|"
-    r"print|write|give|word|letters?|character|digit|number|options?|labels?|verdict|following|uppercase),?:? ?)\Z"
+    r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|strictly|with|either|be|is|of|as|in|a|output|return|respond|reply|"
+    r"answer|say|print|write|give|word|letters?|character|digit|number|options?|labels?|verdict|following)),?:? ?\Z"
 )
 """Before a list: what it does not go on from."""
 

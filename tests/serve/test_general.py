@@ -602,7 +602,7 @@ def test_a_request_is_explained(tmp_path: Path) -> None:
     said = explained(tmp_path, next(form.request for form in FORMS if form.contract == "grade-ci"))
     assert "contract: grade-ci" in said and "GRADE: $LETTER" in said and "start: cut | whole" in said
     said = explained(tmp_path, {"input": "Evaluate the answer. Answer only yes or no.", "max_output_tokens": 9})
-    assert "general-labels" in said and "yes | no" in said
+    assert "general-labels" in said and "(yes|no)" in said
     judged = next(asked.request for asked in ASKED if asked.name == "one letter")
     assert "contract: none" in explained(tmp_path, {**judged, "use_beam_search": True})
     assert "in 5 tokens" in explained(tmp_path, {**judged, "max_tokens": "5"})
