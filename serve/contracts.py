@@ -218,12 +218,12 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
 
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
     """A contract for one request alone, of what its own words ask; of a `free` reply in text, too."""
-    sought = reader.object_in(text, wanted=not free)
-    if sought is None:
+    shape = reader.object_in(text, wanted=not free)
+    if shape is None:
         filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
         return next(filter(None, filled), None)
-    schema = sought.schema or None  # UNSURE: the first words that name a form count, and these name several
-    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema, found=sought.keys)
+    schema = shape.schema or None  # UNSURE: the first words that name a form count, and these name several
+    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema, found=shape.keys)
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
@@ -372,8 +372,8 @@ def _schema_of(contract: Contract, request: Request, form: Form | None) -> tuple
     turns = turns_of(request)
     # The words may show an object as well, and what its fields allow.
     asked = reader.asked_texts(turns) if form in ("tool", "json_schema") else []
-    sought = next(filter(None, (reader.object_in(text, wanted=True) for text in asked)), None)
-    shown = sought.schema.get("properties", {}) if sought else {}
+    shape = next(filter(None, (reader.object_in(text, wanted=True) for text in asked)), None)
+    shown = shape.schema.get("properties", {}) if shape else {}
     # What is judged stands in the user's messages: what the system's say counts first.
     system = "\n\n".join(text for role, text in turns if role in SYSTEM)
     others = "\n\n".join(text for role, text in turns if role not in SYSTEM)

@@ -233,7 +233,10 @@ class JudgeLayer:
             await send_answer(sending, await self._whole(scope, asked, receive))
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
-        model = self._true_model(request.get("model")).encode("latin-1", "replace")
+        # The judge answers to its aliases and to no name, an adapter to its own.
+        name = request.get("model")
+        other = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
+        model = str(name if other else self.settings.model).encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
@@ -323,11 +326,6 @@ class JudgeLayer:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"n must be an integer from 1 to {MOST_REPLIES}")
         greedy = self.settings.greedy if temperature is None else not temperature
         return number if number and greedy and not request.get("use_beam_search") else 1
-
-    def _true_model(self, name: Any) -> str:
-        """What answers to `name`: the judge to its aliases and to none, an adapter to its own."""
-        other = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
-        return str(name) if other else self.settings.model
 
     async def _context(self, scope: Scope) -> int | None:
         """The context in tokens, by the inner server's own word; None if it does not say."""

@@ -49,6 +49,7 @@ OBJECT = re.compile(
     r"(?i)\b(?:return|respond|reply|output|answer|provide|produce|generate|give|write|format|use|using)\b[^{}]{0,160}"
     r"\b(?:json|object|dictionary|structure|format|fields|keys|schema)\b"
 )
+SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object that may ask for it."""
 
@@ -63,14 +64,14 @@ SKETCHED = re.compile(
 ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
 
 
-class Sought(NamedTuple):
+class ObjectForm(NamedTuple):
     """The JSON object that words ask for: its schema, and its keys in a line. UNSURE has none."""
 
     keys: str
     schema: Schema
 
 
-UNSURE = Sought("", {})
+UNSURE = ObjectForm("", {})
 """More than one object."""
 
 
@@ -90,10 +91,10 @@ def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
     return text if len(text) <= head + tail else f"{text[:head]}\n\n{text[-tail:]}"
 
 
-def object_in(text: str, *, wanted: bool) -> Sought | None:
+def object_in(text: str, *, wanted: bool) -> ObjectForm | None:
     """The JSON object that is asked for, UNSURE where there are several. `wanted` says that the request asks for an
     object by itself."""
-    found = [*schemas(text), *(objects(text, wanted) if judges(text) else ())]
+    found = [*objects(text, wanted)]
     if len({each.keys for each in found}) > 1:
         return UNSURE
     return found[0] if found else None
@@ -124,23 +125,21 @@ def closed(fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def schemas(text: str) -> Iterator[Sought]:
-    """The JSON Schemas that a reply has to follow."""
+def objects(text: str, wanted: bool) -> Iterator[ObjectForm]:
+    """JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with their
+    types or ranges."""
+    judging = judges(text)
     for start, end in spans(text):
-        before, schema = text[max(0, start - NEAR) : start], _sketch(text[start:end])
-        properties = schema.get("properties") if isinstance(schema, dict) else None
-        wanted = re.search(r"(?i)(?:schema|json format)\W[^{}]{0,80}$", before) and not EXAMPLE.search(before)
-        if isinstance(properties, dict) and wanted and OBJECT.search(before):
-            yield Sought("schema of " + ", ".join(properties), schema)
-
-
-def objects(text: str, wanted: bool) -> Iterator[Sought]:
-    """Objects that are shown as an example, or whose keys are named, with their types or ranges."""
-    for start, end in spans(text):
-        sketch = _sketch(text[start:end])
-        asked_for = wanted or OBJECT.search(text[max(0, start - NEAR) : start])
-        if isinstance(sketch, dict) and asked_for and "properties" not in sketch:
+        before, sketch = text[max(0, start - NEAR) : start], _sketch(text[start:end])
+        properties = sketch.get("properties") if isinstance(sketch, dict) else None
+        asked_for = OBJECT.search(before)
+        if isinstance(properties, dict):
+            if asked_for and SCHEMA.search(before) and not EXAMPLE.search(before):
+                yield ObjectForm("schema of " + ", ".join(properties), sketch)
+        elif isinstance(sketch, dict) and judging and (wanted or asked_for):
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
+    if not judging:
+        return
     named = NAMED.search(text)
     sentence = re.split(r"\.\s", named["names"])[0] if named else ""
     rows = [*LISTED.finditer(text)] if OBJECT.search(text) else []
@@ -149,10 +148,10 @@ def objects(text: str, wanted: bool) -> Iterator[Sought]:
         yield from _object({row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows})
 
 
-def _object(fields: Schema) -> Iterator[Sought]:
+def _object(fields: Schema) -> Iterator[ObjectForm]:
     inner = [name for field in fields.values() for name in field.get("properties", {})]
     if any(map(names_verdict, (*fields, *inner))) or any("enum" in field for field in fields.values()):
-        yield Sought(", ".join(fields), closed(fields))
+        yield ObjectForm(", ".join(fields), closed(fields))
 
 
 def _sketch(written: str) -> Any:
@@ -168,12 +167,11 @@ def _sketch(written: str) -> Any:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    try:
-        json.loads(match["value"])
-    except ValueError:
-        words = match["value"].strip(" <>").replace('"', "")
-        return json.dumps(f"<{words}>", ensure_ascii=False)
-    return match["value"]
+    words = match["value"].strip()
+    if re.fullmatch(r"-?[0-9.]+|true|false|null|\"[^\"]*\"", words):
+        return words
+    words = words.strip(" <>").replace('"', "")
+    return json.dumps(f"<{words}>", ensure_ascii=False)
 
 
 def _described(name: str, value: Any, text: str) -> Schema:

@@ -234,28 +234,6 @@ def test_a_model_that_rambles_is_asked_once_more_under_tighter_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "words", "wanted"),
-    [
-        ({"type": "number"}, "Give a score from 0.0 to 1.0.", (0, 1)),
-        ({"type": "integer"}, "Rate it on a scale of 1 (worst) to 5 (best).", (1, 5)),
-        ({"type": "number", "description": "between 0 and 10"}, "Score it from 1 to 5.", (0, 10)),
-        ({"type": "integer"}, "Score 1: bad\nScore 3: fair\nScore 5: good", (1, 5)),
-        ({"type": ["integer", "null"]}, "- score: 1-7", (1, 7)),
-        ({"type": "number", "minimum": 0}, "Score it from 1 to 5.", (0, 1_000_000)),
-        ({"type": "integer"}, "Chapters 3 to 4 came out from 2019 to 2021.", (-1_000_000, 1_000_000)),
-    ],
-)
-def test_a_range_that_stands_only_in_words_is_kept(field: dict[str, Any], words: str, wanted: tuple[int, int]) -> None:
-    schema = {"type": "object", "properties": {"score": field, "why": {"type": "string"}}}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    asked = {"messages": [{"role": "user", "content": words}], "response_format": form}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 400).request["structured_outputs"]["json"]
-    score = held["properties"]["score"]
-    score = score.get("anyOf", [score])[0] if "minimum" not in score else score
-    assert (score["minimum"], score["maximum"]) == wanted
-
-
-@pytest.mark.parametrize(
     ("table", "parts"),
     [
         ("[[contract]", ["no table"]),

@@ -456,13 +456,6 @@ def test_what_counts_may_stand_behind_the_data() -> None:
         assert (score["minimum"], score["maximum"]) == (1, 5), words
 
 
-def test_the_systems_message_names_the_scale_before_others() -> None:
-    request = user("Paris. This is worth a score from 0 to 100.", f"You are a strict judge. {RATED}", **AS_SCHEMA)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
-    score = held.request["structured_outputs"]["json"]["properties"]["score"]
-    assert (score["minimum"], score["maximum"]) == (1, 10)
-
-
 def test_ranges_that_contradict_each_other_set_none() -> None:
     for words, wanted in (
         ("Rate it from 1 to 10: 1-3 is a poor score, a score of 4-7 is fair, a score of 8-10 is good.", (1, 10)),
@@ -472,15 +465,6 @@ def test_ranges_that_contradict_each_other_set_none() -> None:
         held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
         score = held.request["structured_outputs"]["json"]["properties"]["score"]
         assert (score["minimum"], score["maximum"]) == wanted
-
-
-def test_a_range_that_is_named_for_another_field_is_that_ones() -> None:
-    both = {"score": {"type": "integer"}, "confidence": {"type": "integer"}}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": both}}}
-    request = user("Score it from 1 to 5. Rate your confidence from 0 to 100.", response_format=form)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
-    found = held.request["structured_outputs"]["json"]["properties"]
-    assert [(one["minimum"], one["maximum"]) for one in found.values()] == [(1, 5), (0, 100)]
 
 
 def fields_of(words: str, *, system: str = "", **fields: Any) -> dict[str, Any]:
@@ -533,14 +517,6 @@ def test_what_else_is_counted_near_a_score_leaves_its_scale(words: str) -> None:
         fields_of(f"{words}\nAnswer: foo. The score was 2-4."),
     ):
         assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
-
-
-def test_a_field_by_name_has_no_length_for_its_scale() -> None:
-    number = {"type": "integer"}
-    found = fields_of(
-        "Explain the fluency in 10-50 words. The fluency goes from 1 to 3, the score 1-5.", fluency=number
-    )
-    assert (found["fluency"]["minimum"], found["fluency"]["maximum"]) == (1, 3)
 
 
 @pytest.mark.parametrize(

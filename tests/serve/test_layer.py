@@ -75,14 +75,6 @@ def test_an_unknown_request_goes_on_byte_for_byte(ask: Ask) -> None:
     assert answer.headers["x-critic-contract"] == "none" and answer.headers["x-critic-model"] == "judge@1"
 
 
-@pytest.mark.parametrize(
-    "body", [b"{bad", b"[]", b'{"messages":"x"}', b'{"messages":[1]}', b'{"messages":[{"content":3}]}']
-)
-def test_what_is_no_chat_request_is_left_to_vllm_or_refused(ask: Ask, body: bytes) -> None:
-    inner = Inner(error={"error": {"message": "no"}}, status=400)
-    assert ask(inner, body).status_code == 400
-
-
 def test_a_list_that_would_take_all_memory_is_refused(ask: Ask) -> None:
     """The decoder writes each of its items out."""
 
