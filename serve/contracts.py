@@ -159,7 +159,6 @@ def _problem(contract: Contract) -> str | None:
     except re.error as error:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
-    of_verdict = [name for name in ("never", "opening", "lead", "begin", "follow") if getattr(contract, name)]
     wide = re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}")
     begins = PLACE.search(contract.opening or "") or _begins(contract.verdict or "", contract.opening or "")
     rules = {
@@ -168,7 +167,6 @@ def _problem(contract: Contract) -> str | None:
         "verdict, properties or keys must say what the reply is": replies
         or not {"text", "json_object"} & {*contract.forms},
         f"{wide and wide[0]} is too wide for the decoder; write the characters themselves": not wide,
-        f"{' and '.join(of_verdict)} belong to a verdict": contract.verdict is not None or not of_verdict,
         "opening is what the verdict begins with, and takes the place of never": not contract.opening
         or (begins and not contract.never),
     }

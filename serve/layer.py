@@ -71,12 +71,10 @@ MOST_FRAMES = 5000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
-    the judge sees them (then `rules` hold for them), and `strict_images` whether a request with some is refused if it
-    does not; `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no
-    samples for a request that names no temperature. `about` stands beside the judge's name under /v1/models: the hash
-    of its `processor`, the `forms` that it was trained in, its `certificate` and `certificate_sha256`, whose first half
-    is in the header x-critic-certificate of every reply as well."""
+    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them (then
+    `rules` hold for them), `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it
+    draws no samples for a request that names no temperature. `about` stands beside the judge's name under /v1/models:
+    the hash of its processor, the forms that it was trained in, its certificate and that one's hash."""
 
     model: str
     aliases: list[str]
@@ -112,18 +110,19 @@ class JudgeLayer:
             return
         path = re.sub("//+", "/", scope["path"])
         path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
-        if refusal := self._refusal(scope, path):
-            await _refuse_connection(scope, send, refusal)
-        elif scope["type"] == "websocket":
-            await self.app(scope, receive, send)
-        else:
-            mark = self.settings.about.get("certificate_sha256")
-            send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
-            try:
+        mark = self.settings.about.get("certificate_sha256")
+        send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
+        try:
+            self._check(scope, path)
+            if scope["type"] == "websocket":
+                await self.app(scope, receive, send)
+            else:
                 await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
-            except Refusal as problem:
-                ends = [(b"connection", b"close")] * (problem.status == HTTPStatus.REQUEST_TIMEOUT)
-                await send_error(send, problem.status, problem.code, str(problem), ends)
+        except Refusal as problem:
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await send_error(send, problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
@@ -141,13 +140,12 @@ class JudgeLayer:
         else:
             await self._inner(scope, body, receive, shaping(send))
 
-    def _refusal(self, scope: Scope, path: str) -> Refusal | None:
-        """Why nothing of the request is read: its headers are too large, or the key is not the server's."""
+    def _check(self, scope: Scope, path: str) -> None:
+        """Raises Refusal before anything is read: where headers are too large, or the key is not the server's."""
         if header_bytes(scope) > MOST_HEADERS:
-            return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
+            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
         if path != "/health" and not self._authorised(scope):
-            return Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
-        return None
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
 
     def _authorised(self, scope: Scope) -> bool:
         if self.key_hash is None:
@@ -392,14 +390,6 @@ def _constrained(request: dict[str, Any]) -> bool:
     """Whether a chat request says what its reply must be."""
     form = (request.get("response_format") or {}).get("type", "text")
     return bool(request.get("structured_outputs")) or form != "text"
-
-
-async def _refuse_connection(scope: Scope, send: Send, refusal: Refusal) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    asks = [(b"www-authenticate", b"Bearer")] * (refusal.status == HTTPStatus.UNAUTHORIZED)
-    await send_error(send, refusal.status, refusal.code, str(refusal), asks)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

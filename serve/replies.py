@@ -155,9 +155,14 @@ async def send_answer(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-async def send_error(send: Send, status: int, code: str | None, message: str, headers: Headers | None = None) -> None:
-    body = json.dumps({"error": {"message": message, "code": code}}).encode()
-    await send_answer(send, shaped(Answer(status, headers or [], body)))
+async def send_error(send: Send, problem: Refusal) -> None:
+    body = json.dumps({"error": {"message": str(problem), "code": problem.code}}).encode()
+    more = {
+        HTTPStatus.UNAUTHORIZED: (b"www-authenticate", b"Bearer"),
+        HTTPStatus.REQUEST_TIMEOUT: (b"connection", b"close"),
+    }
+    headers = [header for status, header in more.items() if status == problem.status]
+    await send_answer(send, shaped(Answer(problem.status, headers, body)))
 
 
 def sized(scope: Scope, body: bytes) -> Scope:

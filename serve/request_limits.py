@@ -115,10 +115,11 @@ def _check_constraint(name: str, constraint: Any) -> None:
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:
         raise _refused(f"{name} has more than {MOST_CONSTRAINT:,} characters")
     try:
-        if not all(map(ends, schemas)):
-            raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
+        endless = not all(map(ends, schemas))
     except RecursionError:
         raise _refused("a schema is nested too deep") from None
+    if endless:
+        raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
 
 
 def _check_size(key: str, value: Any) -> None:

@@ -95,18 +95,18 @@ def within(schema: Schema, limits: Limits, fill: Fill = nothing) -> Bounded:
     Unbounded."""
     try:
         return Bounded(*_Writer(schema, limits, fill).write(schema, _Position()), limits)
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise Unbounded("no schema that can be read") from None
 
 
 def ends(schema: Schema) -> bool:
     """Whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
     try:
-        _Writer(schema, LADDER[-1], nothing).write(schema, _Position())
+        within(schema, LADDER[-1])
     except Endless:
         return False
-    except (AttributeError, KeyError, OverflowError, TypeError, Unbounded, ValueError):
-        pass  # beyond the rules: vLLM says what is wrong with it
+    except Unbounded:
+        pass  # vLLM says what is wrong with it
     return True
 
 

@@ -242,7 +242,6 @@ def test_a_model_that_rambles_is_asked_once_more_under_tighter_limits() -> None:
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3', ["'x'", "verdict"]),
         ('[[contract]]\nname = "X"\nclient = "y"\nroom = 3\nverdict = "a"', ["name"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdict = "a"\nforms = ["tool"]', ["'x'", "text"]),
-        ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {}\nnever = "a"', ["'x'", "never"]),
         ("[[contract]]\nname = 'x'\nclient = 'y'\nroom = 3\nverdict = '\\d'", ["'x'", "\\d", "too wide"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdict = "a"\nopening = "ab"', ["'x'", "opening"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {}\nverdict = "a"', ["exclude"]),
