@@ -480,9 +480,6 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if self.turn is None else self.conversation.turns[self.turn - 1]
 
 
-NOTHING_JUDGED = Sample()
-
-
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A sample judged once: by the form `prompt`, which a `protocol` chose for it where a benchmark's conversations are
     judged.
@@ -569,7 +566,8 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def part(self) -> "Judgment":
         """What a panel's judgment keeps of a member's: how it judged, and what came of it."""
-        return Judgment(sample=NOTHING_JUDGED, setup=self.setup, verdict=self.verdict, score=self.score)
+        # Of the sample the id alone, for Parquet keeps no table without a key.
+        return Judgment(sample=Sample(id=self.sample.id), setup=self.setup, verdict=self.verdict, score=self.score)
 
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":
@@ -603,7 +601,7 @@ def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = [
         {
-            "sample": {},
+            "sample": {"id": answers[0].id},
             "setup": setup | {"judge": one.get("judge")},
             "verdict": one.get("verdict"),
             "score": one.get("score"),
