@@ -1,8 +1,9 @@
 """The two families of errors, the caller's mistake and what is worth another try; text from outside made sound."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,12 @@ T = TypeVar("T")
 
 class UsageError(Exception):
     """The caller's mistake: one line that says what was expected. Ends a program with exit code 2."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The one of the names that an unknown one is like, as a question to put before all of them; "" for none."""
+    alike = get_close_matches(name, list(names), n=1)
+    return f"did you mean {alike[0]}? " if alike else ""
 
 
 class Transient(Exception):

@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
-from critic.asking.forms import FORMS, form_of, prompt_of
+from critic.asking.forms import BY_NAME, form_of, prompt_of
 from critic.asking.prompt import LANGUAGES, Prompt, prompt_hash
 from critic.asking.render import of_response, render
 from critic.asking.tokens import RATING, target
@@ -146,7 +146,7 @@ def _rating_prompt(name: str, language: Language) -> Prompt:
     """Raises UsageError for a prompt that does not rate one answer on 1..10, by the ranges that attacks quote."""
     prompt, form = prompt_of(name, language), form_of(name)
     if not (prompt.on_ten and prompt.ranges and form.shown == 1):
-        rating = [each for each in FORMS if each.startswith("pointwise")]
+        rating = [each for each in BY_NAME if each.startswith("pointwise")]
         raise UsageError(f"prompt {name!r} does not rate one answer on 1..10; choose {', '.join(rating)}")
     return prompt
 

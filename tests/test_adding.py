@@ -84,7 +84,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
         assert not (package / path).exists()
         (package / path).write_text(content, "utf-8")
 
-    assert ": coarse, pointwise, " in " ".join(critic("judge", "--help").stdout.split())
+    assert " coarse, " in " ".join(critic("judge", "--help").stdout.split())
     judge = ["judge", rows, "--score", "argmax", "--prompt", "coarse", "--judge"]
     critic(*judge, judge_that_says(tmp_path, 2), "--out", out)
     judged = lines(out)

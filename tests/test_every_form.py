@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import human_row, needs, run, serving, write_jsonl
 
-from critic.asking.forms import FORMS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind
+from critic.asking.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind
 
 pytestmark = pytest.mark.e2e
 
@@ -23,7 +23,7 @@ QUESTIONS, SYSTEMS = 6, 2
 CRITERIA = {"clarity": "Is it easy to follow?", "depth": "Does it say enough?"}
 SAID = [(10.0, "All in all A is better."), (1.0, "I prefer B."), (5.5, "Neither is better.")]
 
-ASKED = [name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind)]
+ASKED = [name for name, form in BY_NAME.items() if not isinstance(form.kind, AnswerKind)]
 """All but the judge's own answer, which is asked for within another form."""
 
 
@@ -58,7 +58,7 @@ class Walk:
         self.rows = write_jsonl(folder / "rows.jsonl", rows_of_every_kind())
         steps = {"max_steps": 240, "save_steps": 240, "logging_steps": 240, "per_device_train_batch_size": 8}
         recipe = training.write_recipe(
-            folder, forms=dict.fromkeys(FORMS, 1.0), evaluation=None, ema=None, global_batch=8, max_source_tokens=900,
+            folder, forms=dict.fromkeys(BY_NAME, 1.0), evaluation=None, ema=None, global_batch=8, max_source_tokens=900,
             tiny={"hidden_size": 64, "heads": 1, "initializer_range": 0.06},
             training=steps | {"learning_rate": 0.004, "warmup_steps": 10},
         )  # fmt: skip
@@ -83,14 +83,14 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
 
 def test_every_form_is_trained(walk: Walk) -> None:
     facts = json.loads((walk.judge / "critic.json").read_text("utf-8"))
-    assert set(facts["forms"]) == set(FORMS) and min(facts["forms"].values()) >= QUESTIONS
-    assert set(facts["prompts"]) == set(FORMS)
+    assert set(facts["forms"]) == set(BY_NAME) and min(facts["forms"].values()) >= QUESTIONS
+    assert set(facts["prompts"]) == set(BY_NAME)
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
     """Of a judge that is constrained to the form, every verdict can be read; ratings come with their distribution."""
-    lines, form = walk.lines(name), FORMS[name]
+    lines, form = walk.lines(name), BY_NAME[name]
     assert len(lines) >= QUESTIONS and all("failure" not in line["verdict"] for line in lines)
     for line in lines:
         verdict = line["verdict"]
@@ -124,5 +124,5 @@ def test_every_form_is_audited(name: str, walk: Walk, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "audit" / "summary.json").read_text("utf-8"))
     assert "judge@" in json.dumps(summary) and (tmp_path / "audit" / "report.html").is_file()
-    if isinstance(FORMS[name].kind, CriteriaKind):
+    if isinstance(BY_NAME[name].kind, CriteriaKind):
         assert all(criterion in done.stdout for criterion in CRITERIA)

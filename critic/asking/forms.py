@@ -1,24 +1,25 @@
 """The forms: the ways in which a judge is asked for a verdict. One table says of each how it is asked and read.
 
-A form is an entry in FORMS and its prompt files (`critic/prompts/`). Whatever is in the table can be put into a recipe,
-asked with `critic judge --prompt`, read, scored and audited. It is asked for in a row's own language (`pairwise`) or
-always in one (`pairwise@zh`).
+A form is an entry in FORMS and its prompt files (`critic/prompts/`), its flags are endings of its name. Whatever is in
+the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited. It is asked for in a
+row's own language (`pairwise`) or always in one (`pairwise@zh`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import parse
-from critic.asking.prompt import LANGUAGES, Prompt, load, split_variant
+from critic.asking.prompt import LANGUAGES, VARIANTS, Prompt, load
 from critic.asking.rating import whole_rating
 from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render, said_before
 from critic.asking.thoughts import without_thoughts
 from critic.asking.tokens import RATING, REASON, Label
 from critic.backends import Reply, unanswered, with_uris
-from critic.errors import UsageError, whole
+from critic.errors import UsageError, did_you_mean, whole
 from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
@@ -158,13 +159,13 @@ def _better(scores: Sequence[float]) -> str | None:
     return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
 
 
-def _said(scores: Sequence[float]) -> str | None:
+def _stated(scores: Sequence[float]) -> str | None:
     """Of a text that compares: 10 is A, 1 is B, and half way between them is a tie."""
     return {10.0: "A", 5.5: "tie", 1.0: "B"}.get(round(scores[0], 9))
 
 
 PAIR = ("A", "B", "tie")
-FORCED = ("A", "B")
+FORCED_CHOICES = ("A", "B")
 
 POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 """What a choice is worth to the answer that stands first."""
@@ -174,7 +175,10 @@ class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
     `extraction` is the short second question for a reply in which no verdict can be read. `steps`: the reason that
-    comes first is one of many steps."""
+    comes first is one of many steps.
+
+    `flags` are the ways in which the form can be varied, each a choice of one: the ending of the form's name, "" for
+    none -> what of the form is otherwise. The prompt's file says what is worded otherwise (`flags.ENDING`)."""
 
     kind: Kind
     scope: Scope = "turn"
@@ -182,6 +186,7 @@ class Form(Struct, frozen=True, kw_only=True):
     first: str | None = None
     extraction: str | None = None
     steps: bool = False
+    flags: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
 
     @property
     def shown(self) -> int:
@@ -224,42 +229,72 @@ _SCOPES: dict[Scope, str] = {
 }
 
 
+FORCED: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better), "extraction": "extraction_forced"},
+}
+STEPS: Mapping[str, Mapping[str, Any]] = {"": {}, "reason_first": {"steps": True}}
+ALL_TURNS: Mapping[str, Mapping[str, Any]] = {"": {}, "in_full": {}}
+SHORT: Mapping[str, Any] = {"extraction": None}
+"""Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well; few words."""
+
 FORMS: dict[str, Form] = {
-    "pointwise": Form(kind=RatingKind(), extraction="extraction_rating"),
-    "pointwise_reason_first": Form(kind=RatingKind(), extraction="extraction_rating"),
-    "pointwise_short": Form(kind=RatingKind()),
-    "scale_5": Form(kind=RatingKind()),
-    "scale_0_10": Form(kind=RatingKind()),
+    "pointwise": Form(
+        kind=RatingKind(), extraction="extraction_rating", flags=({"": {}, "reason_first": {}, "short": SHORT},)
+    ),
+    "scale": Form(kind=RatingKind(), flags=({"5": {}, "0_10": {}},)),
     "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
     "pairwise": Form(kind=ChoiceKind(PAIR, _better), pair=True),
     "criteria": Form(kind=CriteriaKind()),
     "answer": Form(kind=AnswerKind()),
     "commit_first": Form(kind=RatingKind(), first="answer"),
-    "direct_turn": Form(kind=RatingKind(), extraction="extraction_rating"),
-    "direct_whole": Form(kind=RatingKind(), scope="conversation", extraction="extraction_rating"),
-    "quality": Form(kind=RatingKind(), extraction="extraction_rating"),
-    "checklist": Form(kind=ChecklistKind(), extraction="extraction_checklist"),
-    "pairwise_turn": Form(kind=ChoiceKind(PAIR, _better), pair=True, extraction="extraction"),
-    "pairwise_turn_forced": Form(kind=ChoiceKind(FORCED, _better), pair=True, extraction="extraction_forced"),
-    "pairwise_whole": Form(kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", extraction="extraction"),
-    "pairwise_whole_forced": Form(
-        kind=ChoiceKind(FORCED, _better), pair=True, scope="conversation", extraction="extraction_forced"
+    "direct_turn": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS, ALL_TURNS)),
+    "direct_whole": Form(kind=RatingKind(), scope="conversation", extraction="extraction_rating", flags=(STEPS,)),
+    "quality": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS,)),
+    "checklist": Form(kind=ChecklistKind(), extraction="extraction_checklist", flags=(STEPS,)),
+    "pairwise_turn": Form(
+        kind=ChoiceKind(PAIR, _better), pair=True, extraction="extraction", flags=(FORCED, STEPS, ALL_TURNS)
     ),
-    "extraction": Form(kind=ChoiceKind(PAIR, _said, unknown=True), scope="verdict"),
-    "extraction_forced": Form(kind=ChoiceKind(FORCED, _said, unknown=True), scope="verdict"),
-    "extraction_rating": Form(kind=RatingKind(unknown=True), scope="verdict"),
-    "extraction_checklist": Form(kind=ChecklistKind(unknown=True), scope="verdict"),
+    "pairwise_whole": Form(
+        kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", extraction="extraction", flags=(FORCED, STEPS)
+    ),
+    "extraction": Form(
+        kind=ChoiceKind(PAIR, _stated, unknown=True),
+        scope="verdict",
+        flags=(
+            {
+                "": {},
+                "forced": {"kind": ChoiceKind(FORCED_CHOICES, _stated, unknown=True)},
+                "rating": {"kind": RatingKind(unknown=True)},
+                "checklist": {"kind": ChecklistKind(unknown=True)},
+            },
+        ),
+    ),
 }
-OF_CONVERSATIONS = tuple(
-    name for name in FORMS if name.startswith(("direct_", "pairwise_")) or name in ("quality", "checklist")
-)
-FORMS |= {f"{name}{REASON_FIRST}": replace(FORMS[name], steps=True) for name in OF_CONVERSATIONS}
-FORMS |= {
-    f"{name}{steps}{IN_FULL}": FORMS[f"{name}{steps}"]
-    for name in OF_CONVERSATIONS
-    if "_turn" in name
-    for steps in ("", REASON_FIRST)
-}
+
+
+def _by_name() -> Iterator[tuple[str, Form]]:
+    for base, form in FORMS.items():
+        for endings in product(*form.flags):
+            varied = form
+            for flag, ending in zip(form.flags, endings, strict=True):
+                varied = replace(varied, **flag[ending])
+            yield "_".join(filter(None, (base, *endings))), varied
+
+
+BY_NAME = dict(_by_name())
+"""Every form by each of the names that it can be asked for by: with all its flags, `pairwise_turn_forced_in_full`."""
+
+
+def _spelling(base: str, form: Form) -> str:
+    for flag in form.flags:
+        endings = "|".join(f"_{ending}" for ending in flag if ending)
+        base += f"[{endings}]" if "" in flag else f"({endings})"
+    return base
+
+
+SPELLINGS = tuple(_spelling(base, form) for base, form in sorted(FORMS.items()))
+"""The names of all forms, for people: `direct_turn[_reason_first][_in_full]`."""
 
 
 def _parts(name: str) -> tuple[str, str, str | None]:
@@ -271,10 +306,12 @@ def _parts(name: str) -> tuple[str, str, str | None]:
 
 def form_of(name: str) -> Form:
     """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
-    form = split_variant(_parts(name)[1])[0]
-    if form not in FORMS:
-        raise UsageError(f"unknown form {form!r}; choose {', '.join(sorted(FORMS))}")
-    return FORMS[form]
+    plain = _parts(name)[1]
+    stem, _, variant = plain.rpartition("_")
+    form = BY_NAME.get(plain) or (BY_NAME.get(stem) if variant in VARIANTS else None)
+    if form is None:
+        raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}choose {', '.join(SPELLINGS)}")
+    return form
 
 
 def prompt_name(name: str) -> str:

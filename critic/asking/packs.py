@@ -1,13 +1,12 @@
 """Prompt packs: folders of prompt files that stand in for ours, tried out before anything is asked by them."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
 import msgspec
 
-from critic.asking.forms import IN_FULL, Form, form_of
-from critic.asking.prompt import LANGUAGES, add_pack, load
+from critic.asking.forms import Form, form_of
+from critic.asking.prompt import add_pack, load
 from critic.asking.render import Exchange, Material, Side, TurnJudgment, render
 from critic.errors import UsageError
 from critic.records import Language
@@ -39,29 +38,15 @@ def _try(path: str, pack: str) -> None:
     render(prompt, _specimen(form_of(stem)))
 
 
-def try_turns(name: str, turns: Iterable[int], of: int) -> None:
-    """Fill in a pack's prompt, PACK/NAME, for these turns of conversations of so many, in every language. Raises
-    UsageError where it shows turns that the judge of one does not see."""
-    for turn in turns:
-        shown = _specimen(form_of(name), turn, of, of) if IN_FULL in name else _specimen(form_of(name), turn, turn, 1)
-        for language in LANGUAGES:
-            try:
-                render(load(name, language), shown)
-            except UsageError as error:
-                what = f"at turn {turn} of {of} it shows a turn that is not there"
-                raise UsageError(f"{error}: {what}; --sight all shows those behind it, too") from None
-
-
-def _specimen(form: Form, turn: int = 4, of: int = 4, references: int = 4) -> Material:
-    """All that a prompt can show of conversations of so many turns: one turn is judged, or the whole of them."""
+def _specimen(form: Form) -> Material:
+    """All that a prompt can show of a conversation of four turns: the last one is judged, or the whole of it."""
     whole = form.scope == "conversation"
-    earlier, later = [Exchange("q", "a")] * (of if whole else turn - 1), [Exchange("q", "a")] * (of - turn)
-    side = Side(earlier=earlier, answer=None if whole else "a", later=[] if whole else later)
+    side = Side(earlier=[Exchange("q", "a")] * (4 if whole else 3), answer=None if whole else "a")
     return Material(
         caption="c",
         sides=[side] * (2 if form.pair else 1),
         question=None if whole else "q",
-        references=["r"] * references,
+        references=["r"] * 4,
         focus="f",
         checklist=["i"],
         criteria={"c": "m"},

@@ -1,16 +1,19 @@
 """Judging prompts: wording, ranges and per-task rules as data, and a template. One a file in `critic/prompts/`.
 
-A prompt that `extends` another holds only what differs from it. A prompt pack is a folder of such files that stand in
-for parts of ours, known by NAME@HASH once it is opened; PACK/NAME is the prompt NAME with what the pack says otherwise.
+A prompt that `extends` another holds only what differs from it. Its tables `flags.FLAG` say what is otherwise where the
+prompt's name ends in `_FLAG`, whether it is asked so or not: `critic.asking.forms` says in what.
+
+A prompt pack is a folder of such files that stand in for parts of ours, known by NAME@HASH once it is opened; PACK/NAME
+is the prompt NAME with what the pack says otherwise.
 """
 
 import hashlib
-import re
 import string
 import tomllib
 from collections.abc import Iterable
 from functools import cache, cached_property
 from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -135,8 +138,33 @@ def _compiled(template: str) -> jinja2.Template:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The packaged prompts, without their language."""
-    return tuple(sorted({name.removesuffix(".toml").rpartition("_")[0] for name in _packaged()}))
+    """The packaged judging prompts, without their language; files that only others extend begin with an underscore."""
+    stems = (Path(entry.name).stem for entry in (files("critic") / "prompts").iterdir() if entry.is_file())
+    return tuple(sorted({stem.rpartition("_")[0] for stem in stems if not stem.startswith("_")}))
+
+
+@cache
+def split(name: str) -> tuple[str, tuple[str, ...], str]:
+    """A prompt's name, `pairwise_turn_forced_in_full_2`, as that of its file, its flags, and what it is a pack's own
+    prompt for, "" for nothing. Raises UsageError with the choices if there is none."""
+    bases = [base for base in names() if f"{name}_".startswith(f"{base}_")]
+    if not bases:
+        raise UsageError(f"no judge prompt {name!r}; there is {', '.join(names())}")
+    base = max(bases, key=len)
+    rest, flags = name[len(base) + 1 :], list[str]()
+    known = _content(base, LANGUAGES[0]).get("flags", {})
+    while flag := next((flag for flag in known if f"{rest}_".startswith(f"{flag}_")), None):
+        flags.append(flag)
+        rest = rest[len(flag) + 1 :]
+    if rest and rest not in VARIANTS:
+        raise UsageError(f"no judge prompt {name!r}; {base} goes with {', '.join(known) or 'no flag'}")
+    return base, tuple(flags), rest
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """A prompt's name without and with what it is a pack's own prompt for, "" for nothing."""
+    base, flags, variant = split(name)
+    return "_".join([base, *flags]), variant
 
 
 @cache
@@ -144,13 +172,10 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
     """The packaged prompt `name` in `language`, as PACK/NAME with what an open prompt pack says otherwise; for a judge
     that `sees` with the parts of its table `seeing`. Raises UsageError with the choices if there is none."""
     pack, _, plain = name.rpartition("/")
-    if (
-        plain not in (*names(), *(variants(pack) if pack in _PACKS else ()))
-        or language not in LANGUAGES
-        or (pack and pack not in _PACKS)
-    ):
+    plain_name, variant = split_variant(plain)
+    if language not in LANGUAGES or (pack and pack not in _PACKS) or (variant and not pack):
         raise UsageError(f"no judge prompt {name!r} in {language!r}; there is {', '.join(names())}")
-    content = _content(plain, language, pack or None)
+    content = _content(plain, language, pack)
     values = {}
     if bands := content.get("ranges"):
         covered = [rating for band in bands for rating in range(band["low"], band["high"] + 1)]
@@ -162,9 +187,9 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
     parts = {part: _filled(text, values) for part, text in (parts | seeing if sees else parts).items()}
     content["template"] = _filled(content["template"], parts)
     content["general"] = [_filled(rule, parts) for rule in content.get("general", [])]
-    for task in content.get("tasks", {}).values():
-        task["rules"] = [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]
-    return msgspec.convert({**content, "sees": sees}, Prompt)
+    content["tasks"] = {name: _filled_rules(task, parts) for name, task in content.get("tasks", {}).items()}
+    content.pop("flags", None)
+    return msgspec.convert({**content, "name": plain_name, "language": language, "sees": sees}, Prompt)
 
 
 def prompt_hash(name: str, sees: bool = False) -> str:
@@ -178,56 +203,52 @@ def _filled(text: str, values: dict[str, Any]) -> str:
     return string.Template(text).substitute(values)
 
 
-def _content(name: str, language: Language, pack: str | None, alone: bool = False) -> dict[str, Any]:
-    """A prompt's file, what it leaves out taken from the prompt that it extends, and what a pack says otherwise."""
-    path = f"{name}_{language}.toml"
-    base, variant = split_variant(name)
-    if variant and pack:
-        content = _content(base, language, pack)
-        for each in reversed(_line(base, language)):
-            content = _over(content, _PACKS[pack].get(f"{each}_{variant}_{language}.toml", {}))
-        return content
-    ours = tomllib.loads((files("critic") / "prompts" / path).read_text("utf-8"))
-    if alone:
-        return ours
-    content = _over(ours, _PACKS[pack].get(path, {})) if pack else ours
-    extended = content.pop("extends", None)
-    return _over(_content(extended, language, pack), content) if extended else content
+def _filled_rules(task: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
+    return {**task, "rules": [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]}
 
 
-def split_variant(name: str) -> tuple[str, str]:
-    """A prompt's name without and with what it is a variant for, "" for none."""
-    base, _, variant = name.rpartition("_")
-    return (base, variant) if variant in VARIANTS and base in names() else (name, "")
+def _line(base: str, language: Language) -> list[str]:
+    """A prompt's file behind those that it extends one after another."""
+    line = [base]
+    while extended := _file(line[0], language).get("extends"):
+        line.insert(0, extended)
+    return line
 
 
 @cache
-def _line(name: str, language: Language) -> list[str]:
-    """A prompt, and those that it extends one after another."""
-    found = [name]
-    while extended := _content(found[-1], language, None, alone=True).get("extends"):
-        found.append(extended)
-    return found
+def _file(base: str, language: Language) -> dict[str, Any]:
+    return tomllib.loads((files("critic") / "prompts" / f"{base}_{language}.toml").read_text("utf-8"))
 
 
-@cache
-def variants(pack: str) -> set[str]:
-    """The names of a pack's variants, of a prompt that others extend for these as well."""
-    given = {split_variant(path.removesuffix(".toml").rpartition("_")[0]) for path in _PACKS[pack]}
-    return {
-        f"{name}_{variant}"
-        for base, variant in given
-        if variant
-        for name in names()
-        if base in _line(name, LANGUAGES[0])
-    }
+def _content(name: str, language: Language, pack: str = "") -> dict[str, Any]:
+    """A prompt's tables: those of its files, of its flags one after another, and at each step what a pack says
+    otherwise; last what the pack says of its own variant."""
+    theirs = _PACKS.get(pack, {})
+    base, flags, variant = (name, (), "") if name in names() else split(name)
+    steps, content = _line(base, language), dict[str, Any]()
+    for step in steps:
+        content = _over(content, _file(step, language))
+        content = _over(content, theirs.get(f"{step}_{language}.toml", {}))
+    for flag in flags:
+        steps.append(f"{steps[-1]}_{flag}")
+        content = _over(content, content["flags"][flag])
+        content = _over(content, theirs.get(f"{steps[-1]}_{language}.toml", {}))
+    for step in steps if variant else ():
+        content = _over(content, theirs.get(f"{step}_{variant}_{language}.toml", {}))
+    content.pop("extends", None)
+    return content
 
 
 def variant_of(name: str, wanted: Iterable[str]) -> str:
-    """The name of a pack's prompt, PACK/NAME, or of the first variant of it that is `wanted` and there."""
+    """The name of a pack's prompt, PACK/NAME, or of the first variant of it that is `wanted` and there: for the prompt
+    itself, for one that it extends, or for it without some of its flags."""
     pack, _, plain = name.rpartition("/")
-    there = variants(pack) if pack in _PACKS else set()
-    return next((f"{name}_{variant}" for variant in wanted if f"{plain}_{variant}" in there), name)
+    base, flags, _ = split(plain)
+    steps = [*_line(base, LANGUAGES[0]), *accumulate((base, *flags), "{}_{}".format)]
+    for variant in wanted:
+        if any(f"{step}_{variant}_{language}.toml" in _PACKS[pack] for step in steps for language in LANGUAGES):
+            return f"{name}_{variant}"
+    return name
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -240,17 +261,6 @@ _PACKS: dict[str, dict[str, dict[str, Any]]] = {}
 """The packs that were opened: NAME@HASH -> path in critic/prompts/ -> what the pack says otherwise. A pack's name is
 that of its content, so opening one twice changes nothing."""
 
-_OF_CONVERSATIONS = {f"conversations/{language}.toml": language for language in LANGUAGES}
-"""Where packs kept the prompts of conversations, a table each, until each prompt had a file of its own."""
-
-
-@cache
-def _packaged() -> frozenset[str]:
-    """The files of judging prompts, by their path in critic/prompts/; those that others extend and that are no prompts
-    by themselves begin with an underscore."""
-    names = (entry.name for entry in (files("critic") / "prompts").iterdir())
-    return frozenset(name for name in names if name.endswith(".toml") and not name.startswith("_"))
-
 
 def has(pack: str, name: str) -> bool:
     """Whether a pack has a part in the prompt `name`, in any language."""
@@ -261,66 +271,23 @@ def add_pack(folder: Path) -> tuple[str, list[str]]:
     """A folder's prompt files under the folder's name and the first 16 hex digits of the SHA-256 of their paths and
     content, NAME@HASH; and the prompts that it has a part in, by path. Raises UsageError for a folder without any, a
     file that is none of ours, and bad TOML."""
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.toml"))}
-    choices = ", ".join(sorted(_packaged()))
-    if not found:
-        raise UsageError(f"{folder}: no prompt pack: expected a folder with some of {choices}")
+    paths = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.toml"))]
+    if not paths:
+        raise UsageError(f"{folder}: no prompt pack: expected files such as pointwise_en.toml, of {', '.join(names())}")
     digest, tables = hashlib.sha256(), dict[str, dict[str, Any]]()
-    for path, raw in found.items():
-        plain = split_variant(path.removesuffix(".toml").rpartition("_")[0])[0]
-        if f"{plain}_{path.rpartition('_')[2]}" not in _packaged() and path not in _OF_CONVERSATIONS:
-            raise UsageError(f"{folder / path}: stands in for none of {choices}")
+    for path in paths:
+        raw = (folder / path).read_bytes()
+        name, _, language = path.removesuffix(".toml").rpartition("_")
         try:
-            table = tomllib.loads(raw.decode())
-        except ValueError as error:
+            split(name)
+            tables[path] = tomllib.loads(raw.decode())
+        except (UsageError, ValueError) as error:
             raise UsageError(f"{folder / path}: {error}") from None
-        if language := _OF_CONVERSATIONS.get(path):
-            tables |= _separate(folder / path, table, language)
-        elif "extends" in table:
+        if language not in LANGUAGES:
+            raise UsageError(f"{folder / path}: a prompt's file ends in its language, {' or '.join(LANGUAGES)}")
+        if "extends" in tables[path]:
             raise UsageError(f"{folder / path}: extends: a pack's prompt extends the one that it stands in for")
-        else:
-            tables[path] = table
         digest.update(f"{path}\0{len(raw)}\0".encode() + raw)
     name = f"{folder.resolve().name}@{digest.hexdigest()[:16]}"
     _PACKS[name] = tables
-    return name, list(tables)
-
-
-_OUTPUTS = ("forced", "rating", "checklist")
-"""Other output formats of a prompt, which are prompts of their own now."""
-
-_WORDING = {"opening", "rules", "output", "template", "system", "constrained", *(f"output_{name}" for name in _OUTPUTS)}
-_OURS = re.compile(r"\b(opening|rules|output|material)\b")
-_TAG = re.compile(r"{[{%].*?[%}]}", re.DOTALL)
-
-
-def _separate(file: Path, table: dict[str, Any], language: Language) -> dict[str, dict[str, Any]]:
-    """The prompts of a file that holds one in each table. Raises UsageError for what it cannot hold."""
-    made: dict[str, dict[str, Any]] = {}
-    prompts = table.pop("prompts", None)
-    if table or not isinstance(prompts, dict) or not prompts:
-        raise UsageError(f"{file}: expected tables [prompts.NAME] and nothing else, got {', '.join(table) or 'none'}")
-    for name, wording in prompts.items():
-        if name not in names() or not isinstance(wording, dict) or wording.keys() - _WORDING:
-            raise UsageError(f"{file}: [prompts.{name}]: NAME is one of {', '.join(names())}, with {sorted(_WORDING)}")
-        rules, template = wording.get("rules", []), wording.get("template", "")
-        texts = [wording.get(key, "") for key in wording.keys() - {"rules", "constrained"}]
-        if not isinstance(rules, list) or not all(isinstance(text, str) for text in [*rules, *texts]):
-            raise UsageError(f"{file}: [prompts.{name}]: rules is a list of texts, what is worded is text")
-        if any(_OURS.search(tag) for tag in _TAG.findall(template)):
-            raise UsageError(f"{file}: [prompts.{name}]: a pack's template shows raw.NAME, our words are written out")
-        content: dict[str, Any] = {key: wording[key] for key in ("system", "constrained") if key in wording}
-        if template:
-            content |= {"template": _literal(template), "verbatim": True}
-        if rules:
-            content["general"] = [_literal(rule) for rule in rules]
-        parts = {part: _literal(wording[part]) for part in ("opening", "output") if part in wording}
-        made[name] = {**content, "parts": parts}
-        others = {f"{name}_{other}": wording.get(f"output_{other}") for other in _OUTPUTS}
-        made |= {other: {"parts": {"output": _literal(text)}} for other, text in others.items() if text is not None}
-    return {f"{name}_{language}.toml": content for name, content in made.items()}
-
-
-def _literal(text: str) -> str:
-    """A text in which no part of ours is filled in."""
-    return text.replace("$", "$$")
+    return name, paths

@@ -115,10 +115,6 @@ FLOOR = 200
 """Characters of reference and of response that shortening leaves: with less there is nothing to judge."""
 
 _QUOTED = ("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other")
-RAW = (*_QUOTED, "answer", "answer_a", "answer_b", "conversation", "conversation_a", "conversation_b")
-RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b", "judgments")
-"""The texts that a pack's template can show as they are, `raw.NAME`, "" where there is none; and lists by turn from 0,
-of all the turns that are shown. Of two answers `answer_a` stands first."""
 
 
 def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list[Message]:
@@ -135,7 +131,8 @@ def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list
             values["raw"] = _raw(prompt, material, kept, values, marks)
         system, content = (template.render(values) if template else "" for template in prompt.compiled)
     except jinja2.TemplateError as error:
-        raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
+        hint = "; turns behind the one that is judged are there with --sight all" if prompt.shows_raw else ""
+        raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}{hint}") from None
     before = [{"role": one.role, "content": one.content} for one in prompt.before]
     first = [{"role": "system", "content": _MARK.sub("", system)}] if system else []
     return [*first, *before, {"role": "user", "content": _with_images(content, pictures) if pictures else content}]
@@ -183,54 +180,63 @@ def _values(prompt: Prompt, material: Material, kept: Kept, marks: Mapping[str, 
         {
             "label": label,
             "earlier": _earlier(prompt, material, side, kept, marks),
-            "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.get("response"))),
+            "answer": _shown(prompt, side.answer, kept.get("response")),
             "later": _exchanges(prompt, side.later, kept, marks),
         }
         for label, side in zip(labels, material.sides, strict=True)
     ]
     first, second = [*sides, {}, {}][:2]
-    numbered = len(material.references) > 1
-    references = "\n".join(
-        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
-        for n, text in enumerate(material.references, 1)
-        if text or (text is not None and not marks)
-    )
+    references = _references(prompt, material, kept, marks)
     # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
     items = [] if material.text is not None else material.checklist
-    checklist = [_labelled(prompt.item.format(n=n), one, prompt.indent) for n, one in enumerate(items, 1)]
-    verdicts = [
-        _labelled(
-            prompt.turn.format(n=one.turn), f"{one.verdict}. {one.reason}" if one.reason else one.verdict, prompt.indent
-        )
-        for one in material.verdicts
-    ]
+    checklist = [_labelled(prompt.item.format(n=n), item, prompt.indent) for n, item in enumerate(items, 1)]
+    # A description stands for the picture, to a judge that cannot see it.
+    caption = None if marks else material.caption
     return {
         "ranges": prompt.ranges,
         "general": prompt.general,
         "task": task.title if task else quote(material.task).removeprefix("> ").replace("\n> ", " "),
         "rules": task.rules if task else prompt.other_rules,
-        # It stands for the picture, to a judge that cannot see it.
-        "caption": quote(material.caption) if material.caption and not marks else "",
+        "caption": _shown(prompt, caption or None),
         "sides": sides,
         "history": first.get("earlier", ""),
         "response": first.get("answer", ""),
         "other": second.get("answer", ""),
-        "question": "" if material.question is None else _asked(material, marks) + quote(material.question),
+        "question": _asked(material, marks) + _shown(prompt, material.question),
         "references": references,
         "reference": references,
-        "focus": quote(material.focus) if material.focus else "",
+        "focus": _shown(prompt, material.focus or None),
         "checklist": "\n".join(checklist),
         "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
-        "verdicts": "\n".join(verdicts),
-        "text": quote(_cut(prompt, material.text, kept.get("response"))) if material.text else "",
-        "own_answer": ""
-        if material.own_answer is None
-        else quote(_cut(prompt, material.own_answer, kept.get("response"))),
+        "verdicts": "\n".join(_judgment(prompt, judgment) for judgment in material.verdicts),
+        "text": _shown(prompt, material.text or None, kept.get("response")),
+        "own_answer": _shown(prompt, material.own_answer, kept.get("response")),
     }
+
+
+def _shown(prompt: Prompt, text: str | None, keep: int | None = None) -> str:
+    return "" if text is None else quote(_cut(prompt, text, keep))
+
+
+def _references(prompt: Prompt, material: Material, kept: Kept, marks: Mapping[str, str]) -> str:
+    """One reference, or those of all turns by number. An empty one is shown as such, but not beside the picture."""
+    numbered = len(material.references) > 1
+    return "\n".join(
+        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
+        for n, text in enumerate(material.references, 1)
+        if text or (text is not None and not marks)
+    )
+
+
+def _judgment(prompt: Prompt, judgment: TurnJudgment) -> str:
+    words = f"{judgment.verdict}. {judgment.reason}" if judgment.reason else judgment.verdict
+    return _labelled(prompt.turn.format(n=judgment.turn), words, prompt.indent)
 
 
 def _asked(material: Material, marks: Mapping[str, str]) -> str:
     """The images of the question and of the turns before it, some of which may have been left out."""
+    if material.question is None:
+        return ""
     earlier = [one for side in material.sides for one in side.earlier]
     return _marked([*(name for one in earlier for name in one.images), *material.images], marks)
 
@@ -271,26 +277,27 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
 def _raw(
     prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, Any], marks: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a prompt shows without quoting it: hidden characters and control tokens go all the same."""
+    """What a pack's template can show without quoting it, `raw.NAME`: hidden characters and control tokens go all the
+    same. A text that is not there is ""; lists are by turn from 0, of all the turns that are shown."""
 
     def plain(text: str | None, keep: int | None = None) -> str:
         return unquoted(quote(_cut(prompt, text or "", keep)))
 
-    found: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
-    found["references"] = [plain(one, kept.get("reference")) for one in material.references]
-    found["reference"] = "\n".join(found["references"])
+    raw: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
+    raw["references"] = [plain(text, kept.get("reference")) for text in material.references]
+    raw["reference"] = "\n".join(raw["references"])
     sides = [*material.sides, Side(), Side()]
-    turn = [] if material.question is None else [Exchange(material.question, "", material.images)]
-    asked = [*sides[0].earlier, *turn, *sides[0].later]
-    found["questions"] = [_marked(one.images, marks) + plain(one.question) for one in asked]
-    found["judgments"] = [plain(judgment_of(material, turn)) for turn in range(1, len(asked) + 1)]
+    judged = [] if material.question is None else [Exchange(material.question, "", material.images)]
+    turns = [*sides[0].earlier, *judged, *sides[0].later]
+    raw["questions"] = [_marked(turn.images, marks) + plain(turn.question) for turn in turns]
+    raw["judgments"] = [plain(judgment_of(material, number)) for number, _ in enumerate(turns, 1)]
     for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
-        here = [] if side.answer is None else [side.answer]
-        replies = [*(one.answer for one in side.earlier), *here, *(one.answer for one in side.later)]
-        found[f"answers{suffix}"] = [plain(one, kept.get("response")) for one in replies]
-        found[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
-        found[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
-    return found | {name: found[f"{name}_a"] for name in ("answer", "answers", "conversation")}
+        answer = [] if side.answer is None else [side.answer]
+        replies = [*(turn.answer for turn in side.earlier), *answer, *(turn.answer for turn in side.later)]
+        raw[f"answers{suffix}"] = [plain(reply, kept.get("response")) for reply in replies]
+        raw[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
+        raw[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
+    return raw | {name: raw[f"{name}_a"] for name in ("answer", "answers", "conversation")}
 
 
 def judgment_of(material: Material, turn: int) -> str:

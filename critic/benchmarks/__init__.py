@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from critic.errors import UsageError
+from critic.errors import UsageError, did_you_mean
 from critic.page.blocks import Section
 from critic.records import Conversation, Judgment, Protocol, Setup
 
@@ -87,7 +87,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 def load(name: str) -> Benchmark:
     """Raises UsageError for an unknown benchmark."""
     if name not in BENCHMARKS:
-        raise UsageError(f"{name}: unknown benchmark; choose {', '.join(BENCHMARKS)}")
+        raise UsageError(f"{name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}choose {', '.join(BENCHMARKS)}")
     found: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
     return found
 

@@ -18,7 +18,6 @@ from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import Judge
-from critic.asking.packs import try_turns
 from critic.asking.prompt import LANGUAGES, load, split_variant
 from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
@@ -285,10 +284,7 @@ def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> Non
 def _say_pack(setup: Setup, chosen: Sequence[str], turns: int) -> None:
     """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
     does cannot be asked for a verdict without a reason."""
-    asked = protocols.form_names(chosen, setup, turns)
-    for name, numbers in asked.items():
-        try_turns(name, sorted(numbers), turns)
-    names = list(asked)
+    names = list(protocols.form_names(chosen, setup, turns))
     # Of a form's second question the prompt is in the same pack.
     seconds = ((name.rpartition("/")[0], form_of(name).extraction) for name in names)
     used = [*names, *sorted({prompt_name(f"{pack}/{form}") for pack, form in seconds if form})]

@@ -17,7 +17,7 @@ import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
-from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
+from critic.asking.forms import BY_NAME, ChecklistKind, ChoiceKind
 from critic.asking.replies import lost
 from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading, same_answers
 from critic.counting import tournament
@@ -214,7 +214,7 @@ def _protocol(judgment: Judgment) -> Protocol:
     count like a checklist's share. A form that is not ours rates."""
     if judgment.opponent is not None:
         return "pairwise"
-    form = FORMS.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
+    form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
     return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
 
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from critic import human_scored, jsonl
 from critic.asking import parse
-from critic.asking.forms import FORMS
+from critic.asking.forms import BY_NAME
 from critic.asking.prompt import LANGUAGES, load
 from critic.asking.tokens import target
 from critic.counting.estimate import Estimate
@@ -27,7 +27,7 @@ from eval_agreement.attack import layout, main
 from eval_agreement.attacks import CLEAN, Attack, suite
 from eval_agreement.injection import ALL, AttackEffect, injection, share, wilson
 
-RATING = [name for name, form in FORMS.items() if form.shown == 1 and load(name, "en").ranges]
+RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
 BARE = "pointwise_short"
 """The prompt in which the rubric and the place of the grade have no heading that could be forged."""
 

@@ -10,7 +10,7 @@ from conftest import Done, assert_one_line_error, completion, human_row, run, wr
 from judgments import of_answer
 
 from critic import jsonl
-from critic.asking.forms import FORMS
+from critic.asking.forms import BY_NAME
 from critic.records import Call, HumanScore, Judgment, Question, Response, Verdict
 from eval_agreement import agreement
 from eval_agreement.audit import fitted_on
@@ -45,7 +45,7 @@ def audit(folder: Path, *words: str, code: int = 0) -> tuple[dict[str, Any], Don
 def test_every_form_says_something_but_an_answer_of_its_own() -> None:
     """A form that is added has to be told apart here, or it is taken for a rating."""
     kinds = {}
-    for name, form in FORMS.items():
+    for name, form in BY_NAME.items():
         other = response(1, 5, "s") if form.pair else None
         line = judgment(name, response(0, 5), Verdict(failure="empty"), other=other)
         kinds[name] = {item.kind for item in items_of(line)}
@@ -57,7 +57,7 @@ def test_every_form_says_something_but_an_answer_of_its_own() -> None:
     yes = {"correct", "checklist", "checklist_reason_first", "extraction_checklist"}
     assert {name for name, kind in kinds.items() if kind == {"yes or no"}} == yes
     assert {name for name, kind in kinds.items() if not kind} == {"answer"}
-    assert {name for name, kind in kinds.items() if kind == {"preference"}} == FORMS.keys() - rated - yes - {"answer"}
+    assert {name for name, kind in kinds.items() if kind == {"preference"}} == BY_NAME.keys() - rated - yes - {"answer"}
 
 
 def test_each_criterion_is_a_sample(tmp_path: Path) -> None:

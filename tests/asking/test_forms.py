@@ -21,7 +21,7 @@ from critic.asking.examples import (
     example_of,
     plan,
 )
-from critic.asking.forms import APART, FORMS, TIE, check_mix, form_of, inquiry, prompt_of
+from critic.asking.forms import APART, BY_NAME, TIE, check_mix, form_of, inquiry, prompt_of
 from critic.asking.parse import parse_choice
 from critic.asking.rating import whole_rating
 from critic.asking.render import FLOOR, Material
@@ -29,7 +29,7 @@ from critic.asking.tokens import IGNORED, Label, encode, target
 from critic.errors import UsageError
 from critic.records import Example, Response, Verdict, to_ten
 
-ONE_VALUE = [name for name, form in FORMS.items() if len(form.kind.values(prompt_of(name, "en"), Material())) == 1]
+ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(prompt_of(name, "en"), Material())) == 1]
 """The forms whose verdict is one value: a rating or a choice."""
 each_form = pytest.mark.parametrize("name", ONE_VALUE)
 VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
@@ -317,7 +317,9 @@ def test_a_plan_travels_as_json() -> None:
 @pytest.mark.parametrize(
     ("mix", "message"),
     [
-        ({"pointwize": 1.0}, "unknown form 'pointwize'; choose answer, checklist, "),
+        ({"pointwize": 1.0}, r"unknown form 'pointwize'; did you mean pointwise\? choose answer, checklist"),
+        ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale\(_5\|_0_10\)$"),
+        ({"checklist_in_full": 1.0}, "unknown form 'checklist_in_full'"),
         ({"pointwise@fr": 1.0}, "'pointwise@fr': behind @ comes the prompt's language, zh or en"),
         ({"pointwise@": 1.0}, "behind @ comes"),
         ({"pointwise": 1.5}, r"'pointwise': the share of rows must lie in 0\.\.1, got 1.5"),

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from critic.asking.forms import FORMS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Inquiry, inquiry
+from critic.asking.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Inquiry, inquiry
 from critic.asking.render import Material
 from critic.records import Language
 
-READ = [name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind)]
+READ = [name for name, form in BY_NAME.items() if not isinstance(form.kind, AnswerKind)]
 EACH_KIND = ("pointwise", "scale_0_10", "correct", "pairwise_turn", "checklist", "criteria")
 CRITERIA = {"clarity": "Is it clear?", "depth": "Does it say enough?"}
 CHECKLIST = ["Is it counted?", "Is it named?"]

@@ -8,8 +8,8 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic.asking.forms import FORMS, form_of, inquiry
-from critic.asking.prompt import load, names
+from critic.asking.forms import BY_NAME, form_of, inquiry
+from critic.asking.prompt import load
 from critic.asking.render import FLOOR, Material, fit, of_response, quote, render
 from critic.benchmarks.alignmmbench import TASKS
 from critic.errors import UsageError
@@ -17,11 +17,11 @@ from critic.records import Language, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 
 GOLDEN = ROOT / "tests/golden"
-ON_ROWS = [name for name, form in FORMS.items() if form.scope == "turn" and load(name, "en").tasks]
+ON_ROWS = [name for name, form in BY_NAME.items() if form.scope == "turn" and load(name, "en").tasks]
 """The forms that extend pointwise: with rules for each task."""
 SHOWN: list[tuple[str, Language]] = [(name, lang) for name in ON_ROWS for lang in ("zh", "en")]
 every_form = pytest.mark.parametrize(("name", "lang"), SHOWN)
-EVERY: list[tuple[str, Language]] = [(name, lang) for name in names() for lang in ("zh", "en")]
+EVERY: list[tuple[str, Language]] = [(name, lang) for name in BY_NAME for lang in ("zh", "en")]
 CRITERIA = {"clarity": "Is it easy to follow?", "accuracy": "Is it true?\n{{ no }} > way"}
 
 
@@ -96,11 +96,11 @@ def properties(name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_schemas_follow_from_key_and_scale() -> None:
-    found = {name: properties(name) for name in FORMS}
+    found = {name: properties(name) for name in BY_NAME}
     rated, reasoned, compared = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
     plain = {name.removesuffix("_in_full"): keys for name, keys in found.items() if name.endswith("_in_full")}
     assert len(plain) == 6 and all(found.pop(f"{name}_in_full") == found[name] == keys for name, keys in plain.items())
-    steps = {name: found.pop(name) for name in list(found) if FORMS[name].steps}
+    steps = {name: found.pop(name) for name in list(found) if BY_NAME[name].steps}
     assert {name: list(keys) for name, keys in steps.items()} == {
         **{f"{name}_reason_first": reasoned for name in ("direct_turn", "direct_whole", "quality")},
         **{f"pairwise_{name}_reason_first": ["Reason", "Verdict"] for name in ("turn", "whole", "turn_forced")},

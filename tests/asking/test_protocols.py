@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.asking.forms import FORMS, form_of, inquiry
+from critic.asking.forms import BY_NAME, form_of, inquiry
 from critic.asking.judge import Judge
 from critic.asking.parse import parse_checklist
 from critic.asking.prompt import load
@@ -37,7 +37,7 @@ TEXTS: dict[Language, dict[str, str]] = {
 
 KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole", "extraction")
 SHOWN = [*KINDS, *("pairwise_turn_forced", "pairwise_whole_forced", "extraction_rating", "extraction_checklist")]
-SHOWN += ["extraction_forced", *(name for name in FORMS if name.endswith(("_in_full", "_reason_first")))]
+SHOWN += ["extraction_forced", *(name for name in BY_NAME if name.endswith(("_in_full", "_reason_first")))]
 SHOWN.remove("pointwise_reason_first")
 
 

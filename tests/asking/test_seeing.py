@@ -11,7 +11,7 @@ from PIL import Image as Pillow
 
 from critic import jsonl
 from critic.asking.examples import example
-from critic.asking.forms import FORMS, form_of, inquiry
+from critic.asking.forms import BY_NAME, form_of, inquiry
 from critic.asking.judge import ResponseJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.render import Material, fit, images_in, render
@@ -22,7 +22,7 @@ from critic.images import Images
 from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
-ASKED = [name for name, form in FORMS.items() if form.scope != "verdict"]
+ASKED = [name for name, form in BY_NAME.items() if form.scope != "verdict"]
 
 
 def response(lang: Language = "en", **changes: Any) -> Response:

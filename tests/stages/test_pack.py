@@ -137,7 +137,7 @@ def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(tmp_
     file, judged_file = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     words = ["--protocol", "pairwise", "--prompt-pack", out, "--order", "forced"]
     refused = judge(file, judged_file, "convbench", server.url, *words)
-    assert_one_line_error(refused, "pairwise_turn", "at turn 1 of 3", "--sight all")
+    assert_one_line_error(refused, "pairwise_turn", "has no element 1", "--sight all")
     done = judge(file, judged_file, "convbench", server.url, *words, "--sight", "all")
     assert done.returncode == 0, done.stderr
     turns = {line.turn: line for line in judged(judged_file) if line.conversation.id == "1"}
@@ -191,35 +191,25 @@ def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: P
         render(prompt, msgspec.structs.replace(one, sides=[Side(answer="x")]))
 
 
-def test_packs_of_one_file_a_language_are_still_read(tmp_path: Path) -> None:
-    """As they were written until each prompt had a file of its own; the two layouts come to the same prompts."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    (old / "conversations").mkdir(parents=True)
-    (old / "conversations" / "en.toml").write_text(
-        "[prompts.pairwise_turn]\n"
-        'template = "$5 for {{ raw.question }}\\n"\nconstrained = false\nsystem = "Be strict."\n'
-        '[prompts.quality]\nopening = "Grade."\nrules = ["One.", "Two."]\noutput = "JSON: {\\"Rating\\":n}"\n'
-        '[prompts.pairwise_whole]\noutput_forced = "A or B: {\\"Verdict\\":\\"A\\"}"\n'
-    )
-    new.mkdir()
-    pair = 'template = "$$5 for {{ raw.question }}\\n"\nverbatim = true\nconstrained = false\nsystem = "Be strict."\n'
-    (new / "pairwise_turn_en.toml").write_text(pair)
-    quality = 'general = ["One.", "Two."]\n[parts]\nopening = "Grade."\noutput = "JSON: {\\"Rating\\":n}"\n'
-    (new / "quality_en.toml").write_text(quality)
-    (new / "pairwise_whole_forced_en.toml").write_text('[parts]\noutput = "A or B: {\\"Verdict\\":\\"A\\"}"\n')
-    names = [open_pack(folder) for folder in (old, new)]
-    for form in ("pairwise_turn", "pairwise_turn_forced", "quality", "pairwise_whole_forced"):
-        one, other = (load(f"{name}/{form}", "en") for name in names)
-        assert one == other != load(form, "en"), form
-    shown = render(load(f"{names[0]}/pairwise_turn", "en"), Material(question="q", sides=[Side(answer="a")] * 2))
-    assert [message["content"] for message in shown] == ["Be strict.", "$5 for q\n"]
+def test_a_packs_prompt_stands_in_for_those_with_more_flags(tmp_path: Path) -> None:
+    """Ours of a flag, and a pack's own, come over it."""
+    whole = {"template": "{{ raw.question }}", "constrained": False}
+    folder = made(tmp_path / "p", {"pairwise_turn_en": whole, "pairwise_turn_forced_2_en": {"template": "second"}})
+    (folder / "direct_turn_reason_first_zh.toml").write_text("[parts]\noutput = '理由 {\"Rating\":1}'\n", "utf-8")
+    name = open_pack(folder)
+    flagged = load(f"{name}/pairwise_turn_forced_reason_first", "en")
+    assert flagged.template == load(f"{name}/pairwise_turn", "en").template and not flagged.constrained
+    assert load(f"{name}/pairwise_turn_forced_reason_first_2", "en").template == "second"
+    output = '# 输出格式\n理由 {"Rating":1}\n'
+    assert output in load(f"{name}/direct_turn_reason_first_in_full", "zh").template
+    assert output not in load(f"{name}/direct_turn_in_full", "zh").template
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     folder = tmp_path / "bad"
     folder.mkdir()
     for name, content, part in [
-        ("direct_en.toml", "", "stands in for none of"),
+        ("direct_en.toml", "", "no judge prompt 'direct'; there is answer"),
         ("pointwise_en.toml", "a b", "pointwise_en.toml"),
         ("pointwise_en.toml", 'template = "{{ nothing }}\\"Rating\\""', "nothing"),
         ("pointwise_en.toml", 'template = "{{ question }}"', '"Rating"'),
@@ -243,35 +233,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         assert_one_line_error(judge(file, tmp_path / "j.jsonl", "convbench", url, *words, *more), part)
     rows = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(rows, "says nothing of the prompt pointwise")
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        ("prompts = 3", "expected tables"),
-        ("sides = ['A', 'B']\n[prompts.quality]\nopening = 'x'", "got sides"),
-        ("[prompts]\ndirect_turn = 'x'", "prompts.direct_turn"),
-        ("[prompts.direct_turn]\nrules = [1]", "list of texts"),
-        ("[prompts.direct_turn]\ntemplate = 3", "worded is text"),
-        ("[prompts.direct_turn]\nwording = 'x'", "prompts.direct_turn"),
-        ("[prompts.direct_turn]\ntemplate = '{% for r in rules %}{{ r }}{% endfor %}'", "raw.NAME"),
-    ],
-)
-def test_mistakes_in_packs_of_the_old_layout_end_in_one_line(tmp_path: Path, content: str, part: str) -> None:
-    file = tmp_path / "conversations" / "en.toml"
-    file.parent.mkdir()
-    file.write_text(content, "utf-8")
-    with pytest.raises(UsageError, match=re.escape(part)) as raised:
-        open_pack(tmp_path)
-    assert "\n" not in str(raised.value) and str(file) in str(raised.value)
-
-
-def test_a_dollar_in_a_pack_of_the_old_layout_is_a_dollar(tmp_path: Path) -> None:
-    file = tmp_path / "conversations" / "en.toml"
-    file.parent.mkdir()
-    file.write_text("[prompts.direct_turn]\nopening = 'costs $5'\noutput = 'give $x: {\"Rating\":n}'", "utf-8")
-    shown = render(load(f"{open_pack(tmp_path)}/direct_turn", "en"), Material(question="q", sides=[Side(answer="a")]))
-    assert "costs $5" in shown[0]["content"] and "give $x" in shown[0]["content"]
 
 
 def test_a_packs_prompt_extends_nothing_else(tmp_path: Path) -> None:
