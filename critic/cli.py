@@ -1,20 +1,22 @@
 """`critic STAGE …`: each stage is a module with a command, imported only when it is asked for."""
 
+import re
 import sys
 from collections.abc import Callable
 from errno import EDQUOT, ENOSPC
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from critic.errors import UsageError
+from critic.errors import UsageError, did_you_mean
 from critic.stages.remote import local_paths
 
 INTERRUPTED = 130
@@ -46,7 +48,26 @@ _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parent
 _FULL = "No space left on device"
 """What errors of a full disk say that are no OSError, such as those of safetensors."""
 
-_new_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+FIRST = """Begin with one of these:
+
+  critic demo                                   train, serve, judge and audit in a small world
+  critic audit --human people.csv --judge mine=scores.csv --out runs/audit
+                                                how far a judge of yours agrees with people"""
+
+_EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
+"""A command in the docstring of a stage's module."""
+
+_SHORTER = [
+    (r"<(?:int|float)(?: range)?>", "N"),
+    (r"<(?:path|str)>", "TEXT"),
+    (r"<([^<>]*)>", r"\1"),
+    (r"  \[[0-9.<>=]*x[0-9.<>=]*\]$", ""),
+    (r"; [0-9.<>=]*x[0-9.<>=]*\]$", "]"),
+    (r"\[default: \(?([^\[\]]*?)\)?\]$", r"[\1]"),
+]
+"""What Typer writes about types, defaults and ranges, and how it is said in fewer words."""
+
+_new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _load(stage: str) -> Callable[..., int | None]:
@@ -66,34 +87,69 @@ def _load(stage: str) -> Callable[..., int | None]:
     return command
 
 
+class _Command(TyperCommand):
+    """A command whose --help has the options in their groups, and the examples of its module's docstring."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record := parameter.get_help_record(ctx):
+                names, text = record
+                for words, short in _SHORTER:
+                    names, text = re.sub(words, short, names), re.sub(words, short, text)
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, text))
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=24)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        module = sys.modules[getattr(self.callback, "__module__", __name__)]
+        _, _, text = (module.__doc__ or "").partition("\n")
+        if examples := _EXAMPLE.findall(text):
+            formatter.write("\nExamples:\n" + "".join(f"  {example}\n" for example in examples))
+
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
 def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
-    app = _new_app()
-    app.command(name)(function)
+    app = _new_app(add_completion=False)
+    app.command(name, cls=_Command, context_settings=_HELP)(function)
     return app
 
 
 class _OnDemand(TyperGroup):
+    completes = False
+    """Whether names of stages are completed, which needs none of them imported."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(STAGES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STAGES:
-            raise UsageError(f"no stage {cmd_name!r}; there are {', '.join(STAGES)}")
+            raise UsageError(f"no stage {cmd_name!r}; {did_you_mean(cmd_name, STAGES)}there are {', '.join(STAGES)}")
+        if self.completes:
+            return TyperCommand(cmd_name, help=STAGES[cmd_name][1])
         return get_command(_app(cmd_name, _load(cmd_name)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Stages"):
             formatter.write_dl([(name, text) for name, (_, text) in STAGES.items()])
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self.completes = True
+        return super().shell_complete(ctx, incomplete)
 
-def _run(app: typer.Typer) -> None:
+
+def _run(app: typer.Typer, name: str | None = None) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with local_paths(sys.argv[1:]) as words:
-            code = app(words, standalone_mode=False) or 0
+            code = app(words, prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
@@ -120,10 +176,20 @@ def run_program(function: Callable[..., int | None]) -> None:
 
 
 def main() -> None:
-    app = _new_app(cls=_OnDemand)
+    app = _new_app(cls=_OnDemand, context_settings=_HELP)
 
-    @app.callback()
-    def critic() -> None:
+    @app.callback(invoke_without_command=True)
+    def critic(
+        context: typer.Context,
+        show_version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    ) -> int | None:
         """Train, serve, use and audit a local judge for vision-language models."""
+        if show_version:
+            print(f"critic {version('critic')}")
+            return 0
+        if context.invoked_subcommand is None:
+            print(f"{context.get_help()}\n\n{FIRST}")
+            return 2
+        return None
 
-    _run(app)
+    _run(app, "critic")

@@ -67,7 +67,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
 
     `read` makes conversations of its published file, `protocols` are how answers are judged unless the user says
-    otherwise, and `report` makes tables of one or more runs and the conversations that were asked. Verdicts by these
+    otherwise, and `report` makes tables of one or more runs and the conversations that were asked. `published` is how
+    its paper asks a judge, where that is not our way (`--as published`). Verdicts by these
     protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
     rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
     the first. `agreement` shows how far two judges agree on the same answers. `entries` are a run's rows in the tables
@@ -78,6 +79,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
     report: Callable[[Sequence[Run], Conversations], Report]
+    published: Setup = Setup(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
     agreement: Callable[[Run, Run, Conversations], Report] | None = None

@@ -51,7 +51,7 @@ from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Columns, Section, Table, number
-from critic.records import Conversation, ConversationTurn, Judgment, Protocol
+from critic.records import Conversation, ConversationTurn, Judgment, Protocol, Setup
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
 
@@ -507,11 +507,15 @@ def _agreement(one: Run, other: Run, conversations: Conversations) -> Report:
     return Report(sections=[section] if agreed else [], summary=agreed)
 
 
+PUBLISHED = Setup(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
+"""§4, appendix: in a random order without ties, step by step, in sight of all turns."""
+
 BENCHMARK = Benchmark(
     title="ConvBench",
     read=read_conversations,
     protocols=("pairwise", "direct"),
     report=report,
+    published=PUBLISHED,
     scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),
     agreement=_agreement,
     entries=_entries,

@@ -29,7 +29,7 @@ from critic.errors import UsageError, loads
 from critic.page import blocks
 from critic.page.aggregates import aggregates
 from critic.page.blocks import Section, Table
-from critic.records import Conversation, ConversationTurn
+from critic.records import Conversation, ConversationTurn, Setup
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -219,11 +219,15 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     return made
 
 
+PUBLISHED = Setup(judge="", score_kind="argmax", reason_first=True, unread="tie")
+"""Appendix F: asked twice, step by step; what comes to no verdict is a tie."""
+
 BENCHMARK = Benchmark(
     title="VisIT-Bench",
     read=read_conversations,
     protocols=("pairwise",),
     report=report,
+    published=PUBLISHED,
     scored=lambda verdict: verdict.judging == "standard",
     entries=_entries,
 )

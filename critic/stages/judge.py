@@ -1,15 +1,16 @@
 """critic judge: responses -> judgments, by one judge or a panel.
 
-critic judge test.jsonl --out judged.jsonl --base-url http://127.0.0.1:8000/v1
-critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http://127.0.0.1:8000/v1#gpt-4
-critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
+critic judge rows.jsonl --judge runs/demo/judge --out judged.jsonl
+critic judge rows.jsonl --judge http://a:8000/v1 --judge gpt.jsonl --out panel.jsonl
+critic judge replies.jsonl --benchmark convbench --as published --out judged.jsonl
 """
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 import typer
@@ -34,7 +35,7 @@ from critic.asking.render import Material
 from critic.asking.replies import benchmark_of
 from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT, Backend
-from critic.benchmarks import BENCHMARKS, alignmmbench
+from critic.benchmarks import BENCHMARKS, load
 from critic.errors import UsageError, whole
 from critic.images import MAX_BYTES, Images
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
@@ -67,6 +68,8 @@ def _responses(
     given = {} if criteria is None else _criteria(criteria)
     fixed = None
     if questions is not None:
+        from critic.benchmarks import alignmmbench  # noqa: PLC0415 - its statistics take a second to import
+
         asked = alignmmbench.read_questions(questions)
         fixed = alignmmbench.read_responses(path, asked, system)
         if missing := len(asked) - len(fixed):
@@ -153,225 +156,133 @@ def _judges(
     return [ResponseJudge(one, name or one.served.name, *how) for one in backends]
 
 
-def _of_conversations(given: Mapping[str, Any]) -> dict[str, object]:
-    """Of the options given those of conversations, empty where they say what they say anyway."""
-    usual = {"order": "both", "unread": "fail", "sight": "before"}
-    names = ("protocol", "against", "judging", "reference_free", "no_extraction", "strict", "battles", *usual)
-    return {name: given[name] if given[name] != usual.get(name) else None for name in names}
-
-
 def _refuse(where: str, **given: object) -> None:
     """Raises UsageError for options that do not go together."""
     for option, value in given.items():
-        spelt = "several --judge" if option == "several" else f"--{option.replace('_', '-')}"
-        check((not value, f"{spelt} cannot be used {where}"))
+        check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _chosen(protocols: list[str], judgings: list[str]) -> tuple[list[Protocol], list[Judging]]:
-    return (
-        options.chosen("protocol", protocols, get_args(Protocol)),
-        options.chosen("judging", judgings, get_args(Judging)),
+def _asked(benchmark: str, published: str | None, protocols: list[Protocol]) -> Setup:
+    """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
+    UsageError for protocols that the paper does not have."""
+    paper = load(benchmark)
+    if published is None:
+        return Setup(judge="", score_kind="argmax")
+    check(
+        (
+            {*protocols} <= {*paper.protocols},
+            f"--as published: {paper.title} is judged by --protocol {' and '.join(paper.protocols)}",
+        )
     )
+    compares = "pairwise" in (protocols or paper.protocols)
+    return paper.published if compares else replace(paper.published, order="both", unread="fail")
 
 
-JudgeNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A checkpoint folder (vLLM in this process), a server's URL or URL#MODEL, or a JSONL file of "
-        f"scripted replies. {options.SERVERS} (URL,URL#MODEL). Several --judge make a panel.",
-        show_default="the server at --base-url",
-    ),
-]
-JudgeName = Annotated[
-    str | None,
-    typer.Option(parser=whole, metavar="TEXT", help="The judge's name in the records.", show_default="the model's"),
-]
-JudgeUrl = Annotated[
-    str | None,
-    typer.Option(help="An OpenAI-compatible server, such as serve/judge.py starts.", show_default=DEFAULT_URL),
-]
-QuestionsFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="AlignMMBench questions; RESPONSES then holds question_id/predict lines. With --benchmark its file, "
-        "which the replies are checked against, and which a table of replies needs."
-    ),
-]
-BenchmarkName = Annotated[
-    str | None,
-    typer.Option(
-        help="RESPONSES are replies to a benchmark's conversations, by critic infer or another program "
-        f"(critic/asking/replies.py): {', '.join(BENCHMARKS)}.",
-        show_default="what critic infer's file says",
-    ),
-]
-Protocols = Annotated[
-    list[str] | None,
-    typer.Option(
-        help=f"How conversations are judged: {', '.join(get_args(Protocol))}; several are judged together.",
-        show_default="the benchmark's own",
-    ),
-]
-Against = Annotated[
-    list[Path] | None,
-    typer.Option(help="Another model's replies: pairwise against them, or several.", show_default="the reference"),
-]
-ReferenceFree = Annotated[
-    bool, typer.Option("--reference-free", help="Compare two models without showing the reference.")
-]
-OrderOfTwo = Annotated[
-    Order,
-    typer.Option(
-        help="Two answers: both orders (verdicts that differ are a tie), random, or forced (random, no ties)."
-    ),
-]
-Judgings = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="ConvBench's ablations beside the usual judging: no_focus, no_turn_verdicts.", show_default="standard"
-    ),
-]
-NoExtraction = Annotated[
-    bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
-]
-StrictWholes = Annotated[
-    bool, typer.Option("--strict", help="A whole conversation fails where the judgment of one of its turns did.")
-]
-OtherTurns = Annotated[
-    Sight, typer.Option(help="Turns of direct and pairwise are judged in sight of those before them, or of all.")
-]
-UnreadPairs = Annotated[
-    Unread,
-    typer.Option(
-        help="A comparison in which no verdict can be read, even when asked again: fail, or a tie (VisIT-Bench)."
-    ),
-]
-SystemName = Annotated[
-    str | None,
-    typer.Option(
-        parser=whole, metavar="TEXT", help="Name of the model that gave the responses.", show_default="the file's stem"
-    ),
-]
-PromptName = Annotated[
-    str,
-    typer.Option(
-        help="The form in which the judge is asked, and its prompt (critic/prompts/): "
-        + ", ".join(name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind))
-        + f"; {EVERY_REASON_FIRST}: every protocol's form with the reason before the verdict."
-    ),
-]
-PromptPack = Annotated[
-    Path | None,
-    typer.Option(help="A folder of prompt files that stand in for ours.", show_default="our prompts"),
-]
-ScoreOf = Annotated[
-    ScoreKind | None,
-    typer.Option(
-        help="What of the rating distribution counts as the score. Of answers that one judge has rated already "
-        "another one is taken without asking anew.",
-        show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
-    ),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=8,
-        help="The most tokens of a verdict.",
-        show_default=f"{TOKENS}; {TOKENS_OF_STEPS} by reason_first and with a prompt pack",
-    ),
-]
-DrawnAt = Annotated[float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")]
-NoReason = Annotated[
-    bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
-]
-CheckRepeat = Annotated[
-    int, typer.Option(min=0, help="Judge this many again in another order and say how many ratings changed.")
-]
-CriteriaFile = Annotated[
-    Path | None,
-    typer.Option(help='With --prompt criteria: a TOML file, name = "what it means".', show_default="the rows' own"),
-]
-
-ResponsesFile = Annotated[
-    Path,
-    typer.Argument(
-        help="Human-scored rows (JSONL, CSV, Parquet, .gz, .zst, a folder), or replies to a benchmark (--benchmark), "
-        "a benchmark's responses with --questions."
-    ),
-]
-BattlePlan = Annotated[
-    Battles | None,
-    typer.Option(
-        help="The models of RESPONSES and of each --against all meet: every two in each conversation, or each with a "
-        "random opponent (--seed).",
-        show_default="RESPONSES meet each --against",
-    ),
-]
-CascadeOf = Annotated[
-    str | None,
-    typer.Option(
-        help="Of two --judge the second only where the first is unsure. FILE or FILE:POINTS: rows that people scored, "
-        "judged by both as a panel, and the mean absolute error that sparing the second may cost (0.05)."
-    ),
-]
-CertificateFile = Annotated[
-    Path | None,
-    typer.Option(help="What critic audit found of this judge: say it, and refuse to judge where it holds no more."),
-]
+_what = partial(typer.Option, rich_help_panel=options.DATA)
+_who = partial(typer.Option, rich_help_panel="The judge")
+_how = partial(typer.Option, rich_help_panel="The form of a verdict")
+_rare = partial(typer.Option, hidden=True)
+_limit = partial(typer.Option, rich_help_panel=options.LIMITS)
 
 
 def main(
-    responses: ResponsesFile,
-    out: Annotated[Path, typer.Option(help="Where judgments go (.jsonl). Run again to resume.", callback=check_plain)],
+    responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Rows, or replies to a benchmark.")],
+    out: Annotated[Path, _what(metavar="FILE", help="Judgments; again: resume.", callback=check_plain)],
     vllm_options: options.VllmOptions = None,
-    judge: JudgeNames = None,
-    base_url: JudgeUrl = None,
-    model: Annotated[str | None, typer.Option(help="The model to ask for.", show_default="the server's first")] = None,
-    name: JudgeName = None,
-    aggregate: Annotated[Aggregation, typer.Option(help="How a panel's scores become one.")] = "mean",
-    questions: QuestionsFile = None,
-    benchmark: BenchmarkName = None,
-    protocol: Protocols = None,
-    against: Against = None,
-    battles: BattlePlan = None,
-    reference_free: ReferenceFree = False,
-    order: OrderOfTwo = "both",
-    judging: Judgings = None,
-    no_extraction: NoExtraction = False,
-    unread: UnreadPairs = "fail",
-    strict: StrictWholes = False,
-    sight: OtherTurns = "before",
-    system: SystemName = None,
-    prompt: PromptName = "pointwise",
-    prompt_pack: PromptPack = None,
-    score: ScoreOf = None,
-    no_reason: NoReason = False,
-    samples: Annotated[int, typer.Option(min=1, help="Verdicts drawn for each response, pooled.")] = 1,
-    temperature: DrawnAt = None,
-    seed: options.Seed = 0,
-    concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
-    max_tokens: MaxTokens = None,
-    max_failed: options.MaxFailed = options.MAX_FAILED,
-    retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
-    check_repeat: CheckRepeat = 0,
-    criteria: CriteriaFile = None,
+    questions: Annotated[Path | None, _what(metavar="FILE", help="The benchmark's own file.")] = None,
+    benchmark: Annotated[
+        str | None,
+        _what(metavar="NAME", help=f"{', '.join(BENCHMARKS)}."),
+    ] = None,
+    against: Annotated[
+        list[Path] | None, _what(metavar="FILE", help="Another model's replies.", show_default="the reference")
+    ] = None,
+    system: Annotated[
+        str | None, _what(parser=whole, metavar="NAME", help="Whose replies they are.", show_default="the file's stem")
+    ] = None,
     images: options.ShowImages = None,
     data_root: options.DataRoot = None,
-    max_image_pixels: options.MaxImagePixels = None,
-    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
-    certificate: CertificateFile = None,
-    shard: options.ShardOf = None,
+    judge: Annotated[
+        list[str] | None,
+        _who(
+            metavar="JUDGE",
+            help="FOLDER (vLLM in here), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, _who(metavar="URL", help="An OpenAI-compatible server.", show_default=DEFAULT_URL)
+    ] = None,
+    model: Annotated[str | None, _who(metavar="NAME", help="The server's model.", show_default="its first")] = None,
+    name: Annotated[
+        str | None, _who(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
+    ] = None,
+    api_key: options.ApiKey = None,
+    aggregate: Annotated[Aggregation, _who(metavar="HOW", help="A panel's score: mean, median, majority.")] = "mean",
+    certificate: Annotated[
+        Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
+    ] = None,
+    cascade: Annotated[
+        str | None, _rare(metavar="FILE:POINTS", help="Ask the second judge where the first is unsure.")
+    ] = None,
+    prompt: Annotated[
+        str,
+        _how(
+            metavar="FORM",
+            show_default=False,
+            help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.",
+        ),
+    ] = "pointwise",
+    criteria: Annotated[Path | None, _how(metavar="FILE", help='Of --prompt criteria: name = "what it means".')] = None,
+    prompt_pack: Annotated[Path | None, _how(metavar="FOLDER", help="Prompts that stand in for ours.")] = None,
+    published: Annotated[
+        Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        _how(metavar="NAME", help=f"{', '.join(get_args(Protocol))}."),
+    ] = None,
+    score: Annotated[
+        ScoreKind | None,
+        _how(
+            metavar="WHICH",
+            help="Of the distribution: expected, median, argmax.",
+            show_default="argmax with --benchmark",
+        ),
+    ] = None,
+    no_reason: Annotated[bool, _how("--no-reason", help="The rating alone, several times as fast.")] = False,
+    samples: Annotated[int, _rare(min=1, help="Verdicts drawn of each, pooled.")] = 1,
+    temperature: Annotated[float | None, _rare(min=0, help="Of --samples.")] = None,
+    seed: Annotated[int, _rare(help="Of what is drawn.")] = 0,
+    battles: Annotated[Battles | None, _rare(help="Which of several models meet.")] = None,
+    reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
+    order: Annotated[Order | None, _rare(help="In which order two answers are shown.")] = None,
+    judging: Annotated[list[str] | None, _rare(help="ConvBench's ablations.")] = None,
+    no_extraction: Annotated[
+        bool, _rare("--no-extraction", help="Unreadable verdicts are not asked for again.")
+    ] = False,
+    unread: Annotated[Unread | None, _rare(help="A comparison without a verdict.")] = None,
+    strict: Annotated[bool, _rare("--strict", help="A conversation fails with each of its turns.")] = False,
+    sight: Annotated[Sight | None, _rare(help="The turns in sight of which one is judged.")] = None,
+    concurrency: Annotated[int | None, options.concurrency("Judged at once.")] = None,
+    max_tokens: Annotated[
+        int | None,
+        _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}"),
+    ] = None,
+    max_failed: options.MaxFailed = options.MAX_FAILED,
+    retry_failed: Annotated[bool, options.retry_failed("Judge again what failed.")] = False,
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
-    cascade: CascadeOf = None,
+    check_repeat: Annotated[int, _rare(min=0, help="Judge so many again.")] = 0,
+    max_image_pixels: options.MaxImagePixels = None,
+    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
+    attempts: options.Attempts = ATTEMPTS,
+    timeout: options.Timeout = TIMEOUT,
+    shard: options.ShardOf = None,
     engine: options.Engine = None,
     ray_address: options.RayAddress = None,
     replicas: options.Replicas = 1,
-    attempts: options.Attempts = ATTEMPTS,
-    timeout: options.Timeout = TIMEOUT,
-    api_key: options.ApiKey = None,
 ) -> int:
-    """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
+    """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(
         out=out,
@@ -398,34 +309,43 @@ def main(
         replicas=replicas,
     )
     see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
+    protocols = options.chosen("protocol", protocol or [], get_args(Protocol))
+    asked = Setup(judge="", score_kind="argmax") if benchmark is None else _asked(benchmark, published, protocols)
+    if asked.reason_first and prompt == "pointwise":
+        prompt = EVERY_REASON_FIRST
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
-        _refuse("without --benchmark", **_of_conversations(locals()))
+        flags = {"as published": published, "reference-free": reference_free, "no-extraction": no_extraction}
+        _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
+        _refuse("without --benchmark", order=order, unread=unread, sight=sight, strict=strict)
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
         how = form, score, max_tokens or most, decoding, see.shown(backends, rows.pictured), cascade or certificate
         judges = _judges(backends, None if panel else name, *how)
         return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
-    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
-    chosen = _chosen(protocol or [], judging or ["standard"])
+    _refuse("with --benchmark", criteria=criteria, cascade=cascade, **{"check-repeat": check_repeat, "several": panel})
+    judgings = options.chosen("judging", judging or ["standard"], get_args(Judging))
     (backend,) = endpoint.open("--judge", judge)
-    setup = Setup(
+    setup = replace(
+        asked,
         judge=name or backend.served.name,
         score_kind=score or "argmax",
-        order=order,
+        order=order or asked.order,
         battles=battles,
-        seed=seed if order != "both" or battles == "random" else 0,
         extraction=not no_extraction,
         reference_backed=not reference_free,
         pointwise_prompt=form,
         decoding=decoding,
         pack=pack,
-        unread=unread,
+        unread=unread or asked.unread,
         texts=True,
         strict=strict,
-        sight=sight,
+        sight=sight or asked.sight,
         reason_first=prompt == EVERY_REASON_FIRST,
     )
-    asked = Judge(backend, setup, max_tokens or most, see.shown([backend]))
-    return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)
+    if setup.order != "both" or battles == "random":
+        setup = replace(setup, seed=seed)
+    judge_of = Judge(backend, setup, max_tokens or most, see.shown([backend]))
+    how_judged = against or [], system, protocols, judgings
+    return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)

@@ -26,20 +26,23 @@ from critic.records import Showing
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
-VllmOptions = Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM in this process.")]
+DATA, LIMITS, CLUSTER = "Data", "Limits", "Several machines"
+"""Groups of options in --help."""
+
+VllmOptions = Annotated[list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")]
 SERVERS = "URL,URL or @FILE, a URL a line: one judge behind many servers"
 
 BaseUrl = Annotated[str | None, typer.Option(help=f"An OpenAI-compatible server. {SERVERS}.")]
-ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)]
-Attempts = Annotated[int, typer.Option(min=1, help="Tries for each request.")]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds until a request counts as lost.")]
+ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", hidden=True, help="The server's key.")]
+Attempts = Annotated[int, typer.Option(min=1, hidden=True, help="Tries of a request.")]
+Timeout = Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a try.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
-MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")]
+MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if more fail.", rich_help_panel=LIMITS)]
 
 DataRoot = Annotated[
     Path | None,
-    typer.Option(help="The folder of the images; none is read outside it.", show_default="that of the file"),
+    typer.Option(metavar="FOLDER", help="Where images lie.", show_default="the file's folder", rich_help_panel=DATA),
 ]
 
 
@@ -50,45 +53,30 @@ def root_of(rows: Path, questions: Path | None = None) -> Path:
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
-MaxImagePixels = Annotated[
-    int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
-]
-MaxImageBytes = Annotated[int, typer.Option(min=1, help="Refuse larger image files.")]
+MaxImagePixels = Annotated[int | None, typer.Option(min=1, hidden=True, help="Scale larger images down.")]
+MaxImageBytes = Annotated[int, typer.Option(min=1, hidden=True, help="Refuse larger image files.")]
 
 ShardOf = Annotated[
     str | None,
-    typer.Option(
-        "--shard",
-        help="K/N, such as 3/64: only this part, K from 1, by a hash of the rows' group. critic merge joins the parts.",
-        show_default="all",
-    ),
+    typer.Option("--shard", metavar="K/N", help="A part, for critic merge.", rich_help_panel=CLUSTER),
 ]
 
 
 CacheOf = Annotated[
     Path | None,
-    typer.Option(
-        "--cache",
-        metavar="FILE",
-        help="Replies are kept in this SQLite file, and those that are there are not asked for again.",
-    ),
+    typer.Option("--cache", metavar="FILE", help="SQLite; what is there is not asked again.", rich_help_panel=LIMITS),
 ]
 BudgetOf = Annotated[
     str | None,
-    typer.Option(
-        "--budget",
-        help="What this run may spend, such as 2000000tokens. What is not asked then fails as budget, and the same "
-        "command goes on with it.",
-    ),
+    typer.Option("--budget", metavar="N", help="What this run may spend: 2000000tokens.", rich_help_panel=LIMITS),
 ]
 Engine = Annotated[
-    Literal["ray"] | None,
-    typer.Option(help="ray: the model in --replicas actors of a Ray cluster.", show_default="vLLM in this process"),
+    Literal["ray"] | None, typer.Option(help="The model in actors of a Ray cluster.", rich_help_panel=CLUSTER)
 ]
 RayAddress = Annotated[
-    str | None, typer.Option(help="The Ray cluster: HOST:PORT, ray://…, auto.", show_default="RAY_ADDRESS, or one here")
+    str | None, typer.Option(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]", rich_help_panel=CLUSTER)
 ]
-Replicas = Annotated[int, typer.Option(min=1, help="Actors of --engine ray, each with a model and its GPUs.")]
+Replicas = Annotated[int, typer.Option(min=1, help="Actors, each with its GPUs.", rich_help_panel=CLUSTER)]
 
 
 def spend(words: str | None) -> Budget | None:
@@ -102,20 +90,21 @@ def spend(words: str | None) -> Budget | None:
 
 ShowImages = Annotated[
     Showing | None,
-    typer.Option(help="Whether the judge is shown the images.", show_default="show, to a judge that sees"),
+    typer.Option(help="Whether the judge sees them.", show_default="show, if it can", rich_help_panel=DATA),
 ]
 
 
 def max_tokens(least: int) -> Any:
-    return typer.Option(min=least, help="Longest reply, in tokens.")
+    return typer.Option(min=least, help="Longest reply, in tokens.", rich_help_panel=LIMITS)
 
 
 def concurrency(help_text: str) -> Any:
-    return typer.Option(min=1, help=help_text, show_default=f"{CONNECTIONS}; in this process {IN_FLIGHT}")
+    default = f"{CONNECTIONS}; in here {IN_FLIGHT}"
+    return typer.Option(min=1, help=help_text, show_default=default, rich_help_panel=LIMITS)
 
 
 def retry_failed(help_text: str) -> Any:
-    return typer.Option("--retry-failed", help=help_text)
+    return typer.Option("--retry-failed", help=help_text, rich_help_panel=LIMITS)
 
 
 def check(*rules: tuple[object, str]) -> None:

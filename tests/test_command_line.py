@@ -1,0 +1,77 @@
+"""The command line itself: what --help says and how fast, what is said of a name that is none, completion."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, run
+from stages.test_judge_conversations import answer_all, judge, judged, replies
+
+from critic.cli import STAGES
+
+
+def test_the_help_of_judge_fits_in_sixty_lines_in_groups_with_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("critic", "judge", "--help").stdout
+    assert len(shown.splitlines()) <= 60
+    groups = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"[A-Z][a-z ]+:$", line)]
+    assert groups == [
+        *("Arguments", "Data", "The judge", "The form of a verdict", "Limits", "Several machines"),
+        *("Options", "Examples"),
+    ]
+    assert shown.count("\n  critic judge ") == 3 and "--as published" in shown
+    assert run("critic", "judge", "-h").stdout == shown
+
+
+def test_alone_it_says_what_to_do_first() -> None:
+    done = run("critic")
+    assert done.returncode == 2 and "Begin with" in done.stdout and all(stage in done.stdout for stage in STAGES)
+    assert re.fullmatch(r"critic \d+\.\d+\.\d+\n", run("critic", "--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["auditt"], ("no stage 'auditt'; did you mean audit? there are build,",)),
+        (["judge", "r.jsonl", "--out", "j.jsonl", "--prompt", "scale5"], ("'scale5'; did you mean scale_5?",)),
+        (["judge", "r.jsonl", "--out", "j.jsonl", "--benchmark", "convbanch"], ("did you mean convbench?",)),
+        (["judge", "r.jsonl", "--out", "j.jsonl", "--no-reson"], ("--no-reson", "--no-reason")),
+    ],
+)
+def test_of_a_name_that_is_none_it_says_what_was_meant(words: list[str], parts: tuple[str, ...]) -> None:
+    assert_one_line_error(run("critic", *words), *parts)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_stages_and_options(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed, number, wanted in (("critic ju", 1, "judge"), ("critic judge --prompt-p", 2, "--prompt-pack")):
+        monkeypatch.setenv("_CRITIC_COMPLETE", f"complete_{shell}")
+        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", typed)
+        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(number))
+        assert wanted in run("critic").stdout
+
+
+def test_as_published_a_benchmark_is_judged_as_its_paper_does(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    cases: list[tuple[str, list[str], dict[str, object]]] = [
+        ("convbench", [], {"order": "forced", "sight": "all", "reason_first": True, "unread": "fail"}),
+        ("convbench", ["--protocol", "direct"], {"order": "both", "sight": "all", "reason_first": True}),
+        ("convbench", ["--order", "both"], {"order": "both", "sight": "all"}),
+        ("visitbench", [], {"order": "both", "unread": "tie", "reason_first": True, "sight": "before"}),
+        ("multiverse", [], {"order": "both", "unread": "fail", "reason_first": False}),
+    ]
+    for benchmark, words, expected in cases:
+        out = tmp_path / f"{benchmark}{len(words)}{words[-1:]}.jsonl"
+        file = replies(tmp_path / f"{benchmark}.jsonl", benchmark)
+        done = judge(file, out, benchmark, server.url, "--as", "published", *words)
+        assert done.returncode == 0, done.stderr
+        for line in judged(out):
+            assert {name: getattr(line.setup, name) for name in expected} == expected
+    refused = judge(file, tmp_path / "k", "multiverse", server.url, "--as", "published", "--protocol", "direct")
+    assert_one_line_error(refused, "--as published: MultiVerse is judged by --protocol checklist and quality")
+    rows = ROOT / "data/samples/human_scored.jsonl"
+    refused = run("critic", "judge", rows, "--as", "published", "--out", tmp_path / "k")
+    assert_one_line_error(refused, "--as published cannot be used without --benchmark")
