@@ -122,17 +122,11 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
         return "raw" in self.template or "raw" in self.system
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """Sandboxed: the templates of a pack may be anyone's."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, Range) and attribute in ("label", "meaning"):  # texts, and most of what is asked for
-            return getattr(obj, attribute)
-        return super().getattr(obj, attribute)
-
-
 def _compiled(template: str) -> jinja2.Template:
-    environment = _Environment(undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    """Sandboxed: the templates of a pack may be anyone's."""
+    environment = ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True
+    )
     return environment.from_string(template)
 
 

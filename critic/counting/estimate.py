@@ -10,8 +10,8 @@ The p-value is the interval read backwards, so that it never contradicts it. (Ta
 one for means of paired differences: `aggregate.sign_flip_p`.)
 
 SciPy, which the rest of `critic` does without, may stand in this folder: it is installed with the project, and a stage
-is loaded when it is run, so that `critic --help` does not wait for it. `scipy.special` holds the functions behind
-`scipy.stats` and loads in a third of the time.
+is loaded when it is run. Its parts are written out, `scipy.special`, for so they are imported when they are first
+used, and no --help waits for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 from msgspec import Struct
 from numpy.typing import NDArray
-from scipy import sparse, special
 
 from critic.counting.arrays import Codes, Floats, Group, group_numbers
 
@@ -79,7 +79,7 @@ def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8
         # bincount. That 256 draws, too many for 8 bits, are of one group never happens: it takes as many groups, and
         # all draws of these but one in 256! differ.
         ends = np.arange(len(drawn) + 1) * groups
-        counts = sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
+        counts = scipy.sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
         yield np.ascontiguousarray(counts.toarray().T)
 
 
@@ -138,9 +138,9 @@ class Bootstrap:
         Units are the groups or, if every row is one, the cells."""
         alone = self.enough and self.groups == len(cell) and weight is None
         if alone and cells * _ROWS_OF_A_CELL <= len(cell):
-            return sparse.eye_array(cells, format="csr"), self._drawn_cells(np.bincount(cell, minlength=cells))
+            return scipy.sparse.eye_array(cells, format="csr"), self._drawn_cells(np.bincount(cell, minlength=cells))
         times = np.ones(len(cell)) if weight is None else weight
-        table = sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
+        table = scipy.sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
         return table.tocsr(), self.drawn()
 
     def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
@@ -148,7 +148,7 @@ class Bootstrap:
         table, blocks = self.units(cell, cells, weight)
         return (table @ block for block in blocks)
 
-    def sums(self, cell: Codes, columns: Floats | sparse.csr_array, weight: Floats | None = None) -> Floats:
+    def sums(self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None) -> Floats:
         """The columns' sums over rows: shape (1 + resamples, k). `columns`, shape (k, cells), says what a row of each
         cell adds to each sum; other arguments as in `units`."""
         table, blocks = self.units(cell, columns.shape[1], weight)
@@ -189,8 +189,8 @@ class Bootstrap:
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
-        wide = special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
-        tail = special.ndtr(-wide)
+        wide = scipy.special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
+        tail = scipy.special.ndtr(-wide)
         low, high = np.quantile(defined, [tail, 1 - tail])
         if share and low == high and low in (0.0, 1.0):
             furthest = ((1 - LEVEL) / 2) ** (1 / groups)
@@ -207,8 +207,8 @@ class Bootstrap:
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))
-        narrow = special.ndtri(tail) * np.sqrt((groups - 1) / groups)
-        return float(2 * special.stdtr(groups - 1, narrow))
+        narrow = scipy.special.ndtri(tail) * np.sqrt((groups - 1) / groups)
+        return float(2 * scipy.special.stdtr(groups - 1, narrow))
 
 
 def mean_interval(sums: Floats, counts: Floats) -> Interval | None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
+import scipy
 from msgspec import Struct, field
-from scipy import special
 
 
 def correlation_p(r_squared: float, n: int) -> float | None:
@@ -13,7 +13,7 @@ def correlation_p(r_squared: float, n: int) -> float | None:
     if n < 3:
         return None
     t = np.inf if r_squared >= 1 else np.sqrt((n - 2) * r_squared / (1 - r_squared))
-    return float(2 * special.stdtr(n - 2, -t))
+    return float(2 * scipy.special.stdtr(n - 2, -t))
 
 
 class Fit(Struct, frozen=True, kw_only=True):

@@ -34,10 +34,10 @@ from critic.asking.rating import Aggregation, ScoreKind
 from critic.asking.render import Material
 from critic.asking.replies import benchmark_of
 from critic.asking.tokens import REASON
-from critic.backends import ATTEMPTS, TIMEOUT, Backend
-from critic.benchmarks import BENCHMARKS, load
+from critic.backends import ATTEMPTS, TIMEOUT
+from critic.benchmarks import BENCHMARKS, alignmmbench, load
 from critic.errors import UsageError, whole
-from critic.images import MAX_BYTES, Images
+from critic.images import MAX_BYTES
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
@@ -68,8 +68,6 @@ def _responses(
     given = {} if criteria is None else _criteria(criteria)
     fixed = None
     if questions is not None:
-        from critic.benchmarks import alignmmbench  # noqa: PLC0415 - its statistics take a second to import
-
         asked = alignmmbench.read_questions(questions)
         fixed = alignmmbench.read_responses(path, asked, system)
         if missing := len(asked) - len(fixed):
@@ -135,25 +133,6 @@ def _decoding(
     )
     made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
-
-
-def _judges(
-    backends: list[Backend],
-    name: str | None,
-    form: str,
-    score: ScoreKind | None,
-    max_tokens: int,
-    decoding: Decoding,
-    images: Images | None,
-    measured: Path | str | None = None,
-) -> list[ResponseJudge]:
-    """Judges of single responses; warns of each that was trained in other forms than it is asked in. They need log
-    probabilities where the score is named, or judgments were `measured` (--cascade, --certificate)."""
-    for each in backends:
-        options.say_untrained(each, [form], "prompt")
-    needs = f"--score {score}" if score else None if measured is None else str(measured)
-    how = form, score or "expected", max_tokens, decoding, images, needs
-    return [ResponseJudge(one, name or one.served.name, *how) for one in backends]
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -321,8 +300,13 @@ def main(
         _refuse("without --benchmark", order=order, unread=unread, sight=sight, strict=strict)
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
-        how = form, score, max_tokens or most, decoding, see.shown(backends, rows.pictured), cascade or certificate
-        judges = _judges(backends, None if panel else name, *how)
+        # They need log probabilities where the score is named, or was measured by them.
+        needs = f"--score {score}" if score else cascade or (str(certificate) if certificate else None)
+        how = form, score or "expected", max_tokens or most, decoding, see.shown(backends, rows.pictured), needs
+        for each in backends:
+            options.say_untrained(each, [form], "prompt")
+        own_name = None if panel else name
+        judges = [ResponseJudge(each, own_name or each.served.name, *how) for each in backends]
         return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
     _refuse("with --benchmark", criteria=criteria, cascade=cascade, **{"check-repeat": check_repeat, "several": panel})
     judgings = options.chosen("judging", judging or ["standard"], get_args(Judging))

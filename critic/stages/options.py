@@ -14,9 +14,6 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.layers import Budget, Cached, Limited, layers
-from critic.backends.openai import OpenAIBackend, address
-from critic.backends.pool import Pool
-from critic.backends.ray import RayBackend
 from critic.backends.scripted import from_file
 from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line
@@ -139,6 +136,8 @@ def urls(where: str) -> list[str]:
         words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
+    from critic.backends.openai import address  # noqa: PLC0415 - a third of a second, for which --help need not wait
+
     found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
     check((found, f"{where}: names no server"))
     spelled: dict[str, str] = {}
@@ -197,6 +196,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     def connect(self, where: str, model: str | None) -> Backend:
         """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
         answers or one lacks it."""
+        from critic.backends.openai import OpenAIBackend  # noqa: PLC0415 - as above
+        from critic.backends.pool import Pool  # noqa: PLC0415 - as above
+
         check((self.engine is None, f"--engine {self.engine} runs a checkpoint folder itself: give no URL ({where})"))
         connections = self.concurrency or CONNECTIONS
 
@@ -255,4 +257,6 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """What `make` gives, in this process or in actors."""
         if self.engine is None:
             return make()
+        from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
+
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)

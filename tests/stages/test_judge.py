@@ -29,8 +29,8 @@ from critic.backends import Request, Served, Token
 from critic.backends.identity import learned_forms
 from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
-from critic.records import GREEDY, Judgment
-from critic.stages import judge as command
+from critic.records import Judgment
+from critic.stages import options
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -637,8 +637,7 @@ def test_a_form_that_a_judge_never_learned_is_said_once(
 ) -> None:
     facts = {} if learned is None else {"recipe": {"forms": learned}}
     served = Served("judge", None, is_vllm=True, forms=learned_forms(facts))
-    backends = cast(Any, [SimpleNamespace(place="runs/judge", served=served)])
-    command._judges(backends, None, asked, "expected", 64, GREEDY, None)
+    options.say_untrained(cast(Any, SimpleNamespace(place="runs/judge", served=served)), [asked], "prompt")
     told = capsys.readouterr().err
     assert told == (
         f"warning: runs/judge was trained in pointwise_short, and is asked in {asked} (--prompt)\n" if warns else ""
