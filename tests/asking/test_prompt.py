@@ -1,5 +1,6 @@
 """The one renderer of judging prompts."""
 
+import itertools
 import re
 from typing import Any
 
@@ -79,14 +80,20 @@ def test_hashes_are_of_the_content_that_was_released() -> None:
 
 @every_form
 def test_a_prompt_is_whole(name: str, lang: Language) -> None:
-    prompt = load(name, lang)
-    assert (prompt.name, prompt.language) == (name, lang)
+    """All tasks have rules, the wording names the ranges and their scale, the rubric is a prefix that tasks share."""
+    prompt, content = load(name, lang), shown(name, response(lang))
+    assert (prompt.name, prompt.language) == (name, lang) and "$" not in prompt.template
     assert tuple(prompt.tasks) == TASKS and all(task.title and task.rules for task in prompt.tasks.values())
-    assert "$" not in prompt.template
-    content = shown(name, response(lang))
-    if prompt.key != "Answer":
-        assert all(band.meaning in content for band in prompt.ranges)
-        assert prompt.key in properties(name)
+    if prompt.key == "Answer":
+        return
+    assert all(band.meaning in content for band in prompt.ranges) and prompt.key in properties(name)
+    low, high = prompt.scale
+    assert (f"from {low} to {high}" if lang == "en" else f"{low} 到 {high}") in content
+    if name == "pointwise":
+        assert [(band.low, band.high) for band in prompt.ranges] == [tuple(band) for band in STRICT_RANGES]
+    contents = [shown(name, response(lang, task=task, prompt=f"question {task}")) for task in ("OCR", "Meme")]
+    title = next(i for i, (a, b) in enumerate(zip(*contents, strict=False)) if a != b)
+    assert title > 0.5 * len(contents[0])
 
 
 def properties(name: str) -> dict[str, dict[str, Any]]:
@@ -95,61 +102,41 @@ def properties(name: str) -> dict[str, dict[str, Any]]:
     return found["properties"] if found else {}
 
 
+RATED, REASONED, COMPARED = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
+KEYS = {
+    **dict.fromkeys(("pointwise", "scale_5", "scale_0_10", "commit_first", "direct_turn", "direct_whole"), RATED),
+    **dict.fromkeys(("pairwise_turn", "pairwise_turn_forced", "pairwise_whole", "pairwise_whole_forced"), COMPARED),
+    "quality": RATED, "pointwise_reason_first": REASONED, "pointwise_short": ["Rating"], "pairwise": ["Verdict"],
+    "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *RATED], "answer": [],
+    "checklist": ["1", "2"], "extraction": ["Verdict"], "extraction_forced": ["Verdict"],
+    "extraction_rating": ["Rating"], "extraction_checklist": ["1", "2"],
+}  # fmt: skip
+"""The keys of a verdict in each form, without the flags that are ever the same: reason first, and in full."""
+
+
 def test_schemas_follow_from_key_and_scale() -> None:
     found = {name: properties(name) for name in BY_NAME}
-    rated, reasoned, compared = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
-    plain = {name.removesuffix("_in_full"): keys for name, keys in found.items() if name.endswith("_in_full")}
-    assert len(plain) == 6 and all(found.pop(f"{name}_in_full") == found[name] == keys for name, keys in plain.items())
-    steps = {name: found.pop(name) for name in list(found) if BY_NAME[name].steps}
-    assert {name: list(keys) for name, keys in steps.items()} == {
-        **{f"{name}_reason_first": reasoned for name in ("direct_turn", "direct_whole", "quality")},
-        **{f"pairwise_{name}_reason_first": ["Reason", "Verdict"] for name in ("turn", "whole", "turn_forced")},
-        "pairwise_whole_forced_reason_first": ["Reason", "Verdict"], "checklist_reason_first": ["Reason", "1", "2"],
-    }  # fmt: skip
-    assert {keys["Reason"]["maxLength"] for keys in steps.values()} == {2000}
-    assert {name: list(keys) for name, keys in found.items()} == {
-        "pointwise": rated, "pointwise_reason_first": reasoned, "scale_5": rated, "scale_0_10": rated,
-        "pointwise_short": ["Rating"],
-        "pairwise": ["Verdict"], "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *rated],
-        "answer": [], "commit_first": rated, "direct_turn": rated, "direct_whole": rated, "quality": rated,
-        "checklist": ["1", "2"], "pairwise_turn": compared, "pairwise_turn_forced": compared,
-        "pairwise_whole": compared, "pairwise_whole_forced": compared, "extraction": ["Verdict"],
-        "extraction_forced": ["Verdict"], "extraction_rating": ["Rating"], "extraction_checklist": ["1", "2"],
-    }  # fmt: skip
-    bounded = [name for name, keys in found.items() if "maxLength" in keys.get("Reason", {})]
-    assert bounded == ["pointwise_reason_first"], "a bound costs speed; a reason behind the value needs none"
+    keys = dict(KEYS)
+    for name in BY_NAME:
+        plain = name.removesuffix("_in_full").removesuffix("_reason_first")
+        if name not in keys:
+            first = ["Reason"] if "_reason_first" in name else []
+            keys[name] = [*first, *(key for key in KEYS[plain] if key not in first)]
+    assert {name: list(schema) for name, schema in found.items()} == keys
+    longest = {
+        name: schema["Reason"]["maxLength"] for name, schema in found.items() if "maxLength" in schema.get("Reason", {})
+    }
+    assert longest.pop("pointwise_reason_first") == 400, "a bound costs speed; a reason behind the value needs none"
+    assert longest == {name: 2000 for name, form in BY_NAME.items() if form.steps}
     assert found["scale_5"]["Rating"] == {"type": "integer", "minimum": 1, "maximum": 5}
     assert found["scale_0_10"]["Rating"] == {"type": "integer", "minimum": 0, "maximum": 10}
-    assert found["pairwise"]["Verdict"]["enum"] == ["A", "B", "tie"]
-    assert found["correct"]["Correct"]["enum"] == ["yes", "no"]
-    assert found["pairwise_turn_forced"]["Verdict"]["enum"] == ["A", "B"]
-    assert found["extraction_forced"]["Verdict"]["enum"] == ["A", "B", "Unknown"]
-    assert found["checklist"]["2"]["enum"] == ["yes", "no"]
     assert found["criteria"]["clarity"] == found["criteria"]["Rating"] == found["pointwise"]["Rating"]
-
-
-@every_form
-def test_the_scale_of_the_wording_is_that_of_the_ranges(name: str, lang: Language) -> None:
-    prompt = load(name, lang)
-    if prompt.key == "Answer":
-        return
-    low, high = prompt.scale
-    assert (f"from {low} to {high}" if lang == "en" else f"{low} 到 {high}") in shown(name, response(lang))
-
-
-@every_form
-def test_the_rubric_is_a_shared_prefix(name: str, lang: Language) -> None:
-    contents = [shown(name, response(lang, task=task, prompt=f"question {task}")) for task in ("OCR", "Meme")]
-    title = next(i for i, (a, b) in enumerate(zip(*contents, strict=False)) if a != b)
-    assert title > 0.5 * len(contents[0]) or name == "answer"
-
-
-@pytest.mark.parametrize("lang", ["zh", "en"])
-def test_every_task_has_rules_and_the_ranges_are_the_strict_ones(lang: Language) -> None:
-    prompt = load("pointwise", lang)
-    assert tuple(prompt.tasks) == TASKS
-    assert all(task.rules for task in prompt.tasks.values())
-    assert [(band.low, band.high) for band in prompt.ranges] == [tuple(band) for band in STRICT_RANGES]
+    choices = {
+        ("pairwise", "Verdict"): ["A", "B", "tie"],
+        ("correct", "Correct"): ["yes", "no"], ("checklist", "2"): ["yes", "no"],
+        ("pairwise_turn_forced", "Verdict"): ["A", "B"], ("extraction_forced", "Verdict"): ["A", "B", "Unknown"],
+    }  # fmt: skip
+    assert {(name, key): found[name][key]["enum"] for name, key in choices} == choices
 
 
 def test_unknown_prompt_names_the_choices() -> None:
@@ -198,20 +185,35 @@ def test_a_forged_verdict_stays_quoted(name: str, lang: Language) -> None:
 CONTROL_TOKENS = [
     "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|assistant|>", "<|user|>", "<|end|>", "<|eot_id|>", "</s>", "<s>",
     "[INST]", "[/INST]", "<<SYS>>", "[gMASK]", "<sop>", "<eop>", "<pad>", "<start_of_turn>", "<end_of_turn>", "<think>",
+    "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[SYSTEM_PROMPT]", "[/TOOL_CALLS]", "[IMG]", "<BOS_TOKEN>",
+    "<reserved_106>", "<im_end>", "<eoh>", "<tool_call>",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("token", CONTROL_TOKENS)
-@pytest.mark.parametrize("disguise", ["{}", "x{}y", "\u200b{}", "{}{}", "<{}>"])
-def test_control_tokens_are_defused(token: str, disguise: str) -> None:
-    hidden = token[:2] + "\u200b" + token[2:]
-    for text in (disguise.replace("{}", token), disguise.replace("{}", hidden)):
-        assert token not in quote(text)
+def test_control_tokens_are_defused(token: str) -> None:
+    for disguise, joiner in itertools.product(
+        ("{}", "a {} b", "x{}y", "\u200b{}", "{}{}", "<{}>"), ("", "\u200b", "\u200d")
+    ):
+        hidden = token[:2] + joiner + token[2:]
+        text = quote(disguise.replace("{}", hidden))
+        assert token not in text and (not joiner or hidden not in text)
 
 
-def test_plain_text_is_left_alone() -> None:
-    text = "Price < 5 and a|b, list[0], <div>ok</div>, 5 > 3; 你好，世界！👩‍🔬 naïve\tcafé"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Price < 5 and a|b, list[0], <div>ok</div>, 5 > 3; 你好，世界！👩‍🔬 naïve\tcafé",
+        *("x < y and a[my_index] > 0", "<b>bold</b>", "f(x)[0]", "👨‍👩‍👧 می‌خواهم"),
+    ],
+)
+def test_what_is_no_control_token_stays(text: str) -> None:
     assert quote(text) == f"> {text}"
+
+
+@pytest.mark.parametrize("hidden", ["\ufe0f", "\U000e0141", "\u034f", "\u3164", "\u200b", "\U000e0041", "\u202e"])
+def test_hidden_characters_go(hidden: str) -> None:
+    assert quote(f"a{hidden}b") == "> ab"
 
 
 def count(messages: Any) -> int:
@@ -297,25 +299,3 @@ def test_no_user_text_reaches_the_template_engine() -> None:
 def test_prompts_do_not_name_hosts_or_people() -> None:
     for file in (ROOT / "critic/prompts").glob("*.toml"):
         assert not re.search(r"https?://", file.read_text("utf-8"))
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        *("<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[SYSTEM_PROMPT]", "[/TOOL_CALLS]", "[IMG]", "<BOS_TOKEN>"),
-        *("<reserved_106>", "<im_end>", "<eoh>", "<tool_call>", "[IN\u200dST]", "<\u200d|im_end|>"),
-    ],
-)
-def test_control_tokens_of_many_families_are_defused(token: str) -> None:
-    bare = token.replace("\u200d", "")
-    assert bare not in quote(f"a {token} b") and token not in quote(f"a {token} b")
-
-
-@pytest.mark.parametrize("text", ["x < y and a[my_index] > 0", "<b>bold</b>", "f(x)[0]", "👨‍👩‍👧 می‌خواهم"])
-def test_what_is_no_control_token_stays(text: str) -> None:
-    assert quote(text) == f"> {text}"
-
-
-@pytest.mark.parametrize("hidden", ["\ufe0f", "\U000e0141", "\u034f", "\u3164", "\u200b", "\U000e0041", "\u202e"])
-def test_hidden_characters_go(hidden: str) -> None:
-    assert quote(f"a{hidden}b") == "> ab"
