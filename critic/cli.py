@@ -72,18 +72,13 @@ _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=
 
 def _load(stage: str) -> Callable[..., int | None]:
     """The command of a stage. A program's folder goes on the path, as where Python is started on it: its modules have
-    names too general for packages. Raises UsageError where an extra is not installed."""
-    name = STAGES[stage][0]
-    if not name.endswith(".py"):
-        command: Callable[..., int | None] = import_module(name).main
-        return command
-    program = (_INSTALLED if _INSTALLED.is_dir() else _CLONE) / name
-    sys.path.insert(0, str(program.parent))
-    try:
-        command = import_module(program.stem).main
-    except ImportError as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"critic {stage}: {problem}; pip install 'critic[{program.parent.name}]'") from None
+    names too general for packages."""
+    module = STAGES[stage][0]
+    if module.endswith(".py"):
+        program = (_INSTALLED if _INSTALLED.is_dir() else _CLONE) / module
+        sys.path.insert(0, str(program.parent))
+        module = program.stem
+    command: Callable[..., int | None] = import_module(module).main
     return command
 
 
@@ -142,6 +137,11 @@ class _OnDemand(TyperGroup):
         return super().shell_complete(ctx, incomplete)
 
 
+def _extra(words: list[str]) -> str:
+    """The extra of the installation that a stage needs, which is named like its folder; "" for none."""
+    return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
+
+
 def _run(app: typer.Typer, name: str | None = None) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
@@ -155,6 +155,8 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
             message = f"{' '.join(error.format_message().split())} (see --help)"
+        elif isinstance(error, ImportError) and (extra := _extra(sys.argv[1:])):
+            message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
             place = getattr(error, "filename", None) or where

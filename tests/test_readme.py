@@ -47,7 +47,7 @@ def commands(page: str) -> list[list[str]]:
 @cache
 def options(program: str) -> set[str]:
     if program == "train/sft.py":  # its --help loads torch and DeepSpeed
-        _, main = text(program).split("\ndef main(")
+        _, main = text("train/command.py").split("\ndef main(")
         named = re.findall(r'(?m)(?:^    |"--)([a-z_-]+)(?:: |")', main)
         return {f"--{name.replace('_', '-')}" for name in named}
     words = ["critic", program] if not program.endswith(".py") else [program]

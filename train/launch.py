@@ -12,19 +12,12 @@ from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
+import command
 import typer
 
 from critic import human_scored
 from critic.cli import INTERRUPTED
 from critic.errors import UsageError, one_line
-
-if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
-import passed_on
-from deepspeed.launcher import runner
-from recipe import read_with_options
 
 PROGRAM, RECIPES = Path(__file__).with_name("sft.py"), Path(__file__).with_name("recipes")
 
@@ -54,6 +47,8 @@ def as_words(context: typer.Context, options: Mapping[str, Any]) -> list[str]:
 def launch(options: list[str], program: list[str]) -> int:
     """Run a program in the processes of DeepSpeed's launcher; its exit code. Raises UsageError for what the launcher
     does not take."""
+    from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
+
     # The processes' own messages say what went wrong; the launcher would only add the command and its code.
     words = ["--log_level", "critical", *options, *program]
     usage = io.StringIO()
@@ -99,6 +94,13 @@ def main(
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
     config = recipe_file(recipe)
+    import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
+
+    if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import passed_on  # noqa: PLC0415
+    from recipe import read_with_options  # noqa: PLC0415
+
     on_recipe = (options[name] for name in ("overrides", "keep", "internal", "init"))
     passed_on.check(read_with_options(config, *on_recipe))
     for file in [*human_scored.files(options["train"]), *filter(None, [options["internal"]])]:
@@ -109,11 +111,9 @@ def main(
 
 
 def _with_options_of_sft() -> Signature:
-    """What Typer reads the options from: those of sft.py are declared there alone."""
-    import sft  # noqa: PLC0415 - it runs in other processes; here only its options are read
-
+    """What Typer reads the options from: those of sft.py are declared in command.py alone."""
     own = signature(main).parameters
-    of_sft = [each.replace(kind=each.KEYWORD_ONLY) for each in signature(sft.main).parameters.values()]
+    of_sft = [each.replace(kind=each.KEYWORD_ONLY) for each in signature(command.main).parameters.values()]
     of_sft = [each for each in of_sft if each.name not in ("config", "local_rank")]
     first = [own[name] for name in ARGUMENTS]
     return Signature([*first, *of_sft, *(own[name] for name in LAUNCHER)])

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import attention
 import checkpoints
+import command
 import deepspeed
 import export
 import kernels
@@ -28,7 +29,6 @@ import probe
 import resize
 import torch
 import transformers
-import typer
 from batches import Batches, weights
 from evaluation import HeldOut, held_out
 from loop import JudgeTrainer, Watch
@@ -238,29 +238,18 @@ def one_after_the_other(first: bool) -> Iterator[None]:
 
 
 def main(
-    config: Annotated[Path, typer.Option(help="A recipe (train/recipes/*.yaml).")],
-    train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
-    out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
-    internal: Annotated[
-        Path | None, typer.Option(help="Human-scored rows to judge while training (the recipe's evaluation section).")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE put into the recipe, such as training.max_steps=100.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
-    keep: Annotated[int | None, typer.Option(help="Checkpoints that stay, instead of the recipe's.")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder below which the rows' images lie.", show_default="that of --train")
-    ] = None,
-    init: Annotated[
-        Path | None, typer.Option(help="A text judge of the same language model to go on from (images: show).")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
-    ] = None,
-    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = -1,
+    config: Path,
+    train: Path,
+    out: Path,
+    internal: Path | None = None,
+    overrides: list[str] | None = None,
+    cache: Path | None = None,
+    keep: int | None = None,
+    data_root: Path | None = None,
+    init: Path | None = None,
+    threads: int | None = None,
 ) -> None:
-    """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
+    """Fine-tune a judge on human-scored rows (command.py says what the parameters are)."""
     recipe = read_with_options(config, overrides, keep, internal, init)
     if "RANK" not in os.environ:
         raise UsageError("start it by its launcher: deepspeed train/sft.py …, or critic train RECIPE …")
@@ -449,4 +438,4 @@ def told_of_a_full_disk(out: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_program(command.main)

@@ -152,7 +152,7 @@ WRONG = [
     ({"tiny": {"heads": 3}}, "hidden_size 32 must be an even number for each of 3 heads"),
     ({"together": True}, "leave train_sampling_strategy out"),
     ({"together": -1}, r">= 1 - at `\$\.together`"),
-    ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; choose .*pointwise"),
+    ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; did you mean pointwise"),
     ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
     ({"keep": 0}, r">= 1 - at `\$\.keep`"),
     ({"balance": 1.5}, r"<= 1\.0 - at `\$\.balance`"),
