@@ -65,36 +65,38 @@ def _responses(
     """What is judged; `tell`: a picture tells what is right where there is no reference."""
     if criteria is not None and not isinstance(form_of(form).kind, CriteriaKind):
         raise UsageError(f"--criteria is one of --prompt criteria, got --prompt {form}")
-    given = {} if criteria is None else _criteria(criteria)
-    fixed = None
+    for_all = {} if criteria is None else _criteria(criteria)
+    predictions = None
     if questions is not None:
         asked = alignmmbench.read_questions(questions)
-        fixed = alignmmbench.read_responses(path, asked, system)
-        if missing := len(asked) - len(fixed):
+        predictions = alignmmbench.read_responses(path, asked, system)
+        if missing := len(asked) - len(predictions):
             which = f"{missing} of {len(asked)} questions of {questions}"
             print(f"{which} have no answer and are not judged", file=sys.stderr)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
-        for one in fixed or (one for _, _, one in human_scored.walk(path, left_out, pictures=True, scored=False)):
-            if fixed is None and not one.question.reference and not tell():
+        rows = human_scored.walk(path, left_out, pictures=True, scored=False)
+        for response in predictions or (response for _, _, response in rows):
+            if predictions is None and not response.question.reference and not tell():
                 left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
                 continue
-            lacks = given and not one.question.criteria  # a row's own come first
-            yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
+            if for_all and not response.question.criteria:  # a row's own come first
+                response = replace(response, question=replace(response.question, criteria=for_all))  # noqa: PLW2901
+            yield response
 
-    return FormResponses(read, path, form, run, replies=fixed is not None)
+    return FormResponses(read, path, form, run, replies=predictions is not None)
 
 
 def _criteria(path: Path) -> dict[str, str]:
     """Criteria out of a TOML file, name = "what it means". Raises UsageError for anything else."""
     try:
-        found = msgspec.toml.decode(path.read_bytes(), type=dict[str, str])
+        criteria = msgspec.toml.decode(path.read_bytes(), type=dict[str, str])
     except (OSError, ValueError) as error:
         raise UsageError(f'--criteria {path}: expected lines of the form name = "what it means": {error}') from None
-    if not found:
+    if not criteria:
         raise UsageError(f"--criteria {path}: names no criterion")
-    human_scored.check_criteria(found, f"--criteria {path}")
-    return found
+    human_scored.check_criteria(criteria, f"--criteria {path}")
+    return criteria
 
 
 def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None, int]:
@@ -131,17 +133,17 @@ def _decoding(
         ),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
-    made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
-    return GREEDY if made == GREEDY else made  # the very object is what records leave out
+    decoding = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
+    return GREEDY if decoding == GREEDY else decoding  # the very object is what records leave out
 
 
-def _refuse(where: str, **given: object) -> None:
+def _refuse(where: str, **options_given: object) -> None:
     """Raises UsageError for options that do not go together."""
-    for option, value in given.items():
+    for option, value in options_given.items():
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _asked(benchmark: str, published: str | None, protocols: list[Protocol]) -> Setup:
+def _base_setup(benchmark: str, published: str | None, protocols: list[Protocol]) -> Setup:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
     paper = load(benchmark)
@@ -287,10 +289,10 @@ def main(
         ray_address=ray_address,
         replicas=replicas,
     )
-    see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
+    seeing = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
     protocols = options.chosen("protocol", protocol or [], get_args(Protocol))
-    asked = Setup(judge="", score_kind="argmax") if benchmark is None else _asked(benchmark, published, protocols)
-    if asked.reason_first and prompt == "pointwise":
+    base = Setup(judge="", score_kind="argmax") if benchmark is None else _base_setup(benchmark, published, protocols)
+    if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
@@ -299,10 +301,10 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, unread=unread, sight=sight, strict=strict)
         backends = endpoint.open("--judge", judge)
-        rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
+        rows = _responses(responses, questions, system, form, criteria, run, lambda: seeing.tell(backends))
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else cascade or (str(certificate) if certificate else None)
-        how = form, score or "expected", max_tokens or most, decoding, see.shown(backends, rows.pictured), needs
+        how = form, score or "expected", max_tokens or most, decoding, seeing.shown(backends, rows.pictured), needs
         for each in backends:
             options.say_untrained(each, [form], "prompt")
         own_name = None if panel else name
@@ -312,24 +314,24 @@ def main(
     judgings = options.chosen("judging", judging or ["standard"], get_args(Judging))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(
-        asked,
+        base,
         judge=name or backend.served.name,
         score_kind=score or "argmax",
-        order=order or asked.order,
+        order=order or base.order,
         battles=battles,
         extraction=not no_extraction,
         reference_backed=not reference_free,
         pointwise_prompt=form,
         decoding=decoding,
         pack=pack,
-        unread=unread or asked.unread,
+        unread=unread or base.unread,
         texts=True,
         strict=strict,
-        sight=sight or asked.sight,
+        sight=sight or base.sight,
         reason_first=prompt == EVERY_REASON_FIRST,
     )
     if setup.order != "both" or battles == "random":
         setup = replace(setup, seed=seed)
-    judge_of = Judge(backend, setup, max_tokens or most, see.shown([backend]))
+    judge_of = Judge(backend, setup, max_tokens or most, seeing.shown([backend]))
     how_judged = against or [], system, protocols, judgings
     return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)
