@@ -23,24 +23,17 @@ from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
 
-import gguf as gguf_library
 import msgspec
-import torch
-import transformers
 import typer
 from checkpoints import let_others_read
 from folders import is_made, made_whole, refusing
 from msgspec import Struct
 from terms import BASE_NOTES, copy_terms
 from tokenizers import pre_tokenizers, processors
-from transformers.integrations.gguf import read_gguf_metadata
-from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from critic import jsonl
 from critic.cli import run_program
 from critic.errors import UsageError
-
-DTYPE = torch.bfloat16
 
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
@@ -145,6 +138,8 @@ def read_header(gguf: Path) -> Header:
     """Raises UsageError for a file that is no GGUF, is damaged or is only a part of one."""
     if not gguf.is_file():
         raise UsageError(f"{gguf}: no such file; expected a GGUF, or one of {', '.join(PUBLISHED)}")
+    from transformers.integrations.gguf import read_gguf_metadata  # noqa: PLC0415 - as in main
+
     with refusing(gguf, "no GGUF, or a damaged one"):
         fields, names = read_gguf_metadata(str(gguf), ("tokenizer.ggml.tokens",))
         tokens = fields["tokenizer.ggml.tokens"]
@@ -241,6 +236,9 @@ def rendered(tokenizer: Any, *answer: str) -> str:
 def chat_tokenizer(gguf: Path, header: Header, template: str) -> Any:
     """The tokenizer of a GGUF with what transformers leaves out: the token that texts begin with, in front of plain
     texts and of conversations, and some ways of cutting words. Raises UsageError for one that cannot be read."""
+    import transformers  # noqa: PLC0415 - as in main
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS  # noqa: PLC0415
+
     with refusing(header.file, f"transformers cannot read its tokenizer (family {header.family})"):
         read = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     core = read.backend_tokenizer
@@ -277,19 +275,24 @@ def stops(tokenizer: Any) -> list[int]:
 def parsed_once() -> Iterator[None]:
     """Have a GGUF's fields parsed once: transformers does it for the tokenizer, for the configuration and for the
     weights, and of Gemma 3, with its 262,144 tokens, each time takes a core some twenty seconds."""
-    with mock.patch.object(gguf_library, "GGUFReader", lru_cache(maxsize=1)(gguf_library.GGUFReader)):
+    import gguf  # noqa: PLC0415 - as in main
+
+    with mock.patch.object(gguf, "GGUFReader", lru_cache(maxsize=1)(gguf.GGUFReader)):
         yield
 
 
 def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | None = None) -> None:
     """Write model and tokenizer to `out`, its first layers alone where `layers` says how many. Raises UsageError for a
     family that transformers cannot read, and for a file that lacks some of its family's weights or layers."""
+    import torch  # noqa: PLC0415 - as in main
+    import transformers  # noqa: PLC0415 - as in main
+
     tokenizer = chat_tokenizer(gguf, header, template)
     with refusing(header.file, f"transformers cannot read it (family {header.family})"):
         read, report = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
-            dtype=DTYPE,
+            dtype=torch.bfloat16,
             quantization_config=transformers.GgufConfig(dequantize=True),
             output_loading_info=True,
         )
@@ -310,7 +313,7 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
     with refusing(header.file, "its weights do not fit together"), torch.device("meta"):
-        plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=DTYPE)
+        plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=torch.bfloat16)
         plain.load_state_dict(read.state_dict(), assign=True)
         plain.tie_weights()
     plain.generation_config = transformers.GenerationConfig(
@@ -345,6 +348,9 @@ def main(
     ] = None,
 ) -> None:
     """Make a folder to train from, and to serve, out of a pretrained model in GGUF."""
+    import gguf as _  # noqa: F401, PLC0415 - these take seconds, for which --help need not wait
+    import transformers  # noqa: PLC0415
+
     base = PUBLISHED.get(source)
     own = None if base else read_header(Path(source))
     file = chat_template or (base.template if base else None)
