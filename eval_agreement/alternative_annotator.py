@@ -4,9 +4,9 @@ Calderon, Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-J
 """
 
 import numpy as np
+import scipy
 from msgspec import Struct
 from numpy.typing import NDArray
-from scipy import stats
 
 from critic.counting.arrays import Floats, Group
 from eval_agreement.metrics import Indices
@@ -133,7 +133,7 @@ def _lines(
     groups = np.bincount(blocks // width, minlength=raters)
     tested = np.flatnonzero((n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS))
     p = _p_values(blocks // width, size, total, raters, epsilon)[tested]
-    rejected = stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
+    rejected = scipy.stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
     advantage = [np.bincount(rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
     return [
         RaterTest(
@@ -163,7 +163,7 @@ def _p_values(rater: Indices, size: Indices, total: Floats, raters: int, epsilon
     varied = spread > _DUST
     p = np.full(raters, np.nan)
     error = np.sqrt(groups[varied] / (groups[varied] - 1) * spread[varied]) / n[varied]
-    p[varied] = stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
+    p[varied] = scipy.stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
     # Without spread: a group's mean is at most 1, so one of expectation epsilon is at `mean` or below with
     # probability (1 - epsilon) / (1 - mean) at most, and all of them are with that to the power of their number.
     same = (groups > 0) & ~varied

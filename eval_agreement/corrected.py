@@ -17,10 +17,10 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from scipy import stats
 
 from critic.counting.arrays import Floats, Group, group_numbers
 from critic.counting.estimate import FEWEST_GROUPS, LEVEL, SEED, Interval
@@ -276,7 +276,7 @@ class _Forecast(NamedTuple):
     def half_width(self, labels: int, judged: bool) -> float:
         """Of the 95 % interval; the labels are taken to lie in as many groups as there can be."""
         groups = max(min(labels, self.groups), FEWEST_GROUPS)
-        return float(stats.t.ppf((1 + LEVEL) / 2, groups - 1) * np.sqrt(self.variance(labels, judged)))
+        return float(scipy.stats.t.ppf((1 + LEVEL) / 2, groups - 1) * np.sqrt(self.variance(labels, judged)))
 
     def labels(self, half_width: float, judged: bool) -> int | None:
         """The fewest that are enough; None where all are not. More labels never make an interval wider."""
@@ -352,7 +352,7 @@ def _parts(sample: _Sample) -> _Parts:
 
 
 def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
-    far = stats.t.ppf((1 + LEVEL) / 2, sample.groups - 1) * _error(sample, parts.variance(lam))
+    far = scipy.stats.t.ppf((1 + LEVEL) / 2, sample.groups - 1) * _error(sample, parts.variance(lam))
     return float(parts.value(lam) - far), float(parts.value(lam) + far)
 
 
@@ -370,7 +370,9 @@ def _caution(sample: _Sample, parts: _Parts) -> str | None:
     if sample.weight is not None:
         return None
     error = _error(sample, float((parts.excess_by_group**2).sum()))
-    if not parts.excess or (error and 2 * stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM):
+    if not parts.excess or (
+        error and 2 * scipy.stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM
+    ):
         return None
     if not _beyond_random_draws(sample):
         return None

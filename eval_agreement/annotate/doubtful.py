@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import pstdev
 
 import numpy as np
-from scipy.stats import entropy
+import scipy
 
 from critic import jsonl
 from critic.errors import UsageError
@@ -34,7 +34,7 @@ def doubt(judgment: Judgment) -> float:
     scores = [member.score for member in judgment.members if member.score is not None]
     scores += [one.rating for one in judgment.samples if one.rating is not None]
     shares = judgment.verdict.distribution or [1.0]
-    spread = float(entropy(shares)) / math.log(len(shares)) if len(shares) > 1 else 0.0
+    spread = float(scipy.stats.entropy(shares)) / math.log(len(shares)) if len(shares) > 1 else 0.0
     said = {call.first: exchanged(call.value, call.first == "opponent") for call in judgment.calls if call.value}
     turned = {"model", "opponent"} <= said.keys() and said["model"] != said["opponent"]
     apart = pstdev(scores) / ((RATINGS[-1] - RATINGS[0]) / 2) if len(scores) > 1 else 0.0
