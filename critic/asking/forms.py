@@ -171,14 +171,18 @@ POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 """What a choice is worth to the answer that stands first."""
 
 
+Flag = Mapping[str, Mapping[str, Any]]
+"""A choice of endings of a form's name, "" for none -> what of the form is otherwise with each."""
+
+
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
     `extraction` is the short second question for a reply in which no verdict can be read. `steps`: the reason that
     comes first is one of many steps.
 
-    `flags` are the ways in which the form can be varied, each a choice of one: the ending of the form's name, "" for
-    none -> what of the form is otherwise. The prompt's file says what is worded otherwise (`flags.ENDING`)."""
+    `flags` are the ways in which the form can be varied; the prompt's file says what is worded otherwise
+    (`flags.ENDING`)."""
 
     kind: Kind
     scope: Scope = "turn"
@@ -186,7 +190,7 @@ class Form(Struct, frozen=True, kw_only=True):
     first: str | None = None
     extraction: str | None = None
     steps: bool = False
-    flags: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    flags: tuple[Flag, ...] = ()
 
     @property
     def shown(self) -> int:
@@ -229,12 +233,12 @@ _SCOPES: dict[Scope, str] = {
 }
 
 
-FORCED: Mapping[str, Mapping[str, Any]] = {
+FORCED: Flag = {
     "": {},
     "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better), "extraction": "extraction_forced"},
 }
-STEPS: Mapping[str, Mapping[str, Any]] = {"": {}, "reason_first": {"steps": True}}
-ALL_TURNS: Mapping[str, Mapping[str, Any]] = {"": {}, "in_full": {}}
+STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
+ALL_TURNS: Flag = {"": {}, "in_full": {}}
 SHORT: Mapping[str, Any] = {"extraction": None}
 """Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well; few words."""
 
@@ -286,17 +290,6 @@ BY_NAME = dict(_by_name())
 """Every form by each of the names that it can be asked for by: with all its flags, `pairwise_turn_forced_in_full`."""
 
 
-def _spelling(base: str, form: Form) -> str:
-    for flag in form.flags:
-        endings = "|".join(f"_{ending}" for ending in flag if ending)
-        base += f"[{endings}]" if "" in flag else f"({endings})"
-    return base
-
-
-SPELLINGS = tuple(_spelling(base, form) for base, form in sorted(FORMS.items()))
-"""The names of all forms, for people: `direct_turn[_reason_first][_in_full]`."""
-
-
 def _parts(name: str) -> tuple[str, str, str | None]:
     """Pack, form and language of a form's name, `PACK/FORM@LANGUAGE`; a pack's own name may hold an @."""
     pack, _, plain = name.rpartition("/")
@@ -310,7 +303,8 @@ def form_of(name: str) -> Form:
     stem, _, variant = plain.rpartition("_")
     form = BY_NAME.get(plain) or (BY_NAME.get(stem) if variant in VARIANTS else None)
     if form is None:
-        raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}choose {', '.join(SPELLINGS)}")
+        choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
+        raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}{choices}")
     return form
 
 

@@ -38,7 +38,7 @@ from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench, load
 from critic.errors import UsageError, whole
 from critic.images import MAX_BYTES
-from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
+from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Showing, Sight, Unread
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -181,7 +181,9 @@ def main(
     system: Annotated[
         str | None, _what(parser=whole, metavar="NAME", help="Whose replies they are.", show_default="the file's stem")
     ] = None,
-    images: options.ShowImages = None,
+    images: Annotated[
+        Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
+    ] = None,
     data_root: options.DataRoot = None,
     judge: Annotated[
         list[str] | None,

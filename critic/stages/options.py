@@ -85,12 +85,6 @@ def spend(words: str | None) -> Budget | None:
     return Budget(limit=int(number))
 
 
-ShowImages = Annotated[
-    Showing | None,
-    typer.Option(help="Whether the judge sees them.", show_default="show, if it can", rich_help_panel=DATA),
-]
-
-
 def max_tokens(least: int) -> Any:
     return typer.Option(min=least, help="Longest reply, in tokens.", rich_help_panel=LIMITS)
 

@@ -318,7 +318,7 @@ def test_a_plan_travels_as_json() -> None:
     ("mix", "message"),
     [
         ({"pointwize": 1.0}, r"unknown form 'pointwize'; did you mean pointwise\? choose answer, checklist"),
-        ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale\(_5\|_0_10\)$"),
+        ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale, with its flags"),
         ({"checklist_in_full": 1.0}, "unknown form 'checklist_in_full'"),
         ({"pointwise@fr": 1.0}, "'pointwise@fr': behind @ comes the prompt's language, zh or en"),
         ({"pointwise@": 1.0}, "behind @ comes"),
