@@ -263,6 +263,8 @@ def _joined(people: FileRows, judge: FileRows, ids: list[str]) -> FileRows:
 
 def _at(known: Sequence[str], values: Sequence[V], ids: Sequence[str]) -> list[V | None]:
     """The value of each of `ids`, None of one that is not known."""
+    if known == ids:  # as of two columns of one table
+        return list(values)
     by_id = dict(zip(known, values, strict=True))
     return [by_id.get(key) for key in ids]
 
