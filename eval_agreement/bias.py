@@ -11,18 +11,18 @@ Where several people rated an answer, `rating_noise` takes this out. Where not, 
 noisy people would have to be to explain the whole effect.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from critic.counting.arrays import Codes, Floats, distinct, groups_in, ratio
+from critic.counting.arrays import Floats, ratio
 from critic.counting.estimate import LEVEL, Interval, holm
-from eval_agreement.metrics import Indices, half_up, same_length
+from eval_agreement.metrics import half_up, same_length
 from eval_agreement.rows import JudgedRows
 
 FEWEST_LABEL_GROUPS = 20
@@ -59,7 +59,6 @@ class BiasEffect(Struct, frozen=True, kw_only=True):
     failed: int
     undefined: str | None = None
     noise_explains: float | None = None
-    details: dict[str, float] = field(default_factory=dict)
     reading: str
 
 
@@ -134,36 +133,32 @@ _OFFSET = _Kind(
 
 def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
-    first, cell = distinct(rows.human, rows.judge)
-    columns = np.stack([np.ones(len(first)), rows.judge[first] - rows.human[first]])
-    n, difference = rows.resamples.sums(cell, columns).T
-    details = {"human_mean": float(rows.human.mean()), "judge_mean": float(rows.judge.mean())} if rows.n else {}
-    return _effect(_SEVERITY, ratio(difference, n), rows, details=details)
+    human, judge = _scores(rows)
+    n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
+    return _effect(_SEVERITY, ratio(difference, n), rows)
 
 
 def central_tendency(rows: JudgedRows) -> BiasEffect:
     """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
 
-    The slope of judge on human (in `details`) would be below 1 for every judge, because noise in people's
-    scores flattens it. The ratio has no such bias where both sides are about equally noisy; a noisier
+    The slope of judge on human would be below 1 for every judge, because noise in people's scores flattens it. The
+    ratio has no such bias where both sides are about equally noisy; a noisier
     judge raises it, and so does averaging people's raters: it has an interval, but no p and no verdict. It says how
     wide the range is, not whether the right answers are at its ends.
     A constant judge has 0. None where people gave every answer the same score.
     """
-    first, cell = distinct(rows.human, rows.judge)
-    h, j = (scores[first] - (scores.mean() if rows.n else 0) for scores in (rows.human, rows.judge))
-    columns = np.stack([np.ones(len(first)), h, j, h * h, j * j, h * j])
-    n, h_sum, j_sum, hh, jj, hj = rows.resamples.sums(cell, columns).T
+    human, judge = _scores(rows)
+    columns = [np.ones(rows.n)]
+    for scores in (_centred(human), _centred(judge)):
+        columns += [scores, scores**2]
+    n, h_sum, hh, j_sum, jj = rows.resamples.sums(np.arange(rows.n), np.stack(columns)).T
     h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
-    details = {"human_sd": float(rows.human.std()), "judge_sd": float(rows.judge.std())} if rows.n else {}
-    if h_spread[0] > 0:
-        details["slope"] = float((hj[0] - h_sum[0] * j_sum[0] / n[0]) / h_spread[0])
     values = np.sqrt(ratio(j_spread, h_spread))
-    effect = _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score", details=details)
+    effect = _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score")
     return replace(effect, p=None)
 
 
-def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) -> BiasEffect:
+def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
     Where the noise of people's scores is known, "equal human score" is a straight line on the human score, with the
@@ -172,16 +167,14 @@ def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) ->
     None where all answers with the same human score are equally long. Raises ValueError for a negative or missing
     length, or too few or many.
     """
-    same_length(rows.kept, {"lengths": length})
     sizes = np.asarray(length, dtype=np.float64)
+    same_length(rows.kept, {"lengths": sizes})
     if not (fine := sizes >= 0).all():
         raise ValueError(f"length {sizes[~fine][0]:g} is not a number of characters")
-    doublings = np.log2(np.maximum(sizes[rows.kept], 1))
-    first, cell = _cells(rows, doublings)
-    x = doublings[first] - (doublings.mean() if rows.n else 0)
-    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[None, :]))[:, 0]
+    x = _centred(np.log2(np.maximum(sizes[rows.kept], 1)))
+    values = _at_equal_score(rows, sparse.csr_array(x[None, :]))[:, 0]
     effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
-    return _explained(effect, rows, first, np.bincount(cell, minlength=len(first)), x)
+    return _explained(effect, rows, x)
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
@@ -193,17 +186,16 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
     take no part. Raises ValueError for too few or many labels.
     """
-    rows, names, code = _labelled(rows, label)
-    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:MOST_LABELS]
-    rank = np.full(len(names), len(order), dtype=np.uint8)
-    rank[order] = np.arange(len(order))
+    rows, names, number = _labelled(rows, label)
+    size = np.bincount(number[rows.kept], minlength=len(names))
+    largest = np.argsort(-size, kind="stable")[:MOST_LABELS]
     kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
-    effects = _label_effects(kind, rows, rank[code], [names[place] for place in order])
+    effects = _label_effects(kind, rows, {names[one]: number == one for one in largest})
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
-        left_out=len(names) - len(order),
-        unlabelled=len(label) - len(code),
+        left_out=len(names) - len(largest),
+        unlabelled=len(label) - len(number),
     )
 
 
@@ -213,9 +205,9 @@ def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Colle
     Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
     show, that looks like self-preference: `BiasEffect.noise_explains` says when.
     """
-    rows, names, code = _labelled(rows, answerer)
-    other = np.array([name not in own for name in names], dtype=np.uint8)
-    return _label_effects(_SELF_PREFERENCE, rows, other[code], [", ".join(sorted(own))])[0]
+    rows, names, number = _labelled(rows, answerer)
+    has = np.array([name in own for name in names], dtype=bool)[number]
+    return _label_effects(_SELF_PREFERENCE, rows, {", ".join(sorted(own)): has})[0]
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -238,74 +230,68 @@ def rating_noise(raters: Floats) -> Floats:
     return np.asarray(variance / made)
 
 
-def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, list[str], NDArray[Any]]:
+def _scores(rows: JudgedRows) -> tuple[Floats, Floats]:
+    """People's and the judge's, shape (n,) each."""
+    return np.asarray(rows.human, dtype=np.float64), np.asarray(rows.judge, dtype=np.float64)
+
+
+def _centred(values: Floats) -> Floats:
+    return values - (values.mean() if len(values) else 0)
+
+
+def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, list[str], NDArray[np.intp]]:
     """The rows that have a label, the labels, sorted, and the number of each row's, those of failed rows too."""
     same_length(rows.kept, {"labels": label})
-    names = sorted({str(value) for value in label if value is not None})
+    known = np.array([name is not None for name in label], dtype=bool)
+    names = sorted({name for name in label if name is not None})
     number = {name: place for place, name in enumerate(names)}
-    known = np.array([value is not None for value in label], dtype=bool)
-    return rows.of(known), names, np.array([number[str(value)] for value in label if value is not None], dtype=np.intp)
+    return rows.of(known), names, np.array([number[name] for name in label if name is not None], dtype=np.intp)
 
 
-def _label_effects(kind: _Kind, rows: JudgedRows, code: Codes, names: list[str]) -> list[BiasEffect]:
-    """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
-    len(names) where it is none of them."""
-    failed = np.bincount(code[~rows.kept], minlength=len(names) + 1)
-    code = code[rows.kept]
-    first, cell = _cells(rows, code)
-    times, label = np.bincount(cell, minlength=len(first)), code[first]
-    reported = np.flatnonzero(label < len(names))
-    ones = (np.ones(len(reported)), (label[reported].astype(np.intp), reported))
-    values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))))
+def _label_effects(kind: _Kind, rows: JudgedRows, having: Mapping[str, NDArray[np.bool_]]) -> list[BiasEffect]:
+    """The offset of each label, by the rows that have it, failed ones included."""
+    inside = {name: has[rows.kept] for name, has in having.items()}
+    x = [sparse.csr_array(has[None, :], dtype=np.float64) for has in inside.values()]
+    values = _at_equal_score(rows, sparse.vstack([sparse.csr_array((0, rows.n)), *x], format="csr"))
     effects = []
-    for number, name in enumerate(names):
-        inside = code == number
-        n = int(inside.sum())
-        groups = [groups_in(rows.resamples.member, side) for side in (inside, ~inside)]
-        reason = "no answer without it has the same human score"
-        offset = values[:, number]
-        if min(groups) < FEWEST_LABEL_GROUPS:
+    for number, (name, has) in enumerate(inside.items()):
+        n = int(has.sum())
+        groups = {side: len(np.unique(rows.resamples.member[has == (side == "with")])) for side in ("with", "without")}
+        few = next((side for side, count in groups.items() if count < FEWEST_LABEL_GROUPS), None)
+        reason, offset = "no answer without it has the same human score", values[:, number]
+        if few:
             offset = np.full(1, np.nan)
-            few, whose = (groups[0], "with") if groups[0] < FEWEST_LABEL_GROUPS else (groups[1], "without")
-            reason = f"{few} groups {whose} it; at least {FEWEST_LABEL_GROUPS} are needed"
-        about = {"label": name, "n": n, "others": rows.n - n, "failed": int(failed[number])}
-        effect = _effect(kind, offset, rows, reason, **about)
-        effects.append(_explained(effect, rows, first, times, (label == number).astype(np.float64)))
+            reason = f"{groups[few]} groups {few} it; at least {FEWEST_LABEL_GROUPS} are needed"
+        failed = int((having[name] & ~rows.kept).sum())
+        effect = _effect(kind, offset, rows, reason, label=name, n=n, others=rows.n - n, failed=failed)
+        effects.append(_explained(effect, rows, has.astype(np.float64)))
     return effects
 
 
-def _cells(rows: JudgedRows, x: Codes) -> tuple[Indices, Codes]:
-    return distinct(rows.human, rows.judge, x, *([] if rows.noise is None else [rows.noise]))
-
-
-def _at_equal_score(rows: JudgedRows, first: Indices, cell: Codes, x: sparse.csr_array) -> Floats:
-    """Points per unit of each regressor, one regression each: shape (1 + resamples, k), the sample first.
-
-    `x`, shape (k, cells), holds the regressors' values in each cell, `first` a row of each.
-    """
-    human, judge = rows.human[first], rows.judge[first]
-    columns, solve = _levels(human, judge, x) if rows.noise is None else _line(human, judge, x, rows.noise[first])
-    return solve(rows.resamples.sums(cell, columns))
+def _at_equal_score(rows: JudgedRows, x: sparse.csr_array) -> Floats:
+    """Points per unit of each of the regressors `x`, shape (k, n), one regression each: shape (1 + resamples, k), the
+    sample first."""
+    columns, solve = _levels(rows, x) if rows.noise is None else _line(rows, x, rows.noise)
+    return solve(rows.resamples.sums(np.arange(rows.n), columns))
 
 
 _Regression = tuple[sparse.csr_array, Callable[[Floats], Floats]]
-"""What each cell adds to the sufficient statistics, and the coefficients from their sums."""
+"""What each row adds to the sufficient statistics, and the coefficients from their sums."""
 
 
-def _levels(human: Floats, judge: Floats, x: sparse.csr_array) -> _Regression:
+def _levels(rows: JudgedRows, x: sparse.csr_array) -> _Regression:
     """Each regressor in turn, beside one indicator per human level.
 
     The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a resample
     lacks adds nothing.
     """
-    level = np.unique(half_up(human), return_inverse=True)[1]
-    k, cells = x.shape
-    levels = int(level.max()) + 1 if cells else 0
-    y = judge - (judge.mean() if cells else 0)
-    at = sparse.csr_array((np.ones(cells), (level, np.arange(cells))), shape=(levels, cells))
+    human, judge = _scores(rows)
+    values, level = np.unique(half_up(human), return_inverse=True)
+    k, levels, y = x.shape[0], len(values), _centred(judge)
+    at = sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
     entries = x.tocoo()
-    row = entries.coords[0] * levels + level[entries.coords[1]]
-    x_at = sparse.csr_array((entries.data, (row, entries.coords[1])), shape=(k * levels, cells))
+    at_level = entries.coords[0] * levels + level[entries.coords[1]]
+    x_at = sparse.csr_array((entries.data, (at_level, entries.coords[1])), shape=(k * levels, rows.n))
     columns = sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
 
     def solve(sums: Floats) -> Floats:
@@ -319,15 +305,14 @@ def _levels(human: Floats, judge: Floats, x: sparse.csr_array) -> _Regression:
     return columns, solve
 
 
-def _line(human: Floats, judge: Floats, x: sparse.csr_array, noise: Floats) -> _Regression:
+def _line(rows: JudgedRows, x: sparse.csr_array, noise: Floats) -> _Regression:
     """Each regressor in turn, beside a straight line on the human score without its noise.
 
     Corrected least squares: the variance of the noise is taken off the sum of squares of the human score
     (Fuller 1987, "Measurement Error Models", ch. 2).
     """
-    cells = x.shape[1]
-    h, y = (scores - (scores.mean() if cells else 0) for scores in (human, judge))
-    common = sparse.csr_array(np.stack([np.ones(cells), h, y, h * h, h * h - noise, h * y]))
+    h, y = map(_centred, _scores(rows))
+    common = sparse.csr_array(np.stack([np.ones(rows.n), h, y, h * h, h * h - noise, h * y]))
     columns = sparse.vstack([common, x, x * x, x * h, x * y], format="csr")
 
     def solve(sums: Floats) -> Floats:
@@ -390,9 +375,9 @@ def _seen(effect: BiasEffect) -> bool:
     return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
 
 
-def _explained(effect: BiasEffect, rows: JudgedRows, first: Indices, times: Indices, x: Floats) -> BiasEffect:
-    """The effect with the reliability of people's scores that would explain all of it by itself; with their noise
-    taken out, there is none. Of cells: `first` is a row of each, `times` how many it has, `x` the property.
+def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
+    """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it
+    by itself; with their noise taken out, there is none.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
@@ -401,11 +386,10 @@ def _explained(effect: BiasEffect, rows: JudgedRows, first: Indices, times: Indi
         return replace(effect, about=f"{effect.about}, without the noise in people's scores")
     if not _seen(effect) or effect.value is None:
         return effect
-    human, judge, x = (one - times @ one / rows.n for one in (rows.human[first], rows.judge[first], x))
-    if np.ptp(rows.human) == 0:
+    human, judge, x = map(_centred, (*_scores(rows), x))
+    if np.ptp(human) == 0:
         return effect
-    through = (times @ (x * human)) * (times @ (human * judge)) / (times @ human**2)
-    direct = times @ (x * judge)
+    through, direct = (x @ human) * (human @ judge) / (human @ human), x @ judge
     if not (0 < through / direct < 1 and direct * effect.value > 0):
         return effect
     reliability = float(through / direct)

@@ -4,19 +4,18 @@ Every interval is from the bootstrap over groups. Maps and conformal intervals a
 groups took no part in making them; the bootstrap holds the maps as they are.
 """
 
-import heapq
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from critic.counting.arrays import Codes, Floats, distinct, groups_in, ratio
-from critic.counting.estimate import Interval
+from critic.counting.arrays import Floats, ratio
+from critic.counting.estimate import Estimate, Interval
 from critic.records import RATINGS
-from eval_agreement.metrics import Indices, half_up
+from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
 
 Method = Literal["isotonic", "linear"]
@@ -55,9 +54,8 @@ class Reliability(Struct, frozen=True, kw_only=True):
     """Human score against judge score, bin by bin, and the expected calibration error in points.
 
     That error is the distance between a bin's mean human and mean judge score, averaged over answers. Noise alone
-    makes it positive: `plain` is the sample's, `by_chance` that of a calibrated judge on as much data (the mean
-    over resamples), and `error` is `plain` less its bias by the bootstrap, at least 0. What is None has its reason
-    in `undefined`.
+    makes it positive: `plain` is the sample's, and `error` is `plain` less its bias by the bootstrap, at least 0. What
+    is None has its reason in `undefined`.
     """
 
     n: int
@@ -66,7 +64,6 @@ class Reliability(Struct, frozen=True, kw_only=True):
     error: float | None = None
     interval: Interval | None = None
     plain: float | None = None
-    by_chance: float | None = None
     undefined: str | None = None
     reading: str
 
@@ -79,22 +76,10 @@ class Errors(Struct, frozen=True, kw_only=True):
     rmse: float
 
 
-class Change(Struct, frozen=True, kw_only=True):
-    """After minus before on the same rows, in points; 95 % interval and two-sided p of "no change"."""
-
-    value: float
-    interval: Interval | None
-    p: float | None
-
-
-class Recalibration(Struct, frozen=True, kw_only=True):
-    """What a map from judge score to human score is worth, on `n` judged rows that it has not seen.
-
-    `fitted` rows made the map; `left_out` judged rows of the fitting split did not, because their group is among
-    the evaluated ones. `changes` has mae, rmse, and mean_error without its sign. `table` is the map, (judge score,
-    recalibrated score); where `mode` is cross-fitted, the map of all rows. Everything but the counts is None or
-    empty where `undefined` says why; a change without an interval is one of too few groups.
-    """
+class _Fitted(Struct, frozen=True, kw_only=True):
+    """What is tried on `n` judged rows that took no part in making it. `fitted` rows made it; `left_out` judged rows of
+    the fitting split did not, because their group is among the evaluated ones. What is None or empty has its reason in
+    `undefined`."""
 
     method: Method
     mode: Mode
@@ -102,36 +87,36 @@ class Recalibration(Struct, frozen=True, kw_only=True):
     failed: int
     fitted: int
     left_out: int
-    before: Errors | None = None
-    after: Errors | None = None
-    changes: dict[str, Change] = field(default_factory=dict)
-    table: list[tuple[float, float]] = field(default_factory=list)
     undefined: str | None = None
     reading: str
 
 
-class Conformal(Struct, frozen=True, kw_only=True):
+class Recalibration(_Fitted, frozen=True, kw_only=True):
+    """What a map from judge score to human score is worth.
+
+    `changes` are after minus before: of mae, rmse, and mean_error without its sign. `table` is the map, (judge score,
+    recalibrated score); where `mode` is cross-fitted, the map of all rows.
+    """
+
+    before: Errors | None = None
+    after: Errors | None = None
+    changes: dict[str, Estimate] = field(default_factory=dict)
+    table: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Conformal(_Fitted, frozen=True, kw_only=True):
     """Intervals for single scores, around the recalibrated score.
 
     `half_width` is the typical (median) distance in points from the recalibrated score to the ends of its interval,
-    `mean_width` the mean width of what of the intervals lies on 1..10. `coverage` is the share (0..1) of the `n`
-    judged rows whose human score is inside; they took part in neither map nor interval. It should be `level`.
-    `fitted`, `left_out` and `undefined` as in `Recalibration`.
+    `mean_width` the mean width of what of the intervals lies on 1..10. `coverage` is the share (0..1) of rows whose
+    human score is inside, with its `interval`. It should be `level`.
     """
 
     level: float = CONFORMAL_LEVEL
-    method: Method
-    mode: Mode
-    n: int
-    failed: int
-    fitted: int
-    left_out: int
     half_width: float | None = None
     mean_width: float | None = None
     coverage: float | None = None
     interval: Interval | None = None
-    undefined: str | None = None
-    reading: str
 
 
 class Calibration(Struct, frozen=True):
@@ -152,13 +137,11 @@ def reliability(rows: JudgedRows) -> Reliability:
     """
     if not rows.n:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
-    scores, rounded = np.unique(half_up(rows.judge), return_inverse=True)
-    first, cell = distinct(rows.human, rows.judge)
-    h, j = rows.human[first], rows.judge[first]
-    places = (np.ones(len(first)), (rounded[first], np.arange(len(first))))
-    at = sparse.csr_array(places, shape=(len(scores), len(first)))
-    columns = sparse.vstack([at, at * h, at * j], format="csr")
-    n, human_sum, judge_sum = np.split(rows.resamples.sums(cell, columns), 3, axis=1)
+    human, judge = _scores(rows)
+    scores, number = np.unique(half_up(judge), return_inverse=True)
+    at = sparse.csr_array((np.ones(rows.n), (number, np.arange(rows.n))), shape=(len(scores), rows.n))
+    columns = sparse.vstack([at, at * human, at * judge], format="csr")
+    n, human_sum, judge_sum = np.split(rows.resamples.sums(np.arange(rows.n), columns), 3, axis=1)
     # A bin's part in mean human - mean judge score, and what of a resample's is due to a gap other than the sample's.
     share = (human_sum - judge_sum) / n.sum(axis=1, keepdims=True)
     noise = share[1:] - n[1:] / n[1:].sum(axis=1, keepdims=True) * (share[0] * rows.n / n[0])
@@ -167,7 +150,7 @@ def reliability(rows: JudgedRows) -> Reliability:
     human_mean, judge_mean = ratio(human_sum, n), judge_sum[0] / n[0]
     bins = []
     for index, score in enumerate(scores):
-        groups = groups_in(rows.resamples.member, rounded == index)
+        groups = len(np.unique(rows.resamples.member[number == index]))
         few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
         bins.append(
             Bin(
@@ -187,7 +170,6 @@ def reliability(rows: JudgedRows) -> Reliability:
         error=error,
         interval=interval,
         plain=plain,
-        by_chance=float(np.abs(noise).sum(axis=1).mean()) if len(noise) else None,
         undefined=rows.too_few,
         reading=_reliability_reading(plain if error is None else error, interval, rows.too_few),
     )
@@ -197,21 +179,20 @@ Map = Callable[[Floats], Floats]
 """Judge scores to expected human scores, shape (n,) each, cut to 1..10."""
 
 
-def fitted(method: Method, human: Floats, judge: Floats, times: NDArray[np.number]) -> Map:
-    """The map by pairs of scores that occur so many times, shape (k,) each.
+def fitted(method: Method, human: Floats, judge: Floats) -> Map:
+    """The map by pairs of scores, shape (n,) each.
 
     Isotonic: the best non-decreasing values at the scores seen, straight between them, flat outside. Linear: the
     least-squares line.
     """
-    seen, place = np.unique(judge, return_inverse=True)
-    weight = np.bincount(place, times)
-    mean = np.bincount(place, times * human) / weight
+    seen, place, times = np.unique(judge, return_inverse=True, return_counts=True)
+    mean = np.bincount(place, human) / times
     if method == "isotonic":
-        steps = optimize.isotonic_regression(mean, weights=weight).x
+        steps = optimize.isotonic_regression(mean, weights=times).x
         return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
-    centre, height = (weight @ values / weight.sum() for values in (seen, mean))
-    spread = weight @ (seen - centre) ** 2
-    slope = weight @ ((seen - centre) * mean) / spread if spread else 0.0
+    centre, height = judge.mean(), human.mean()
+    spread = times @ (seen - centre) ** 2
+    slope = times @ ((seen - centre) * mean) / spread if spread else 0.0
     return lambda scores: np.clip(height + slope * (scores - centre), RATINGS[0], RATINGS[-1])
 
 
@@ -226,17 +207,17 @@ def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedR
     source, about, undefined = _fitting_rows(rows, method, fit_on)
     if undefined:
         return Recalibration(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    seen, tested = _parted(rows, source, 0 if fit_on else FOLDS)
-    whole = fitted(method, *seen.scores)
-    if fit_on:
-        recalibrated = whole(tested.judge)
+    human, judge = _scores(source)
+    whole = fitted(method, human, judge)
+    if fit_on is not None:
+        recalibrated = whole(np.asarray(rows.judge))
     else:
-        recalibrated = np.empty(len(tested.judge))
-        for inside in (tested.fold == number for number in range(FOLDS)):
-            recalibrated[inside] = fitted(method, *seen.of(~inside))(tested.judge[inside])
-    (before, after), changes = _errors(rows, tested, recalibrated)
+        recalibrated, fold = np.empty(rows.n), _folds(rows, FOLDS)
+        for inside in (fold == number for number in range(FOLDS)):
+            recalibrated[inside] = fitted(method, human[~inside], judge[~inside])(judge[inside])
+    before, after, changes = _errors(rows, recalibrated)
     # The map at the judge's scores, or at the whole ones where there are too many.
-    scores = np.unique(source.judge)
+    scores = np.unique(judge)
     if len(scores) > _MOST_TABLE_ROWS:
         scores = np.array(RATINGS, dtype=np.float64)
     return Recalibration(
@@ -259,37 +240,41 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     group or score; whole scores tie, which makes coverage larger than promised.
     """
     source, about, undefined = _fitting_rows(rows, method, fit_on)
-    if not undefined:
-        seen, tested = _parted(rows, source, 2 if fit_on else FOLDS)
-        thirds = _thirds(seen, tested, held_out=fit_on is not None)
-        residuals = min(int(seen.times[intervals_on].sum()) for _, intervals_on, _ in thirds)
-        if residuals < FEWEST_RESIDUALS:
-            undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
+    splits = [] if undefined else list(_splits(rows, source))
+    residuals = min((int(intervals_on.sum()) for _, intervals_on, _ in splits), default=0)
+    if not undefined and residuals < FEWEST_RESIDUALS:
+        undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
     if undefined:
         return Conformal(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    centre, half_width = np.empty(len(tested.judge)), np.empty(len(tested.judge))
-    for made_on, intervals_on, measured_on in thirds:
-        to_human = fitted(method, *seen.of(made_on))
-        half_width[measured_on] = _half_width(to_human, *seen.of(intervals_on))
-        centre[measured_on] = to_human(tested.judge[measured_on])
-    width = np.clip(centre + half_width, RATINGS[0], RATINGS[-1])
-    width -= np.clip(centre - half_width, RATINGS[0], RATINGS[-1])
-    covered = np.abs(tested.human - centre) <= half_width + _DUST
-    first, place = distinct(covered)
-    columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
-    n, inside = rows.resamples.sums(place[tested.cell], columns).T
+    seen_human, seen_judge = _scores(source)
+    human, judge = _scores(rows)
+    centre, half_width = np.empty(rows.n), np.empty(rows.n)
+    for made_on, intervals_on, measured_on in splits:
+        to_human = fitted(method, seen_human[made_on], seen_judge[made_on])
+        half_width[measured_on] = _half_width(to_human, seen_human[intervals_on], seen_judge[intervals_on])
+        centre[measured_on] = to_human(judge[measured_on])
+    width = np.clip(centre + half_width, RATINGS[0], RATINGS[-1]) - np.clip(
+        centre - half_width, RATINGS[0], RATINGS[-1]
+    )
+    covered = np.abs(human - centre) <= half_width + _DUST
+    inside, n = rows.resamples.sums(np.arange(rows.n), np.stack([covered, np.ones(rows.n)])).T
     coverage, *drawn = ratio(inside, n)
     interval = rows.resamples.interval(np.array(drawn), share=True)
-    typical = float(np.median(np.repeat(half_width, tested.times)))
+    typical = float(np.median(half_width))
     return Conformal(
         **about,
         half_width=typical,
-        mean_width=float(tested.times @ width / rows.n),
+        mean_width=float(width.mean()),
         coverage=float(coverage),
         interval=interval,
         undefined=rows.too_few,
         reading=_conformal_reading(typical, float(coverage), interval, rows.n),
     )
+
+
+def _scores(rows: JudgedRows) -> tuple[Floats, Floats]:
+    """People's and the judge's, shape (n,) each."""
+    return np.asarray(rows.human, dtype=np.float64), np.asarray(rows.judge, dtype=np.float64)
 
 
 def _calibration_error(rows: JudgedRows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
@@ -332,95 +317,55 @@ def _fitting_rows(
     return source, about, undefined
 
 
-class _Cells(NamedTuple):
-    """Rows that share people's score, the judge's, and a fold: of each cell these three and how many `times` it occurs,
-    shape (k,), and the `cell` of each row, shape (n,)."""
-
-    human: Floats
-    judge: Floats
-    fold: Codes
-    times: Indices
-    cell: Codes
-
-    @property
-    def scores(self) -> tuple[Floats, Floats, Indices]:
-        return self.human, self.judge, self.times
-
-    def of(self, which: NDArray[np.bool_]) -> tuple[Floats, Floats, Indices]:
-        """The `scores` of some cells."""
-        return self.human[which], self.judge[which], self.times[which]
-
-
-def _parted(rows: JudgedRows, source: JudgedRows, folds: int) -> tuple[_Cells, _Cells]:
-    """The cells of the rows to fit on, in so many folds, and of the rows to evaluate: one and the same where these are
-    the same rows."""
-
-    def cells(of: JudgedRows, folds: int) -> _Cells:
-        fold = _folds(of, folds) if folds else np.zeros(of.n, dtype=np.intp)
-        first, cell = distinct(of.human, of.judge, fold)
-        return _Cells(of.human[first], of.judge[first], fold[first], np.bincount(cell), cell)
-
-    seen = cells(source, folds)
-    return seen, seen if source is rows else cells(rows, 0)
-
-
-def _folds(rows: JudgedRows, folds: int) -> Codes:
+def _folds(rows: JudgedRows, folds: int) -> NDArray[np.intp]:
     """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
-    member, size = rows.resamples.member, np.bincount(rows.resamples.member, minlength=rows.resamples.groups)
-    fold, fewest = np.empty(len(size), dtype=np.uint8), [(0, number) for number in range(folds)]
-    for group in np.argsort(size, kind="stable")[::-1].tolist():
-        filled, fold[group] = fewest[0]
-        heapq.heapreplace(fewest, (filled + int(size[group]), int(fold[group])))
-    return fold[member].astype(np.intp)
+    size = np.bincount(rows.resamples.member, minlength=rows.resamples.groups)
+    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(folds, dtype=np.intp)
+    for group in np.argsort(size, kind="stable")[::-1]:
+        fold[group] = np.argmin(filled)
+        filled[fold[group]] += size[group]
+    return np.asarray(fold[rows.resamples.member])
 
 
-_Third = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+Mask = NDArray[np.bool_]
 
 
-def _thirds(seen: _Cells, tested: _Cells, held_out: bool) -> list[_Third]:
-    """Cells of `seen` for the map and for the intervals, and cells of `tested` to measure on: all groups apart."""
-    if held_out:
-        return [(seen.fold == 0, seen.fold == 1, np.ones(len(tested.fold), dtype=bool))]
-    thirds = []
+def _splits(rows: JudgedRows, source: JudgedRows) -> Iterator[tuple[Mask, Mask, Mask]]:
+    """Rows of `source` for the map and for the intervals, and rows of `rows` to measure on: all groups apart."""
+    if source is not rows:
+        fold = _folds(source, 2)
+        yield fold == 0, fold == 1, np.ones(rows.n, dtype=bool)
+        return
+    fold = _folds(source, FOLDS)
     for number in range(FOLDS):
-        intervals_on = seen.fold == (number + 1) % FOLDS
-        thirds.append((~intervals_on & (seen.fold != number), intervals_on, seen.fold == number))
-    return thirds
+        intervals_on = fold == (number + 1) % FOLDS
+        yield ~intervals_on & (fold != number), intervals_on, fold == number
 
 
-def _half_width(to_human: Map, human: Floats, judge: Floats, times: Indices) -> float:
+def _half_width(to_human: Map, human: Floats, judge: Floats) -> float:
     """Of n absolute residuals the one that n + 1 times the level, rounded up, are no greater than."""
-    residual = np.abs(human - to_human(judge))
-    order = np.argsort(residual)
-    wanted = np.ceil(round(CONFORMAL_LEVEL * (int(times.sum()) + 1), 9))
-    return float(residual[order][np.searchsorted(np.cumsum(times[order]), wanted)])
+    residual = np.sort(np.abs(human - to_human(judge)))
+    return float(residual[int(np.ceil(round(CONFORMAL_LEVEL * (len(residual) + 1), 9))) - 1])
 
 
-def _errors(rows: JudgedRows, cells: _Cells, recalibrated: Floats) -> tuple[list[Errors], dict[str, Change]]:
-    """Before and after, and what changes."""
-    draws = rows.resamples
-    first, place = distinct(cells.human, cells.judge, recalibrated)
-    columns = [np.ones(len(first))]
-    for scores in (cells.judge, recalibrated):
-        error = (scores - cells.human)[first]
+def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Estimate]]:
+    """Before, after, and what changes."""
+    human, judge = _scores(rows)
+    columns = [np.ones(rows.n)]
+    for error in (judge - human, recalibrated - human):
         columns += [np.abs(error), error, error**2]
-    n, *sums = draws.sums(place[cells.cell], np.stack(columns)).T
+    n, *sums = rows.resamples.sums(np.arange(rows.n), np.stack(columns)).T
     mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
     rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
     moved = {"mae": new_mae - mae, "rmse": new_rmse - rmse, "mean_error": np.abs(new_mean) - np.abs(mean)}
     return (
-        [
-            Errors(mae=float(mae[0]), mean_error=float(mean[0]), rmse=float(rmse[0])),
-            Errors(mae=float(new_mae[0]), mean_error=float(new_mean[0]), rmse=float(new_rmse[0])),
-        ],
-        {
-            name: Change(value=float(values[0]), interval=draws.interval(values[1:]), p=draws.p_value(values[1:]))
-            for name, values in moved.items()
-        },
+        Errors(mae=float(mae[0]), mean_error=float(mean[0]), rmse=float(rmse[0])),
+        Errors(mae=float(new_mae[0]), mean_error=float(new_mean[0]), rmse=float(new_rmse[0])),
+        {name: rows.resamples.estimate(values, rows.n, null=0.0) for name, values in moved.items()},
     )
 
 
-def _recalibration_reading(method: Method, before: Errors, after: Errors, change: Change) -> str:
+def _recalibration_reading(method: Method, before: Errors, after: Errors, change: Estimate) -> str:
     moves = (
         f"mean absolute error {before.mae:.2f} → {after.mae:.2f} points, "
         f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
@@ -431,7 +376,7 @@ def _recalibration_reading(method: Method, before: Errors, after: Errors, change
     low, high = change.interval
     if low <= 0 <= high:
         return f"No sign that recalibration ({method}) brings single scores closer to people's: {moves}."
-    if change.value < 0:
+    if (change.value or 0) < 0:
         return f"Recalibration ({method}) brings single scores closer to people's: {moves}."
     return f"Recalibration ({method}) takes single scores away from people's: {moves}."
 
