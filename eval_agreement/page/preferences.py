@@ -7,8 +7,16 @@ from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
 from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, side, within
-from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
-from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
+from eval_agreement.preferences import (
+    CONSTANT,
+    LONGER,
+    PEOPLE,
+    LengthPreference,
+    PairAgreement,
+    PairedDifference,
+    PositionBias,
+    PreferenceAudit,
+)
 
 _YES_OR_NO = (
     "Accuracy: share of equal verdicts; kappa: Cohen's, of raters with each other Scott's pi. In tables a is yes and b "

@@ -27,8 +27,17 @@ from critic.counting.verdicts import (
     verdict_agreement,
 )
 from eval_agreement.page.preferences import preference_sections
-from eval_agreement.preference_bias import length_preference, paired_difference, position_bias
-from eval_agreement.preferences import Preferences, against_raters, longer, matrix, preference_audit, raters_agreement
+from eval_agreement.preferences import (
+    Preferences,
+    against_raters,
+    length_preference,
+    longer,
+    matrix,
+    paired_difference,
+    position_bias,
+    preference_audit,
+    raters_agreement,
+)
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
