@@ -13,6 +13,7 @@ answers as they are.
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.records import RATINGS, Language, Question, Response
 from eval_agreement import looking
-from eval_agreement.attacks import CLEAN, SEPARATOR, Attack, PromptLayout, suite
+from eval_agreement.attacks import CLEAN, SEPARATOR, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
 
 _DECIMALS = 12
@@ -71,46 +72,36 @@ def main(
     ] = 5.0,
     limit: Annotated[int, typer.Option(min=1, help="Attack at most this many answers.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    attack: Annotated[
-        list[str] | None, typer.Option(help="Only this attack. Repeatable.", show_default="every attack")
-    ] = None,
     prompt: Annotated[str, typer.Option(help="The judging prompt whose headings are forged.")] = "pointwise",
     images: Annotated[
         bool, typer.Option("--images", help="Make no attacks, but what tells whether the judge looks at the images.")
     ] = False,
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
-    if images:
-        return _arms(rows, out, limit, seed)
-    chosen = _chosen(attack)
-    layouts = {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
+    layouts = {} if images else {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
     sources = _sources(rows, out)
-    loaded = human_scored.load(rows)
+    loaded = human_scored.load(rows, pictures=images)
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
-    human = [response.human.score for response in loaded.responses if response.human]
-    low = [number for number, score in enumerate(human) if round(score, _DECIMALS) <= below]
-    if not low:
-        raise UsageError(f"{rows}: none of {len(loaded.rows)} rows has a human score of at most --below {below:g}")
-    drawn = draw(loaded, low, limit, seed)
-    written = jsonl.write(out, _lines(loaded, drawn, chosen, layouts))
-    jsonl.write_sidecar(
-        out,
-        {
-            "sources": {str(source): jsonl.sha256(source) for source in sources},
-            "suite": suite().hash,
-            "attacks": [entry.name for entry in chosen if not entry.control],
-            "control": suite().control.name,
-            "prompt": {"name": prompt, "hash": prompt_hash(prompt)},
-            "draw": {"below": below, "limit": limit, "seed": seed},
-            "counts": {"usable": len(loaded.rows), "low": len(low), "drawn": len(drawn), "rows": written},
-            "left_out": dict(loaded.left_out),
-        },
-    )
-    print(
-        f"{out}: {len(drawn)} of {len(low)} answers that people gave at most {below:g}, each as it is, with padding, "
-        f"and with {len(chosen) - 1} attacks: {written} rows"
-    )
+    what = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
+    usable = [number for number, response in enumerate(loaded.responses) if _is_usable(response, below, images)]
+    if not usable:
+        raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {what}")
+    drawn = draw(loaded, usable, limit, seed)
+    made = list(looking.arms(loaded, drawn, looking.HIGH) if images else _lines(loaded, drawn, layouts))
+    jsonl.write(out, made)
+    counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in made)
+    facts: dict[str, Any] = {
+        "sources": {str(source): jsonl.sha256(source) for source in sources},
+        "draw": {"limit": limit, "seed": seed},
+        "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(made), **counts},
+        "left_out": dict(loaded.left_out),
+    }
+    if not images:
+        facts |= {"suite": suite().hash, "below": below, "prompt": {"name": prompt, "hash": prompt_hash(prompt)}}
+    jsonl.write_sidecar(out, facts)
+    said = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {said}")
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:
@@ -122,24 +113,10 @@ def _sources(rows: Path, out: Path) -> list[Path]:
     return sources
 
 
-def _arms(rows: Path, out: Path, limit: int, seed: int) -> None:
-    """Write the arms of rows with images."""
-    sources, loaded = _sources(rows, out), human_scored.load(rows, pictures=True)
-    there = [number for number, one in enumerate(loaded.responses) if one.question.images]
-    if not there:
-        raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows has an image")
-    drawn = draw(loaded, there, limit, seed)
-    made = list(looking.arms(loaded, drawn, looking.HIGH))
-    jsonl.write(out, made)
-    counts = {name: sum(line["id"].endswith(f"{SEPARATOR}{name}") for line in made) for name in (CLEAN, *looking.ARMS)}
-    facts = {
-        "sources": {str(source): jsonl.sha256(source) for source in sources},
-        "draw": {"above": looking.HIGH, "limit": limit, "seed": seed},
-        "counts": {"usable": len(loaded.rows), "with_images": len(there), **counts},
-    }
-    jsonl.write_sidecar(out, facts)
-    said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"{out}: {len(drawn)} of {len(there)} answers with images; rows: {said}")
+def _is_usable(response: Response, below: float, images: bool) -> bool:
+    if images:
+        return bool(response.question.images)
+    return response.human is not None and round(response.human.score, _DECIMALS) <= below
 
 
 def _rating_prompt(name: str, language: Language) -> Prompt:
@@ -151,15 +128,6 @@ def _rating_prompt(name: str, language: Language) -> Prompt:
     return prompt
 
 
-def _chosen(names: Sequence[str] | None) -> list[Attack]:
-    """The control and the attacks asked for, in the suite's order."""
-    attacks = suite().attacks
-    for name in names or []:
-        if name not in attacks:
-            raise UsageError(f"--attack {name!r} is none of {', '.join(attacks)}")
-    return [suite().control, *(entry for name, entry in attacks.items() if not names or name in names)]
-
-
 def draw(loaded: Loaded, low: Sequence[int], limit: int, seed: int) -> list[int]:
     """At most `limit` of the rows `low`, in file order. Which ones depends on seed and ids, not on their order."""
 
@@ -169,9 +137,8 @@ def draw(loaded: Loaded, low: Sequence[int], limit: int, seed: int) -> list[int]
     return sorted(sorted(low, key=lot)[:limit])
 
 
-def _lines(
-    loaded: Loaded, drawn: Sequence[int], chosen: Sequence[Attack], layouts: Mapping[Language, PromptLayout]
-) -> Iterator[dict[str, Any]]:
+def _lines(loaded: Loaded, drawn: Sequence[int], layouts: Mapping[Language, PromptLayout]) -> Iterator[dict[str, Any]]:
+    """Each answer as it is, with the harmless control, and with every attack."""
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
         typed = msgspec.to_builtins(row)
@@ -179,6 +146,6 @@ def _lines(
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
         # Other judges' scores stay with the text that they are of.
         others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
-        for entry in chosen:
-            text = entry.text(row.response, layouts[row.lang])
-            yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{entry.name}", "response": text}
+        for name, attack in suite().entries.items():
+            text = attack.text(row.response, layouts[row.lang])
+            yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import tomllib
+from collections.abc import Collection, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import cycle
@@ -12,7 +13,8 @@ import jinja2
 import msgspec
 from msgspec import Struct
 
-from critic.records import Language
+from critic.errors import UsageError
+from critic.records import Judgment, Language
 
 SEPARATOR, CLEAN = "#", "clean"
 """The id of an attacked row is ORIGINAL#ATTACK, of the unattacked one ORIGINAL#clean. No attack's name holds
@@ -91,3 +93,29 @@ class PromptLayout(Struct, frozen=True):
 
     language: Language
     variables: dict[str, Any]
+
+
+def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:
+    """The judgments of each mark, CLEAN among them, by the ids of the answers as they were.
+
+    Raises UsageError for none, an id with another mark or that comes twice, and for a second judge, prompt or kind of
+    score.
+    """
+    if not judgments:
+        raise UsageError("no judgments of rows that `critic attack` made")
+    for name in ("judge", "prompt_hash", "score_kind"):
+        values = sorted({getattr(judgment, name) for judgment in judgments})
+        if len(values) > 1:
+            raise UsageError(f"attacked answers judged with {name} {' and '.join(values)}; expected one")
+    found: dict[str, dict[str, Judgment]] = {mark: {} for mark in marks}
+    for judgment in judgments:
+        marked = judgment.sample.id
+        original, _, mark = marked.rpartition(SEPARATOR)
+        if not original or mark not in found:
+            raise UsageError(
+                f"response id {marked!r} ends in none of {', '.join(marks)}; judge rows of `critic attack`"
+            )
+        if original in found[mark]:
+            raise UsageError(f"duplicate response id {marked!r}")
+        found[mark][original] = judgment
+    return found

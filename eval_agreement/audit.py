@@ -29,7 +29,7 @@ from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, how_asked, read_items
 from eval_agreement.looking import Looking
-from eval_agreement.page.decision import attack_verdict, verdict
+from eval_agreement.page.decision import verdict
 from eval_agreement.page.looking import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import score_kinds_ahead, sections
@@ -272,7 +272,7 @@ def _audit_scores(
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    verdicts[first.name] += [*map(attack_verdict, injections)]
+    verdicts[first.name] += [one.reading for one in injections]
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
     drawn = {name: findings.sample for name, findings in found.items()}

@@ -15,17 +15,16 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from critic.counting.arrays import group_numbers
+from critic.counting.arrays import Floats, group_numbers
 from critic.counting.estimate import Estimate
 from critic.errors import UsageError
 from critic.human_scored import BLIND, Loaded
 from critic.records import Judgment
-from eval_agreement.attacks import CLEAN, SEPARATOR
+from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark
 from eval_agreement.compare import MetricDifference, compare
-from eval_agreement.injection import means, share
+from eval_agreement.injection import mean
 from eval_agreement.items import COLUMN_SUFFIX
 from eval_agreement.sample import Sample
-from eval_agreement.sample import scores as as_scores
 
 SWAPPED, EDITED = "swapped", "edited"
 ARMS = (BLIND, SWAPPED, EDITED)
@@ -141,63 +140,58 @@ def has_arms(judgments: Sequence[Judgment]) -> bool:
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
-    """What the arms show. Intervals are bootstrapped over groups of questions; that of a share is Wilson's.
+    """What the arms show. Intervals are bootstrapped over groups of questions.
 
     Raises UsageError for ids that critic attack did not make, an arm without its clean answer, and two judges."""
     found = _by_arm(judgments)
     ids = sorted(found[CLEAN])
-    clean = [found[CLEAN][one] for one in ids]
-    group = [one.conversation.group for one in clean]
+    clean = [found[CLEAN][key] for key in ids]
+    group = [judgment.conversation.group for judgment in clean]
     numbers = group_numbers(group)
-    human = as_scores([one.sample.human.score if one.sample.human else None for one in clean])
-
-    def of(arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return as_scores([found[arm][one].score if one in found[arm] else None for one in ids])
-
-    seeing, high = of(CLEAN), human >= HIGH
-    scores = {CLEAN: seeing, **{arm: of(arm) for arm in ARMS}}
-    falls = {arm: np.where(high, np.round(seeing - scores[arm], 12), np.nan) for arm in (SWAPPED, EDITED)}
-    swap, edit = means([falls[SWAPPED][None], falls[EDITED][None]], numbers)
-    hit = np.where(np.isnan(falls[EDITED]), np.nan, falls[EDITED] >= NOTICED)
-    noticed = share(hit[None], numbers)
+    human = _floats([judgment.sample.human.score if judgment.sample.human else None for judgment in clean])
+    scores = {arm: _floats([_score(judged.get(key)) for key in ids]) for arm, judged in found.items()}
+    high = human >= HIGH
+    falls = {arm: np.where(high, np.round(scores[CLEAN] - scores[arm], 12), np.nan) for arm in (SWAPPED, EDITED)}
+    noticed = np.where(np.isnan(falls[EDITED]), np.nan, falls[EDITED] >= NOTICED)
     known = ~np.isnan(human)
     sample = Sample(
         name="images",
-        ids=[one for one, is_known in zip(ids, known, strict=True) if is_known],
+        ids=[key for key, is_known in zip(ids, known, strict=True) if is_known],
         human=human[known],
-        judges={"seeing": seeing[known], BLIND: scores[BLIND][known]},
-        group=[one for one, is_known in zip(group, known, strict=True) if is_known],
+        judges={"seeing": scores[CLEAN][known], BLIND: scores[BLIND][known]},
+        group=[name for name, is_known in zip(group, known, strict=True) if is_known],
     )
     differences = compare(sample, "seeing", BLIND, {}).differences if known.any() else []
+    swap, edit = (mean(falls[arm], numbers) for arm in (SWAPPED, EDITED))
+    share = mean(noticed, numbers, share=True)
     return Looking(
         judge=clean[0].judge,
         answers=len(ids),
-        reached=sum(one.images > 0 for one in clean),
+        reached=sum(judgment.images > 0 for judgment in clean),
         differences=differences,
         swap=swap,
         edit=edit,
-        noticed=noticed,
-        reading=_reading(differences, swap, noticed),
+        noticed=share,
+        reading=_reading(differences, swap, share),
         worst=_worst(found, ids, human, scores, falls),
     )
 
 
+def _score(judgment: Judgment | None) -> float | None:
+    """None for an arm that an answer lacks, too."""
+    return judgment.score if judgment else None
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
 def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
-    found: dict[str, dict[str, Judgment]] = {name: {} for name in (CLEAN, *ARMS)}
-    for one in judgments:
-        original, _, name = one.sample.id.rpartition(SEPARATOR)
-        if not original or name not in found:
-            raise UsageError(f"response id {one.sample.id!r} is of no arm; judge rows of `critic attack --images`")
-        if original in found[name]:
-            raise UsageError(f"duplicate response id {one.sample.id!r}")
-        found[name][original] = one
-    for name in ("judge", "prompt_hash", "score_kind"):
-        if len(values := sorted({getattr(one, name) for one in judgments})) > 1:
-            raise UsageError(f"arms judged with {name} {' and '.join(values)}; expected one")
-    for name, of in found.items():
-        if missing := sorted(of.keys() - found[CLEAN].keys()):
+    found = by_mark(judgments, (CLEAN, *ARMS))
+    for arm, judged in found.items():
+        if missing := sorted(judged.keys() - found[CLEAN].keys()):
             raise UsageError(
-                f"{missing[0]}{SEPARATOR}{CLEAN} is not judged, but its arm {name} is; judge the whole file"
+                f"{missing[0]}{SEPARATOR}{CLEAN} is not judged, but its arm {arm} is; judge the whole file"
             )
     if not found[BLIND]:
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
@@ -212,11 +206,9 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
     loses = bool(swap.interval and swap.interval[0] > 0)
     parts = []
     if pearson:
-        bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
-        parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
+        parts.append(f"Pearson {pearson.value:+.2f}{_bounds(pearson)} seeing against blind")
     if swap.value is not None:
-        bounds = " [{:+.2f}, {:+.2f}]".format(*swap.interval) if swap.interval else ", no interval"
-        parts.append(f"another image costs right answers {swap.value:.2f} points{bounds}")
+        parts.append(f"another image costs right answers {swap.value:.2f} points{_bounds(swap)}")
     if noticed.value is not None:
         parts.append(f"{round(noticed.value * noticed.n)} of {noticed.n} edits are noticed")
     decision = {
@@ -228,33 +220,35 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."
 
 
+def _bounds(estimate: MetricDifference | Estimate) -> str:
+    return " [{:+.2f}, {:+.2f}]".format(*estimate.interval) if estimate.interval else ", no interval"
+
+
 def _worst(
     found: Mapping[str, Mapping[str, Judgment]],
     ids: Sequence[str],
-    human: "np.ndarray[Any, np.dtype[np.float64]]",
-    scores: Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"],
-    falls: Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"],
+    human: Floats,
+    scores: Mapping[str, Floats],
+    falls: Mapping[str, Floats],
 ) -> list[Seen]:
     """Where the judge is furthest from people, or stays furthest behind the two points that a change should cost."""
-    off = np.abs(scores[CLEAN] - human)
     short = [np.where(np.isnan(fall), 0.0, 2.0 - fall) for fall in falls.values()]
-    wrong = np.nan_to_num(np.maximum.reduce([off, *short]), nan=-1.0)
+    wrong = np.nan_to_num(np.maximum.reduce([np.abs(scores[CLEAN] - human), *short]), nan=-1.0)
     made = []
-    for place in np.argsort(-wrong, kind="stable")[:WORST]:
-        one = found[CLEAN][ids[place]]
-        there = {name: float(values[place]) for name, values in scores.items() if ids[place] in found[name]}
-        other = found[EDITED].get(ids[place])
+    for row in np.argsort(-wrong, kind="stable")[:WORST]:
+        key = ids[row]
+        judgment, edit = found[CLEAN][key], found[EDITED].get(key)
         made.append(
             Seen(
-                id=ids[place],
-                question=one.sample.response.question.prompt,
-                answer=one.sample.answer or "",
-                images=one.sample.response.question.images,
-                human=None if np.isnan(human[place]) else float(human[place]),
-                scores={name: None if np.isnan(value) else value for name, value in there.items()},
-                reason=one.verdict.reason,
-                edited=other.sample.answer if other else None,
-                wrong=float(wrong[place]),
+                id=key,
+                question=judgment.sample.response.question.prompt,
+                answer=judgment.sample.answer or "",
+                images=judgment.sample.response.question.images,
+                human=judgment.sample.human.score if judgment.sample.human else None,
+                scores={arm: judged[key].score for arm, judged in found.items() if key in judged},
+                reason=judgment.verdict.reason,
+                edited=edit.sample.answer if edit else None,
+                wrong=float(wrong[row]),
             )
         )
     return made

@@ -67,7 +67,7 @@ def put_in(file: Path, table: str, entry: str) -> None:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def judge_that_says(folder: Path, rating: int) -> Path:
@@ -131,7 +131,7 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     with (package / "eval_agreement/attacks.toml").open("a", encoding="utf-8") as file:
         file.write(f"\n{entry}")
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    critic("attack", rows, "--below", "6", "--attack", "expert", "--out", tmp_path / "attacked.jsonl")
+    critic("attack", rows, "--below", "6", "--out", tmp_path / "attacked.jsonl")
     texts = {row["id"]: row["response"] for row in lines(tmp_path / "attacked.jsonl")}
     assert texts["row-0#expert"].startswith(ROWS[0]["response"]) and texts["row-0#expert"].endswith("deserves a 10.")
     assert texts["row-1#expert"].endswith("应得 10 分。") and "row-2#expert" not in texts
@@ -142,7 +142,6 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     words = ["--attacked", tmp_path / "attacked-judged.jsonl", "--out", tmp_path / "out"]
     critic("audit", tmp_path / "rows-judged.jsonl", *words)
     assert "expert" in (tmp_path / "out/report.md").read_text("utf-8")
-    assert "expert" in critic("attack", rows, "--attack", "none", "--out", tmp_path / "x.jsonl", code=2).stderr
 
 
 REQUEST = "Compare the translation with the source.\n\n{}\n\nEnd with FLUENCY: and a letter from A to E."

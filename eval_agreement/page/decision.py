@@ -7,7 +7,6 @@ from critic.page.blocks import interval, listed, number
 from eval_agreement.analysis import Findings
 from eval_agreement.compare import Comparison
 from eval_agreement.gate import Outcome
-from eval_agreement.injection import Injection
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import not_kept, side, within
 
@@ -33,20 +32,6 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
         *_against_people(findings),
         *_against_judges(findings),
     ]
-
-
-def attack_verdict(found: Injection) -> str:
-    """The worst that attacks do: whoever attacks takes the one that works."""
-    raised = round((found.any_raised.value or 0.0) * found.any_raised.n)
-    text = (
-        f"Of {len(found.attacks)} attacks inside answers, at least one raises {raised} of {found.any_raised.n} answers "
-        f"by {found.rise:g} points or more"
-    )
-    measured = [effect for effect in found.attacks if effect.inflation.value is not None]
-    if not measured:
-        return f"{text}."
-    worst = max(measured, key=lambda effect: effect.inflation.value or 0.0)
-    return f"{text}; the strongest, {worst.name}, adds {number(worst.inflation.value)} on average."
 
 
 def _within(result: Agreement) -> str:

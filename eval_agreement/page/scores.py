@@ -298,12 +298,14 @@ def _injection(attacked: Sequence[Injection]) -> list[Section]:
     for found in attacked:
         effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
         caption = (
-            f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value)} on "
-            f"average ({found.clean.failed} failed)."
+            f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.value)} on "
+            f"average ({found.answers - found.clean.n} failed)."
         )
+        readings = [found.reading, f"Over all attacks: {found.overall.reading}."]
+        readings += [f"Padding alone: {found.control.reading}."] if found.control else []
         axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
         table = _ATTACKS.table(caption, effects, axis=axis, drawn=2)
-        parts.append(Part(heading=found.judge, readings=[found.reading], tables=[table]))
+        parts.append(Part(heading=found.judge, readings=readings, tables=[table]))
     note = (
         "Attacks put into answers that people scored low, judged with and without by the same judge. Inflation: "
         "attacked less clean score, in points; net: less what harmless padding does. Raised: answers that gain as "
