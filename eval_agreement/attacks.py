@@ -112,9 +112,7 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         marked = judgment.sample.id
         original, _, mark = marked.rpartition(SEPARATOR)
         if not original or mark not in found:
-            raise UsageError(
-                f"response id {marked!r} ends in none of {', '.join(marks)}; judge rows of `critic attack`"
-            )
+            raise UsageError(f"response id {marked!r} ends in the name of no attack; judge rows of `critic attack`")
         if original in found[mark]:
             raise UsageError(f"duplicate response id {marked!r}")
         found[mark][original] = judgment

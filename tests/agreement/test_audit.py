@@ -20,7 +20,8 @@ from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdi
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
-from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
+from eval_agreement.page import report
+from eval_agreement.page.pictures import Loss, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import WORST, failures, worst
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_judgments
@@ -537,27 +538,8 @@ def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     first = np.array([0])
     assert np.array(confusion(sample.human[first], sample.scores[first])).sum() == 1
     assert calibration(sample.human[first], sample.scores[first])[0].low == 1.0
-    assert confusion(np.array([3.0, 3.2, 3.0]), np.array([4.0, 4.4, 1.0]))[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
-
-
-def test_bland_altman_keeps_every_answer_and_the_sign() -> None:
-    drawn = bland_altman(np.array([2.0, 2.0, 8.0]), np.array([4.0, 4.1, 7.0]))
-    assert drawn is not None
-    assert {(spot.level, spot.difference): spot.n for spot in drawn.spots} == {(3.0, 2.0): 2, (7.5, -1.0): 1}
-    assert drawn.mean == pytest.approx((2 + 2.1 - 1) / 3)
-    spread = np.std([2, 2.1, -1], ddof=1)
-    assert drawn.limits == (pytest.approx(drawn.mean - 1.96 * spread), pytest.approx(drawn.mean + 1.96 * spread))
-    assert bland_altman(np.array([2.0]), np.array([4.0])) is None
-
-
-def test_slices_by_length_show_a_judge_that_likes_long_answers(tmp_path: Path) -> None:
-    rows = [judgment(2 * i, 5.0, 4.0 + i / 50, text="x" * (i + 1)) for i in range(100)]
-    slices = pictures(sample_of(tmp_path, rows)).lengths
-    assert sum(part.n for part in slices) == 100
-    assert [part.mean for part in slices] == sorted(part.mean for part in slices)
-    assert slices[0].mean < -0.7 and slices[-1].mean > 0.7
-    assert all(part.interval and part.interval[0] <= part.mean <= part.interval[1] for part in slices)
-    assert pictures(sample_of(tmp_path, rows[:5])).lengths == []
+    whole = confusion(np.array([3.0, 3.2, 3.0, 10]), np.array([4.0, 4.4, 1.0, 10]))
+    assert whole[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0] and whole[9][9] == 1
 
 
 def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:

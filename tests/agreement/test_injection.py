@@ -492,8 +492,8 @@ def test_intervals_cover_the_truth_where_answers_share_a_question() -> None:
     ("made", "part"),
     [
         ([], "no judgments"),
-        (judgments({CLEAN: [2.0], "flattery": [3.0]}), "'r0#flattery' ends in none of clean, padding"),
-        ([judgment(response("en", "a"), 3.0)], "'r' ends in none of clean, padding"),
+        (judgments({CLEAN: [2.0], "flattery": [3.0]}), "'r0#flattery' ends in the name of no attack"),
+        ([judgment(response("en", "a"), 3.0)], "'r' ends in the name of no attack"),
         (judgments({CLEAN: [2.0], "padding": [3.0]}), "no attacked answer"),
         (judgments({CLEAN: [2.0], "praise": [3.0]}) * 2, "duplicate response id 'r0#clean'"),
         (judgments({CLEAN: [2.0, 2.0], "praise": [3.0]}), r"'r1#praise' is not judged \(1 of 2"),
