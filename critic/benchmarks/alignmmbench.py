@@ -309,7 +309,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
                 name=name,
                 scores=found,
                 apart=apart,
-                drawn={"radar": list(parts)},
+                drawn={"bars": list(parts)},
                 scale=SCALES["pointwise"],
             )
         )

@@ -48,7 +48,6 @@ from critic.counting.aggregate import (
 from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import blocks
-from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Columns, Section, Table, number
 from critic.records import Conversation, ConversationTurn, Judgment, Protocol, Setup
@@ -388,9 +387,6 @@ def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tup
     cells, found, contrasted = scores(*asked), attribution(*asked), contrasts(*asked)
     shown = {name: cell for name, cell in CELLS.items() if name in cells}
     tasks = {name: by_task(*asked, cell) for name, cell in shown.items() if cell.turn is not None}
-    dots: dict[str, dict[str, pictures.Ranged]] = {}
-    for name, cell in shown.items():
-        dots.setdefault(TURNS[cell.turn], {})[cell.condition] = cells[name].value, cells[name].low, cells[name].high
     first = Section(
         heading=f"{run.name}: {TITLES[protocol]}",
         readings=order_reading(run) if protocol == "pairwise" else [],
@@ -401,13 +397,6 @@ def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tup
                 aggregates(f"{SYMBOLS[name]} by task of turn {CELLS[name].turn}", by_name, folded=True)
                 for name, by_name in tasks.items()
             ),
-        ],
-        pictures=[
-            pictures.dots(
-                "Scores by what the model saw; bars: where the score could lie with what is missing.",
-                dots,
-                SCALE[protocol],
-            )
         ],
         note="S1 to S3 are the turns, SO the conversation as a whole. What perfection adds is positive where the "
         "model's own mistakes had cost something; in this table it is the difference of two scores, each of all "

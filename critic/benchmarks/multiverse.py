@@ -28,7 +28,6 @@ from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_
 from critic.counting.least_squares import Fit, fit
 from critic.errors import UsageError
 from critic.page import blocks
-from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
 from critic.page.aggregates import aggregate, aggregates, differences
 from critic.page.blocks import Section, Table, TableRow
@@ -315,7 +314,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     sections, summary = [], dict[str, Any]()
     for run in runs:
         facts: dict[str, Any] = {}
-        tables, drawn = list[Table](), list[blocks.Picture | None]()
+        tables = list[Table]()
         for condition in run.conditions():
             found = scores(run.verdicts, conversations, condition)
             ratio = ratio_against_quality(run.verdicts, condition)
@@ -324,44 +323,17 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             facts[condition] = asdict(found) | {"ratio_against_quality": ratio, "length_against_score": lengths}
             for (main, sub), score in completion_of_aspects(run, condition, conversations).items():
                 facts[condition].setdefault("aspects", {}).setdefault(main, {})[sub or "all"] = aggregate_of(score)
-            drawn += _fits(condition, turn_scores(run.verdicts, condition), ratio, lengths, run.unit)
         if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
             effect = oracle_effect(run.verdicts, conversations)
             rows = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
             tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
             facts["oracle_effect"] = effect
         tables.sort(key=lambda table: table.folded)
-        shown = [picture for picture in drawn if picture]
         note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
         heading = f"{run.name}, judged by {run.judge}"
-        sections.append(Section(heading=heading, tables=tables, pictures=shown, note=note))
+        sections.append(Section(heading=heading, tables=tables, note=note))
         summary[run.name] = facts
     return Report(sections=sections, summary=summary)
-
-
-def _fits(
-    condition: str, judged: Mapping[Turn, TurnScore], ratio: Fit, lengths: Mapping[int, Fit], unit: str
-) -> list[blocks.Picture | None]:
-    """Figures 5 and 9: quality on completion ratio, and the score on the answer's length, a line for each turn."""
-
-    def name(what: str, found: Fit) -> str:
-        p_value = "–" if found.p_value is None else f"{found.p_value:.3f}"
-        return f"{what}: R² {blocks.number(found.r_squared)}, p {p_value}"
-
-    quality = {name("all turns", ratio): _both((one.ratio, one.quality) for one in judged.values())}
-    by_turn = {
-        name(f"turn {turn}", found): _both((one.length, one.score) for key, one in judged.items() if key[1] == turn)
-        for turn, found in lengths.items()
-    }
-    axes = ("completion ratio", "quality"), (f"length in {unit}", "score")
-    return [
-        pictures.fitted(f"Quality on completion ratio, {condition}.", quality, axes[0], (1.0, 10.0)),
-        pictures.fitted(f"Score on the answer's length, {condition}.", by_turn, axes[1], (0.0, 100.0)),
-    ]
-
-
-def _both(pairs: Iterable[tuple[float | None, float | None]]) -> list[tuple[float, float]]:
-    return [(one, other) for one, other in pairs if one is not None and other is not None]
 
 
 def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit], unit: str) -> list[Table]:
@@ -441,8 +413,8 @@ def _by_turn(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[
     }
 
 
-_DRAWN = {("goal", "score"): "bars", ("task", "score"): "radar", ("aspect", "completion"): "radar"}
-"""The pictures of tables by part and measure."""
+_DRAWN = {("goal", "score"), ("task", "score"), ("aspect", "completion")}
+"""Tables over models, by part and measure, that are drawn as well."""
 
 
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
@@ -483,8 +455,9 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
             if found and (what, measure) != ("aspect", "score"):
                 caption = f"{measure.capitalize()} by {what}, with {words}"
                 every = {"all": score_of(verdicts, groups, scale), **found}
-                drawn = _DRAWN.get((what, measure), "")
-                add(f"{what}-{measure}-{condition}", caption, every, drawn, drawn != "bars")
+                drawn = "bars" if (what, measure) in _DRAWN else ""
+                folded = (what, measure) != ("goal", "score")
+                add(f"{what}-{measure}-{condition}", caption, every, drawn, folded)
     if len(averages) > 1:
         add("history-score", "Average score by what the model saw as history", averages, "bars", folded=False)
     return made

@@ -48,7 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """A model's row in a table, its scores by column. `key` names the table and its file, `caption` says what it
     shows. `system` is the model, `judge` its judge, `name` tells rows of one table apart. `folded` tables open on
     demand. Rows that stand `apart`, such as those without the image, come last and are not in the mean over the models.
-    `drawn` are pictures of the table, by kind ("lines", "bars", "radar") with the columns that they show, on
+    `drawn` are pictures of the table, by kind ("lines", "bars") with the columns that they show, on
     `scale`."""
 
     key: str

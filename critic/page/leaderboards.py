@@ -5,7 +5,7 @@ import io
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,6 @@ from critic.records import Judgment
 
 SIZE, FAMILY = "size", "family"
 ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
-AXES = 16
-"""Axes of a radar at most: more names than that do not fit around it, and stand before bars."""
-
 _BILLIONS = re.compile(r"(\d+(?:\.\d+)?)\s*([MBT]?)", re.IGNORECASE)
 
 Models = Mapping[str, Mapping[str, str]]
@@ -143,38 +140,34 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     if any(len({*one.less.values()}) > 1 for one in boards):
         note += " Each row is compared with the baseline by its own judge."
     tables = [table for one in boards for table in (table_of(one, models), *_differences(one))]
-    shown = [picture for one in boards for picture in _pictures(one, models)]
+    shown = [picture for one in boards for picture in _pictures(one)]
     return [
         Section(heading="Models side by side", tables=tables, pictures=shown, note=note),
         *_sizes(boards[0], models),
     ]
 
 
-def _pictures(one: Leaderboard, models: Models) -> Iterator[Picture]:
+def _pictures(one: Leaderboard) -> Iterator[Picture]:
     """What the first of its rows wants drawn; of several models, and of lines also their mean."""
     first = next(iter(one.entries.values()))
     # In one order, so that a model looks alike in all pictures.
     together = [name for name, entry in one.entries.items() if not entry.apart]
-    families = {name: models.get(one.entries[name].system, {}).get(FAMILY, name) for name in together}
-    for wanted, columns in first.drawn.items():
-        drawn: Picture | None
-        kind = "bars" if wanted == "radar" and len(columns) > AXES else wanted
-        ranked = [name for name in one.found if name in together] if kind == "bars" else together
-        shown = {
-            name: {column: each.value if (each := one.found[name].get(column)) else None for column in columns}
-            for name in (*ranked, *([MEAN] if kind == "lines" and MEAN in one.found else []))
-        }
-        if kind == "bars" and len(columns) > len(shown):
-            shown = {column: {name: values[column] for name, values in shown.items()} for column in columns}
+    for kind, columns in first.drawn.items():
         if kind == "lines":
-            curves = {name: list(values.values()) for name, values in shown.items()}
-            drawn = pictures.lines(one.caption, curves, columns, first.scale)
-        elif kind == "bars":
-            drawn = pictures.bars(one.caption, shown, first.scale)
-        else:
-            drawn = pictures.radar(one.caption, shown, first.scale, families)
-        if drawn:
+            names = [*together, *([MEAN] if MEAN in one.found else [])]
+            curves = {name: list(_values(one, name, columns).values()) for name in names}
+            yield pictures.lines(one.caption, curves, columns, first.scale)
+            continue
+        shown = {name: _values(one, name, columns) for name in one.found if name in together}
+        if len(columns) > len(shown):
+            shown = {column: {name: values[column] for name, values in shown.items()} for column in columns}
+        if drawn := pictures.bars(one.caption, shown, first.scale):
             yield drawn
+
+
+def _values(one: Leaderboard, name: str, columns: Iterable[str]) -> dict[str, float | None]:
+    row = one.found[name]
+    return {column: row[column].value if column in row else None for column in columns}
 
 
 def _facts(models: Models) -> list[str]:
@@ -339,10 +332,7 @@ def wins_of(one: Leaderboard) -> tuple[Table, Picture | None]:
     rows = [
         TableRow(name=name, cells=[_cell(row.get(other)) for other in one.columns]) for name, row in one.found.items()
     ]
-    drawn = {
-        name: {other: row[other].value if other in row else None for other in one.columns}
-        for name, row in one.found.items()
-    }
+    drawn = {name: _values(one, name, one.columns) for name in one.found}
     return (
         Table(caption=one.caption, head=["", *one.columns], rows=rows, sticky=True),
         pictures.bars("Wins of the row over the column, in %.", drawn, (0, 100)),

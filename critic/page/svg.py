@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import linear_regression, median
+from statistics import median
 from xml.etree import ElementTree
 
 from critic.page.blocks import Bounds, Picture, number, shortened
@@ -17,9 +17,6 @@ COLOURS = 6
 SHAPES = ("", "M-1,-1H1V1H-1Z", "M0,-1.3L1.2,1H-1.2Z", "M0,-1.4L1.4,0L0,1.4L-1.4,0Z", "M0,1.3L1.2,-1H-1.2Z")
 """Marks of series about the origin, the first a circle: not everybody sees the colours."""
 
-PANEL = 230
-"""How high one of several radars is."""
-
 WIDE = 7.3
 """How wide a character is at most, as the fonts of browsers go."""
 
@@ -28,12 +25,7 @@ NAMES = 60
 
 BINS = 12
 
-POINTS = 1000
-"""Points drawn of a series: of more every second, or every third …"""
-
 Spot = tuple[float, float]
-Ranged = tuple[float | None, float | None, float | None]
-"""A score, the lowest that it could be, and the highest."""
 
 
 class _Canvas:
@@ -131,90 +123,6 @@ def lines(caption: str, series: Mapping[str, Sequence[float | None]], labels: Se
     return canvas.picture(caption, series)
 
 
-def radar(
-    caption: str,
-    series: Mapping[str, Mapping[str, float | None]],
-    scale: Bounds,
-    families: Mapping[str, str] | None = None,
-) -> Picture | None:
-    """One axis a task, one outline a series; None with fewer than three tasks that any series has a score for. A task
-    without a score leaves a series' outline open.
-
-    More series than there are colours stand in panels, each on its own or with the others of its family (the paper's
-    figure 8 in MultiVerse), beside the median of all, which is dashed.
-    """
-    known = (name for scores in series.values() for name, value in scores.items() if value is not None)
-    axes = list(dict.fromkeys(known))
-    if len(axes) < 3:
-        return None
-    canvas = _Canvas(caption)
-    if len(series) <= COLOURS:
-        _outlines(canvas, ((WIDTH - RIGHT) / 2 + 20, HEIGHT / 2), HEIGHT / 2 - 40, axes, series, scale)
-        return canvas.picture(caption, series)
-    panels: dict[str, dict[str, Mapping[str, float | None]]] = {}
-    for name, scores in series.items():
-        panels.setdefault((families or {}).get(name, name), {})[name] = scores
-    every = {axis: [v for scores in series.values() if (v := scores.get(axis)) is not None] for axis in axes}
-    middle = {axis: median(values) for axis, values in every.items()}
-    quarter, highest = (scale[1] - scale[0]) / 4, max(map(max, every.values()))
-    scale = scale[0], scale[0] + quarter * max(1, math.ceil((highest - scale[0]) / quarter))
-    titles, top = list(panels), 0.0
-    for place in range(0, len(titles), 2):
-        lowest = top + PANEL
-        for column, title in enumerate(titles[place : place + 2]):
-            shown, left = panels[title], column * WIDTH / 2
-            name = shortened(title, 44)
-            canvas.add("text", "strong", text=name, x=left + WIDTH / 4, y=top + 16, text_anchor="middle")
-            _outlines(canvas, (left + WIDTH / 4, top + PANEL / 2 + 8), PANEL / 2 - 34, axes, shown, scale, middle)
-            named = shown if [*shown] != [title] else {}
-            for number_, name in enumerate(named):
-                y = top + PANEL + 12 + 18 * number_
-                canvas.dot(number_, (left + 90, y - 4), name, 5)
-                canvas.add("text", text=shortened(name, 44), x=left + 101, y=y)
-                lowest = max(lowest, y + 8)
-        top = lowest + 12
-    return canvas.drawn(f"{caption}; the outermost ring is {scale[1]:g}; dashed: the median of all", top)
-
-
-def _outlines(
-    canvas: _Canvas,
-    centre: Spot,
-    reach: float,
-    axes: Sequence[str],
-    series: Mapping[str, Mapping[str, float | None]],
-    scale: Bounds,
-    middle: Mapping[str, float] | None = None,
-) -> None:
-    """A web of named axes about a centre, with an outline of each series and, dashed, of the `middle`."""
-    low, high = scale
-
-    def spot(axis: int, value: float) -> Spot:
-        angle = 2 * math.pi * axis / len(axes) - math.pi / 2
-        far = reach * (value - low) / (high - low)
-        return centre[0] + far * math.cos(angle), centre[1] + far * math.sin(angle)
-
-    for ring in _steps(low, high)[1:]:
-        corners = [spot(axis, ring) for axis in range(len(axes))]
-        canvas.add("polygon", "grid", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
-    for axis, name in enumerate(axes):
-        x, y = spot(axis, high)
-        dx, dy = spot(axis, high + 0.12 * (high - low))
-        canvas.add("line", "grid", x1=centre[0], y1=centre[1], x2=x, y2=y)
-        anchor = "middle" if abs(dx - centre[0]) < 5 else "start" if dx > centre[0] else "end"
-        canvas.add("text", text=shortened(name, 16), x=dx, y=dy + 4, text_anchor=anchor)
-    if middle is not None:
-        ends = [spot(axis, middle[name]) for axis, name in enumerate(axes)]
-        for end, after in pairwise([*ends, ends[0]]):
-            canvas.add("line", "median", x1=end[0], y1=end[1], x2=after[0], y2=after[1])
-    for place, (name, scores) in enumerate(series.items()):
-        spots = [None if (value := scores.get(task)) is None else spot(axis, value) for axis, task in enumerate(axes)]
-        for task, one, other in zip(axes, spots, [*spots[1:], spots[0]], strict=True):
-            if one:
-                canvas.dot(place, one, f"{name}, {task}: {number(scores[task])}", 3.5)
-            if one and other:
-                canvas.stroke(place, one, other)
-
-
 def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], powers: bool = False) -> Picture | None:
     """Named points, with a dashed line at the median of each axis; None without points. With `powers` the first axis is
     one of logarithms, and says what they are of."""
@@ -263,23 +171,6 @@ def lengths(caption: str, series: Mapping[str, Sequence[int]]) -> Picture | None
     return lines(caption, shares, [f"{bin_ * step}" for bin_ in range(BINS)], (0.0, top))
 
 
-def dots(caption: str, rows: Mapping[str, Mapping[str, Ranged]], scale: Bounds) -> Picture:
-    """For each row a score of each series, the bar from the lowest to the highest."""
-    names = list(dict.fromkeys(name for found in rows.values() for name in found))
-    canvas = _Canvas(caption)
-    canvas.axis(*scale)
-    canvas.places(rows, len(rows))
-    for place, (label, found) in enumerate(rows.items()):
-        for series, name in enumerate(names):
-            value, low, high = found.get(name, (None, None, None))
-            x = _x((place + (series + 1) / (len(names) + 1)) / len(rows))
-            if low is not None and high is not None:
-                canvas.stroke(series, (x, _y(low, *scale)), (x, _y(high, *scale)))
-            if value is not None:
-                canvas.dot(series, (x, _y(value, *scale)), f"{label}, {name}: {number(value)}", 5)
-    return canvas.picture(caption, names)
-
-
 def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bounds) -> Picture | None:
     """A number with its bar for each row and column, such as models and tasks; None without any."""
     columns = list(dict.fromkeys(name for found in rows.values() for name in found))
@@ -304,29 +195,3 @@ def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bo
                 canvas.add("rect", "s0 pale", x=x, y=y, width=(wide - 2) * part, height=16)
                 canvas.add("text", text=number(value, 0 if wide < 36 else 1), x=x + 2, y=y + 13)
     return canvas.drawn(caption, top + 18 * len(rows) + 6)
-
-
-Pairs = Sequence[tuple[float, float]]
-
-
-def fitted(caption: str, series: Mapping[str, Pairs], axes: tuple[str, str], scale: Bounds) -> Picture | None:
-    """Points of each series with the least-squares line through them; None without points. `scale` is the second's."""
-    every = [x for pairs in series.values() for x, _ in pairs]
-    if not every:
-        return None
-    canvas, (low, high) = _Canvas(caption), _padded(every)
-    canvas.axis(*scale, axes[1])
-    for value in _steps(low, high):
-        x = _x((value - low) / (high - low))
-        canvas.add("text", text=f"{value:.3g}", x=x, y=HEIGHT - 24, text_anchor="middle")
-    canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
-    for place, pairs in enumerate(series.values()):
-        step = math.ceil(len(pairs) / POINTS) or 1
-        spots = [(_x((x - low) / (high - low)), _y(y, *scale)) for x, y in pairs[::step]]
-        canvas.add("path", f"s{place % COLOURS} pale", d="".join(f"M{x - 1:.0f},{y - 1:.0f}h2v2h-2z" for x, y in spots))
-        if len({x for x, _ in pairs}) > 1:
-            slope, start = linear_regression(*zip(*pairs, strict=True))
-            ends = [(_x((x - low) / (high - low)), start + slope * x) for x in (min(pairs)[0], max(pairs)[0])]
-            one, other = ((x, _y(min(max(y, scale[0]), scale[1]), *scale)) for x, y in ends)
-            canvas.stroke(place, one, other)
-    return canvas.picture(caption, series)

@@ -11,13 +11,10 @@ from critic.page.page import render, write
 def test_pictures_leave_out_what_is_not_known() -> None:
     drawn = pictures.lines("c", {"m": [1.0, None, 3.0]}, ["a", "b", "c"], (0.0, 10.0)).svg
     assert len(marks(drawn, "circle")) == 2 and 's0 stroke"' not in drawn
-    assert pictures.radar("c", {"m": {"a": 1.0, "b": 2.0, "c": None}}, (1.0, 10.0)) is None
-    found = pictures.radar("c", {"m": {"a": 1.0, "b": 2.0, "c": 3.0, "d": None}}, (1.0, 10.0))
-    assert found is not None and len(marks(found.svg, "circle")) == 3
     assert pictures.scatter("c", {}, ("x", "y")) is None and pictures.lengths("c", {"m": []}) is None
     one = pictures.scatter("c", {"m": (2.0, 3.0)}, ("x", "y"))
     assert one is not None and len(marks(one.svg, "circle")) == 1
-    for svg in (drawn, found.svg, one.svg):
+    for svg in (drawn, one.svg):
         ElementTree.fromstring(svg)
         assert "nan" not in svg
 
@@ -27,32 +24,15 @@ def marks(svg: str, tag: str) -> list[dict[str, str]]:
 
 
 def test_pictures_say_what_they_draw() -> None:
-    """Two known scores side by side are joined, a bar goes from the lowest to the highest, lengths are shares."""
+    """Two known scores side by side are joined, lengths are shares."""
     joined = pictures.lines("c", {"m": [1.0, 3.0, None]}, ["a", "b", "c"], (0.0, 10.0)).svg
     (line,) = [one for one in marks(joined, "line") if "stroke" in one["class"]]
     first, second = marks(joined, "circle")
     assert (line["x1"], line["y1"], line["x2"], line["y2"]) == (first["cx"], first["cy"], second["cx"], second["cy"])
     assert second["hint"] == "m, b: 3.00" and float(second["cy"]) < float(first["cy"])
-    ranged = pictures.dots("c", {"row": {"m": (5.0, 2.0, 7.0)}}, (0.0, 10.0)).svg
-    (bar,) = [one for one in marks(ranged, "line") if "stroke" in one["class"]]
-    (dot,) = marks(ranged, "circle")
-    assert float(bar["y1"]) > float(dot["cy"]) > float(bar["y2"]) and dot["hint"] == "row, m: 5.00"
-    outlines = pictures.radar("c", {"m": dict.fromkeys("abc", 5.0), "n": {"a": 1.0, "b": 2.0, "c": None}}, (1.0, 10.0))
-    assert outlines is not None and [outlines.svg.count(f's{n} stroke"') for n in (0, 1)] == [3, 1]
     found = pictures.lengths("c", {"m": [1, 2, 30], "n": []})
     assert found is not None
     assert [one["hint"] for one in marks(found.svg, "circle")][::10] == ["m, 0: 0.67", "m, 30: 0.33"]
-
-
-def test_many_outlines_stand_in_panels_of_families() -> None:
-    """Eight models: three of one family in one panel with their names below it, the others in one each."""
-    models = [*(f"big {n}" for n in range(3)), *"abcde"]
-    scores = {name: dict.fromkeys("xyz", 10.0 + place) for place, name in enumerate(models)}
-    found = pictures.radar("c", scores, (0.0, 100.0), dict.fromkeys(models[:3], "big"))
-    assert found is not None and "ring is 25;" in found.caption and found.svg.count('class="median"') == 6 * 3
-    texts = [one.text for one in ElementTree.fromstring(found.svg) if one.tag == "text"]
-    assert [text for text in texts if text not in ("x", "y", "z")] == ["big", *models[:3], *"abcde"]
-    assert texts.count("x") == 6 and [found.svg.count(f's{n} stroke"') for n in range(4)] == [6 * 3, 3, 3, 0]
 
 
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:

@@ -86,21 +86,6 @@ def test_the_best_by_a_score_may_lack_the_first(tmp_path: Path) -> None:
     assert rows(tmp_path / "out" / "leaderboard-direct.csv")["B"]["R1"] == ""
 
 
-def test_the_radars_of_many_models_are_panels_of_families_and_of_many_axes_bars(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
-    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "abcdefgh"]
-    (tmp_path / "models.toml").write_text("".join(f"[{name}]\nfamily = 'big'\n" for name in "abc"))
-    words = ["--models", tmp_path / "models.toml"]
-    _, page, _ = scored(tmp_path / "out", "alignmmbench", *files, *words)
-    drawn = labels(page, "(table 3 of the paper); the outermost ring is 10; dashed: the median of all")
-    assert [text for text in drawn if len(text) == 1 or text == "big"] == ["big", *"abcdefgh"]
-    monkeypatch.setattr(leaderboards, "AXES", 3)
-    _, page, _ = scored(tmp_path / "out", "alignmmbench", *files, *words)
-    assert len(labels(page, "(table 3 of the paper)")) == 8 + 6 + 8 * 6
-
-
 def test_without_the_image_stands_apart(tmp_path: Path) -> None:
     asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1), ("pointwise", "no_image", 1)]
     files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "mn"]
