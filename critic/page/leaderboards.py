@@ -5,7 +5,9 @@ import io
 import math
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, int
 from critic.page.page import render
 from critic.records import Judgment
 
-SIZE, FAMILY = "size", "family"
+SIZE = "size"
 ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
 _BILLIONS = re.compile(r"(\d+(?:\.\d+)?)\s*([MBT]?)", re.IGNORECASE)
 
@@ -182,15 +184,14 @@ def _known(one: Leaderboard, name: str, models: Models) -> list[str]:
 
 def table_of(one: Leaderboard, models: Models) -> Table:
     """The table as a page shows it, the range for the first score that has one."""
-    ranged = {column for row in one.found.values() for column, each in row.items() if each.low is not None}
-    lead = next((column for column in one.columns if column in ranged), one.columns[0])
-    missing = any(row[lead].n < row[lead].asked for row in one.found.values() if lead in row)
+    lead = next((column for column in one.columns if any(each.low is not None for each in _of(one, column))), "")
+    lead = lead or one.columns[0]
+    missing = any(each.n < each.asked for each in _of(one, lead))
     apart, rows = any(entry.apart for entry in one.entries.values()), []
     for name, row in one.found.items():
         cells = [TableCell(fact) for fact in _known(one, name, models)]
         cells += [_cell(row.get(column), 0 if column in (ELO, BRADLEY_TERRY) else 2) for column in one.columns]
-        asked = [each.coverage for each in row.values() if each.asked]
-        cells.append(TableCell(f"{min(asked):.1%}" if asked else "–"))
+        cells.append(TableCell(_coverage(row.values())))
         if missing:
             cells.append(TableCell(span(row[lead].low, row[lead].high) if lead in row else ""))
         counted = name == MEAN or (apart and not one.entries[name].apart)
@@ -198,6 +199,16 @@ def table_of(one: Leaderboard, models: Models) -> Table:
     last = ["coverage", *([f"range of {lead} with what is missing"] if missing else [])]
     head = ["", *_facts(models), *one.columns, *last]
     return Table(caption=one.caption, head=head, rows=rows, folded=one.folded, sticky=True)
+
+
+def _of(one: Leaderboard, column: str) -> list[Standing]:
+    return [row[column] for row in one.found.values() if column in row]
+
+
+def _coverage(row: Iterable[Standing]) -> str:
+    """That of the score with the least."""
+    asked = [each.coverage for each in row if each.asked]
+    return f"{min(asked):.1%}" if asked else "–"
 
 
 def _cell(one: Standing | None, decimals: int = 2) -> TableCell:
@@ -211,21 +222,16 @@ def _cell(one: Standing | None, decimals: int = 2) -> TableCell:
 
 
 def _differences(one: Leaderboard) -> list[Table]:
+    """From the baseline, of every other row."""
     if one.baseline is None or one.folded:
         return []
-    named = {name: name for name in one.found if one.less.get(name, name) != name}
-    return [_changes(f"{one.caption}: less {one.baseline}", named, one.found, one.columns, one.folded)]
-
-
-def _changes(
-    caption: str, named: Mapping[str, str], found: Standings, columns: Sequence[str], folded: bool = False
-) -> Table:
-    """The differences of some rows, each with the name it is to have."""
     rows = [
-        TableRow(name=shown, cells=[_change(found[name].get(column)) for column in columns])
-        for name, shown in named.items()
+        TableRow(name=name, cells=[_change(row.get(column)) for column in one.columns])
+        for name, row in one.found.items()
+        if one.less.get(name, name) != name
     ]
-    return Table(caption=caption, head=["", *columns], rows=rows, folded=folded, sticky=True)
+    caption = f"{one.caption}: less {one.baseline}"
+    return [Table(caption=caption, head=["", *one.columns], rows=rows, sticky=True)]
 
 
 def _change(one: Standing | None) -> TableCell:
@@ -239,34 +245,25 @@ def _change(one: Standing | None) -> TableCell:
 
 
 def _sizes(one: Leaderboard, models: Models) -> list[Section]:
-    """Scores by size, and what the larger of a family has over the next smaller; nothing with fewer than two sizes."""
-    lead = one.columns[0]
-    given = {name: models.get(entry.system, {}) for name, entry in one.entries.items() if not entry.apart}
-    sizes = {name: billions(name, known[SIZE]) for name, known in given.items() if SIZE in known}
+    """Scores by size; nothing with fewer than two sizes."""
+    lead, known = one.columns[0], {name: models.get(entry.system, {}) for name, entry in one.entries.items()}
+    sizes = {
+        name: billions(name, facts[SIZE])
+        for name, facts in known.items()
+        if SIZE in facts and not one.entries[name].apart
+    }
     if len(sizes) < 2:
         return []
-    smaller, less = dict[tuple[str, str], str](), dict[str, str]()
     rows, spots = list[TableRow](), dict[str, pictures.Spot]()
     for name in sorted(sizes, key=lambda name: sizes[name]):
-        standing, family = one.found[name].get(lead), given[name].get(FAMILY)
+        standing = one.found[name].get(lead)
         rows.append(TableRow(name=name, cells=[*map(TableCell, _known(one, name, models)), _cell(standing)]))
         if standing is not None and standing.value is not None:
             spots[name] = math.log10(sizes[name]), standing.value
-        if family is not None:
-            kin = family, one.entries[name].judge
-            if kin in smaller and sizes[smaller[kin]] < sizes[name]:
-                less[name] = smaller[kin]
-            smaller[kin] = name
-    head = ["", *_facts(models), lead]
-    tables = [Table(caption=f"By size: {one.caption}", head=head, rows=rows, sticky=True)]
-    if less:
-        named = {name: f"{name} less {other}" for name, other in less.items()}
-        found = standings(list(one.entries.values()), less)
-        tables.append(_changes("The larger of a family less the next smaller", named, found, one.columns))
-    drawn = pictures.scatter(
-        f"{one.caption}: {lead} by size; dashed: medians.", spots, ("parameters in billions", lead), powers=True
-    )
-    return [Section(heading="Models by size", tables=tables, pictures=[drawn] if drawn else [])]
+    table = Table(caption=f"By size: {one.caption}", head=["", *_facts(models), lead], rows=rows, sticky=True)
+    caption = f"{one.caption}: {lead} by size; dashed: medians."
+    drawn = pictures.scatter(caption, spots, ("parameters in billions", lead), powers=True)
+    return [Section(heading="Models by size", tables=[table], pictures=[drawn] if drawn else [])]
 
 
 def of_battles(
@@ -274,52 +271,39 @@ def of_battles(
 ) -> tuple[Leaderboard, Leaderboard]:
     """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
     are those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
-    points: dict[str, dict[tuple[str, str], float | None]] = {}
+    points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for one in verdicts:
-        for model, other, score in (
-            (one.system, one.opponent or "", one.score),
-            (one.opponent or "", one.system, None if one.score is None else 1 - one.score),
-        ):
-            points.setdefault(model, {})[other, one.sample.id] = None if score is None else 100 * score
+        model, other = one.system, one.opponent or ""
+        points[model][other, one.sample.id] = None if one.score is None else 100 * one.score
+        points[other][model, one.sample.id] = None if one.score is None else 100 - 100 * one.score
     order = sorted(points, key=lambda model: -(found.elo.ratings or {}).get(model, 0.0))
+    caption = "Ratings of models by their battles"
     entries: dict[str, Entry] = {}
     for model in order:
         met = {other for other, _ in points[model]}
-        every = points[model] if drawn else [(other, one) for other in order if other in met for one in groups]
+        opponents = [other for other in order if other in met]
+        every = points[model] if drawn else product(opponents, groups)
         asked = {(other, one): groups[one] for other, one in every}
-        pairs = {other: {each: asked[each] for each in asked if each[0] == other} for other in order if other in met}
-        scores = {other: score_of(points[model], theirs, (0, 100)) for other, theirs in pairs.items()}
+        scores = {opponent: score_of(points[model], _against(opponent, asked), (0, 100)) for opponent in opponents}
         scores[RATE] = score_of(points[model], asked, (0, 100))
-        entries[model] = Entry(
-            key=key,
-            caption="Ratings of models by their battles",
-            system=model,
-            name=model,
-            scores=scores,
-            scale=(0, 100),
-        )
+        entries[model] = Entry(key=key, caption=caption, system=model, name=model, scores=scores, scale=(0, 100))
     rows = standings(list(entries.values()))
     rows.pop(MEAN, None)
-    rated = {
-        model: {
-            ELO: _rated(found.elo, model, row[RATE]),
-            BRADLEY_TERRY: _rated(found.bradley_terry, model, row[RATE]),
-            RATE: row[RATE],
-        }
-        for model, row in rows.items()
-    }
-    wins = {model: {other: row[other] for other in order if other in row} for model, row in rows.items()}
-    caption = "Wins of the row over the column in %, a tie half a win"
+    rated, wins = {}, {}
+    for model, row in rows.items():
+        wins[model] = {other: standing for other, standing in row.items() if other != RATE}
+        elo, bradley_terry = (_rated(ratings, model, row[RATE]) for ratings in (found.elo, found.bradley_terry))
+        rated[model] = {ELO: elo, BRADLEY_TERRY: bradley_terry, RATE: row[RATE]}
+    columns = [ELO, BRADLEY_TERRY, RATE]
+    of_wins = "Wins of the row over the column in %, a tie half a win"
     return (
-        Leaderboard(
-            key=key,
-            caption=next(iter(entries.values())).caption,
-            columns=[ELO, BRADLEY_TERRY, RATE],
-            entries=entries,
-            found=rated,
-        ),
-        Leaderboard(key=f"{key}-wins", caption=caption, columns=order, entries=entries, found=wins),
+        Leaderboard(key=key, caption=caption, columns=columns, entries=entries, found=rated),
+        Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=entries, found=wins),
     )
+
+
+def _against(opponent: str, asked: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    return {pair: group for pair, group in asked.items() if pair[0] == opponent}
 
 
 def _rated(found: Ratings, model: str, rate: Standing) -> Standing:
@@ -351,30 +335,24 @@ def write(folder: Path, boards: Sequence[Leaderboard], shown: Sequence[Section],
 
 def as_csv(one: Leaderboard, models: Models) -> str:
     """A row a model; of each score its value, interval, counts and, with a baseline, the difference from it."""
-    head = ["model", *_facts(models)]
-    for column in one.columns:
-        head += [column, *(f"{column} {word}" for word in ("low95", "high95", "n", "asked"))]
-        if one.baseline:
-            head += [f"{column} less {one.baseline}", f"{column} less low95", f"{column} less high95", f"{column} p"]
-            head.append(f"{column} less partly")
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
+    writer = None
     for name, row in one.found.items():
-        cells: list[Any] = [name, *_known(one, name, models)]
+        cells: dict[str, Any] = {"model": name, **dict(zip(_facts(models), _known(one, name, models), strict=False))}
         for column in one.columns:
             each = row.get(column)
             low, high = (each and each.interval) or (None, None)
-            cells += [
-                each and (math.inf if each.infinite else each.value),
-                low,
-                high,
-                each and each.n,
-                each and each.asked,
-            ]
+            cells[column] = each and (math.inf if each.infinite else each.value)
+            cells |= {f"{column} low95": low, f"{column} high95": high}
+            cells |= {f"{column} n": each and each.n, f"{column} asked": each and each.asked}
             if one.baseline:
                 less = each and each.difference
                 low, high = (less and less.interval) or (None, None)
-                cells += [less and less.mean, low, high, less and less.p_value, less and less.partly]
+                cells[f"{column} less {one.baseline}"] = less and less.mean
+                cells |= {f"{column} less low95": low, f"{column} less high95": high}
+                cells |= {f"{column} p": less and less.p_value, f"{column} less partly": less and less.partly}
+        if writer is None:
+            writer = csv.DictWriter(text, cells, lineterminator="\n")
+            writer.writeheader()
         writer.writerow(cells)
     return text.getvalue()
