@@ -1,18 +1,15 @@
-"""What labels say about those who gave them, for the owner's page: agreement, consistency, checks, pace and drift."""
+"""What labels say about those who gave them, for the owner's page: agreement, consistency, checks and pace."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import combinations
 from statistics import fmean, median
 
 import numpy as np
 from msgspec import Struct, field
 
 from critic.asking.forms import POINTS
-from critic.counting.arrays import group_numbers
 from critic.counting.estimate import Estimate
-from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.page.blocks import Columns, Section, number
 from critic.page.page import render
 from critic.records import to_ten
@@ -20,8 +17,8 @@ from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
 from eval_agreement.metrics import measured
 from eval_agreement.page.words import percent, points, within
+from eval_agreement.preferences import equal_share
 from eval_agreement.raters import Level, rater_agreement
-from eval_agreement.ratings import entries_of, mean_of_others
 
 TOO_FAST, CONSTANT, FEWEST, CHECKS_FAILED = 1 / 3, 0.95, 20, 0.5
 """Who takes less than this share of the others' median time, gives one answer more often than this, or knows fewer
@@ -32,15 +29,11 @@ _MOST = 50_000
 
 _NOTE = (
     "As another rater: share of equal answers. Points off: mean absolute difference from the mean of the others, on "
-    "1..10. Same again: repeats answered as before. Drift: how much further above the others (points; of choices the "
-    "share of 1 less that of 0) the second half of a rater's labels lies than the first."
+    "1..10. Same again: repeats answered as before."
 )
 
 Unit = tuple[int, str]
 """The number of an item, and one of its questions."""
-
-Groups = Mapping[int, str]
-"""The group of each item, by its number: what is resampled together."""
 
 
 class RaterFacts(Struct, kw_only=True):
@@ -55,7 +48,6 @@ class RaterFacts(Struct, kw_only=True):
     right: list[bool] = field(default_factory=list)
     equal: Estimate | None = None
     off: Estimate | None = None
-    drift: float | None = None
     suspected: list[str] = field(default_factory=list)
 
     @property
@@ -105,34 +97,24 @@ def suspicions(rater: RaterFacts, others: Iterable[RaterFacts]) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def _equal(beside: Sequence[tuple[Unit, float, float]], group: Groups) -> Estimate | None:
-    """The share of equal answers, of a question and two answers each; None where there are none."""
-    cells = np.array([False, True])
-    wanted = VerdictStatistic(share_of(cells, ~cells | cells), "no items", share=True)
-    same = np.array([mine == theirs for _, mine, theirs in beside], dtype=np.intp)
-    groups = group_numbers([group[item] for (item, _), _, _ in beside])
-    return estimates(same, 2, groups, {"": wanted})[""] if beside else None
-
-
-def _compare(rater: RaterFacts, said: Mapping[Unit, Mapping[str, float]], group: Groups, rated: bool) -> None:
-    """Add how a rater's answers lie beside those of the others to the same questions."""
-    shared = {unit: given for unit, given in said.items() if rater.name in given and len(given) > 1}
-    everybody = [
-        (unit, given[rater.name], one)
-        for unit, given in shared.items()
-        for who, one in given.items()
-        if who != rater.name
-    ]
-    rater.equal = _equal(everybody, group)
-    entries = entries_of(list(shared.values()))
-    own = np.array([entries.names[index] == rater.name for index in entries.rater], dtype=bool)
-    others, mine = mean_of_others(entries)[own], entries.score[own]
-    if shared and rated:
-        rater.off = measured(others, mine, [group[item] for item, _ in shared]).estimates["mae"]
-    if len(shared) > 1:
-        when = {one.number: place for place, one in enumerate(rater.given) if one.role == "item"}
-        apart = (mine - others)[np.argsort([when[item] for item, _ in shared], kind="stable")]
-        rater.drift = float(apart[len(apart) // 2 :].mean() - apart[: len(apart) // 2].mean())
+def _compare(
+    rater: RaterFacts, said: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str], rated: bool
+) -> None:
+    """Add how a rater's answers lie beside those of the others to the same questions. `group` is that of each item, by
+    its number: what is resampled together."""
+    equal, groups, others, mine, own_groups = [], [], [], [], []
+    for (item, _), given in said.items():
+        theirs = [value for name, value in given.items() if name != rater.name]
+        if rater.name not in given or not theirs:
+            continue
+        equal += [value == given[rater.name] for value in theirs]
+        groups += [group[item]] * len(theirs)
+        others.append(fmean(theirs))
+        mine.append(given[rater.name])
+        own_groups.append(group[item])
+    if mine:
+        rater.equal = equal_share(np.array(equal), groups)
+        rater.off = measured(np.array(others), np.array(mine), own_groups).estimates["mae"] if rated else None
 
 
 _RATERS = Columns[RaterFacts](
@@ -145,39 +127,26 @@ _RATERS = Columns[RaterFacts](
     ("points off the others", lambda one: points(one.off, 2) if one.off else "–"),
     ("same again", lambda one: f"{sum(one.again)} of {len(one.again)}" if one.again else "–"),
     ("checks right", lambda one: f"{sum(one.right)} of {len(one.right)}" if one.right else "–"),
-    ("drift", lambda one: number(one.drift)),
     ("clicks through?", lambda one: ", ".join(one.suspected)),
-)
-
-_PAIRS = Columns[tuple[str, Estimate]](
-    ("raters", lambda pair: pair[0]), ("equal", lambda pair: percent(pair[1])), ("answers", lambda pair: pair[1].n)
 )
 
 
 def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
-    """The owner's page: each rater, agreement of all, and of every two."""
+    """The owner's page: each rater, and the agreement of all."""
     scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
     said, group = units(labels, scheme), {one.number: one.group for one in labels}
     for rater in raters.values():
         rater.progress, rater.suspected = progress[rater.name], suspicions(rater, raters.values())
         _compare(rater, said, group, scheme.rated)
-    pairs = []
-    for one, other in combinations(raters, 2):
-        both = [(unit, given[one], given[other]) for unit, given in said.items() if {one, other} <= given.keys()]
-        pairs += [(f"{one}, {other}", equal)] if (equal := _equal(both, group)) else []
     level: Level = "ordinal" if scheme.rated else "nominal"
     alpha = rater_agreement(list(said.values()), [group[item] for item, _ in said], level=level)
     shown = points(alpha.people)
     reading = (
         f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} over {alpha.items} questions with two "
+        f"answers or more by {alpha.raters} raters" + (f"; {shown.title}." if shown.title else ".")
     )
-    reading += f"answers or more by {alpha.raters} raters" + (f"; {shown.title}." if shown.title else ".")
     people = _RATERS.table("Each rater, beside all others who labelled the same items.", raters.values())
-    table = _PAIRS.table("Share of equal answers of every two raters.", pairs)
-    return [
-        Section(heading="Raters", tables=[people], note=_NOTE),
-        Section(heading="Agreement", readings=[reading], tables=[table] if pairs else []),
-    ]
+    return [Section(heading="Raters", readings=[reading], tables=[people], note=_NOTE)]
 
 
 def owner_page(store: Store) -> str:

@@ -32,7 +32,6 @@ from critic.stages.rewrite import Rewrite
 from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
-from eval_agreement.annotate.plan import Role
 from eval_agreement.annotate.store import Given, Said, Store
 from eval_agreement.items import verdict_id
 from eval_agreement.sources import kind_of
@@ -217,37 +216,20 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
     assert_one_line_error(again, "checks", "another --db")
 
 
-def test_drift_is_counted_in_the_order_of_a_raters_own_labels(tmp_path: Path) -> None:
-    store = planned(tmp_path, "--raters", 3, "--overlap", 1, rows=rows_file(tmp_path, 40))
-    page = page_of(store)
-    for rater in store.counts():
-        count = 0
-        while (form := fields(page, rater)).hidden:
-            value = "8" if rater == "rater-1" and count >= 20 else "5"
-            label(page, rater, form, lambda name, values, value=value: value)
-            count += 1
-    (raters, *_) = sections(list(store.given()), store.counts(), "pointwise")
-    drift = raters.tables[0].head.index("drift") - 1
-    assert raters.tables[0].rows[0].cells[drift].text == "3.00"
-
-
-def test_drift_is_that_of_first_answers_and_groups_of_questions_are_resampled() -> None:
-    """The first half comes again at the end; the answers are to three questions."""
-
-    def labels(rater: str, values: list[int], role: Role = "item") -> list[Given]:
-        of = [Said(choices={"overall": str(value)}) for value in values]
-        return [Given(rater, n, f"k{n}", f"g{n % 3}", role, False, 0.0, one, None, None) for n, one in enumerate(of)]
-
-    given = [*labels("a", [8] * 15 + [5] * 15), *labels("a", [5] * 15, "repeat"), *labels("b", [5, 6] * 15)]
-    raters, agreed = sections(given, {"a": (45, 45), "b": (30, 30)}, "pointwise")
-    (table,) = raters.tables
-    cells = dict(zip(table.head[1:], table.rows[0].cells, strict=True))
-    assert cells["drift"].text == "−3.07"
-    few = [cells["points off the others"], cells["as another rater"], agreed.tables[0].rows[0].cells[0]]
-    assert not any(one.small for one in few) and "3 groups; an interval needs at least 5" in agreed.readings[0]
-    many = [one._replace(group=one.key) for one in given]
-    _, agreed = sections(many, {"a": (45, 45), "b": (30, 30)}, "pointwise")
-    assert agreed.tables[0].rows[0].cells[0].small
+def test_groups_of_questions_are_resampled() -> None:
+    """Thirty items about three questions have no interval; of their own groups they have one."""
+    given = []
+    for rater, values in (("a", [8] * 15 + [5] * 15), ("b", [5, 6] * 15)):
+        for n, value in enumerate(values):
+            said = Said(choices={"overall": str(value)})
+            given.append(Given(rater, n, f"k{n}", f"g{n % 3}", "item", False, 0.0, said, None, None))
+    few, many = given, [one._replace(group=one.key) for one in given]
+    for labels, interval in ((few, False), (many, True)):
+        (raters,) = sections(labels, {"a": (30, 30), "b": (30, 30)}, "pointwise")
+        cells = dict(zip(raters.tables[0].head[1:], raters.tables[0].rows[0].cells, strict=True))
+        shown = [bool(cells[name].small) for name in ("points off the others", "as another rater")]
+        assert shown == [interval] * 2
+        assert ("3 groups; an interval needs at least 5" in raters.readings[0]) != interval
 
 
 def test_labels_know_their_questions_group(tmp_path: Path) -> None:
