@@ -5,7 +5,6 @@ judge, no score and no path is in a page, a picture's address or a reply. What w
 escapes it, and the content security policy lets nothing run or load that is not this server's.
 """
 
-import re
 import secrets
 import threading
 import tomllib
@@ -47,11 +46,6 @@ _HEADERS = {
 _LONGEST = 100_000
 """Characters of a request's body: one label."""
 
-_TABLE = r"(?P<table>(?:^[ \t]*\|.*\|[ \t]*(?:\n|\Z)){2,})"
-_CODE = r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$[^$\n]+\$|```.*?```|`[^`\n]+`"
-_SET_APART = re.compile(f"{_TABLE}|(?s:{_CODE})", re.MULTILINE)
-_RULE = re.compile(r"[\s|:-]+")
-
 
 @cache
 def words(lang: str) -> dict[str, str]:
@@ -64,22 +58,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals["blocks"] = blocks
     return environment.from_string((_PAGE / "label.html.jinja").read_text("utf-8"))
-
-
-def blocks(text: str) -> list[tuple[str, Any]]:
-    """A text as what can be read: ("table", rows of cells) where lines stand between bars, ("code", text) for formulas
-    and code as they are written, and ("text", text)."""
-    found: list[tuple[str, Any]] = []
-    end = 0
-    for part in _SET_APART.finditer(text):
-        found += [("text", text[end : part.start()])] * (part.start() > end)
-        lines = [line.strip() for line in (part["table"] or "").splitlines()]
-        rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines if not _RULE.fullmatch(line)]
-        found.append(("table", rows) if lines else ("code", part[0]))
-        end = part.end()
-    return found + [("text", text[end:])] * (end < len(text))
 
 
 class Annotation:
@@ -149,7 +128,6 @@ class Annotation:
             "rater": asked["rater"],
             "done": done,
             "tasks": tasks,
-            "pace": self.store.pace(rater),
             "open": found,
             "last": self.store.last(rater, found.label if found else 0),
             "once": secrets.token_urlsafe(12),

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
@@ -240,12 +239,6 @@ class Store:
             turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
             database.execute(turn, (swapped, rater, item))
             return self._opened(which, rater, item)[0]
-
-    def pace(self, rater: str) -> float | None:
-        """The median seconds of a rater's last twenty labels."""
-        last = self._rows("SELECT said FROM labels WHERE rater = ? ORDER BY id DESC LIMIT 20", rater)
-        taken = [said.seconds for (one,) in last if (said := _said(one)) and said.seconds is not None]
-        return median(taken) if taken else None
 
     def given(self, most: int = 2**62) -> Iterator[Given]:
         """Every label that counts, or the newest ones, in the order in which they were given."""
