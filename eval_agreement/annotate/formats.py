@@ -11,7 +11,7 @@ import html
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -44,39 +44,43 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     """Write the items into a folder, and say what there is. Raises UsageError for a picture that cannot be read."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = store.facts()
-    scheme, seed = SCHEMES[facts["scheme"]], facts["seed"]
+    scheme = SCHEMES[facts["scheme"]]
     if form in ("csv", "xlsx"):
         paths = {rater: folder / (re.sub(r"[^\w.-]", "_", rater) + f".{form}") for rater in store.counts()}
         for rater, path in paths.items():
             _sheet(store.tasks(rater), scheme, path, images)
         return f"{folder}: {', '.join(path.name for path in paths.values())}; --import them when they are filled in"
-    items = store.items()
-    tasks = {}
-    for number in sorted(items, key=lambda number: draw(seed, "order", "", items[number].id)):
-        item = items[number]
-        if form == "potato":  # it takes no pictures inside its items
-            pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
-        else:
-            seen = _seen(item, images)
-            pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
-        asks = {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
-        shown = {column.replace(" ", "_"): text for column, text in texts(item, is_swapped(seed, "", item.id)).items()}
-        tasks[str(number)] = {f"image_{place}": one for place, one in enumerate(pictures, 1)} | shown | asks
+    items, seed = store.items(), facts["seed"]
+    order = sorted(items, key=lambda number: draw(seed, "order", "", items[number].id))
+    tasks = {str(number): _task(items[number], number, seed, folder, form, images) for number in order}
     columns = list(dict.fromkeys(column for cells in tasks.values() for column in cells))
     about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
     about["asks"] = max(len(item.asks) for item in items.values())
     about["target"] = next(name for name in columns if name.startswith(("answer", "question")))
+    config, template = ("config.yaml", "potato.yaml.jinja")
     if form == "label-studio":
+        config, template = ("config.xml", "label_studio.xml.jinja")
         # A task that lacks a column has an empty one: Label Studio wants all of them.
         empty = dict.fromkeys(columns, "")
-        jsonl.write_json(
-            folder / "tasks.json", [{"data": {"item": key, **empty, **task}} for key, task in tasks.items()]
-        )
-        _write_config(folder / "config.xml", "label_studio.xml.jinja", about)
+        data = [{"data": {"item": key, **empty, **task}} for key, task in tasks.items()]
+        jsonl.write_json(folder / "tasks.json", data)
     else:
         jsonl.write(folder / "items.jsonl", ({"id": key, "text": _as_html(task)} for key, task in tasks.items()))
-        _write_config(folder / "config.yaml", "potato.yaml.jinja", about)
+    jsonl.write_text(folder / config, render("eval_agreement.annotate", f"page/{template}", about))
     return f"{folder}: {len(items)} items for {form}"
+
+
+def _task(item: LabelItem, number: int, seed: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
+    """An item's texts by column, with its pictures and questions."""
+    if form == "potato":  # it takes no pictures inside its items
+        pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
+    else:
+        seen = _seen(item, images)
+        pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
+    cells = {f"image_{place}": address for place, address in enumerate(pictures, 1)}
+    for column, text in texts(item, is_swapped(seed, "", item.id)).items():
+        cells[column.replace(" ", "_")] = text
+    return cells | {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
 
 
 def texts(item: LabelItem, swapped: bool) -> dict[str, str]:
@@ -107,10 +111,6 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
     return names
 
 
-def _write_config(path: Path, template: str, facts: Mapping[str, Any]) -> None:
-    jsonl.write_text(path, render("eval_agreement.annotate", f"page/{template}", facts))
-
-
 def _as_html(cells: Mapping[str, str]) -> str:
     """Potato shows an item's text as HTML: what models wrote is escaped."""
     shown = {column.replace("_", " "): html.escape(text).replace("\n", "<br>") for column, text in cells.items()}
@@ -123,26 +123,30 @@ def _as_html(cells: Mapping[str, str]) -> str:
 def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | None) -> None:
     """One rater's tasks in their order, a line each, with an empty cell for every question (its choices stand in the
     first line); pictures beside it."""
-    rows = []
+    rows, asked = [], dict[str, str]()
     for opened in tasks:
+        asks = dict.fromkeys(map(_column, opened.item.asks), "")
+        asked |= dict.fromkeys(asks, " / ".join(scheme.choices))
         names = _write_pictures(path.parent, opened.task, opened.item, images)
-        asks = {_column(ask): "" for ask in opened.item.asks}
-        shown = {_TASK: str(opened.task), "images": " ".join(names), **texts(opened.item, opened.swapped)}
-        rows.append({name: text for name, text in shown.items() if text or name != "images"} | asks)
-    empty = dict.fromkeys([*dict.fromkeys(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
-    asked = {_column(ask) for opened in tasks for ask in opened.item.asks}
-    full = [empty | dict.fromkeys(asked, " / ".join(scheme.choices)), *(empty | row for row in rows)]
+        shown = {_TASK: str(opened.task), **({"images": " ".join(names)} if names else {})}
+        rows.append(shown | texts(opened.item, opened.swapped) | asks)
+    empty = dict.fromkeys([*(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
+    full = [empty | asked, *(empty | row for row in rows)]
     if path.suffix == ".csv":
         write_csv(path, full)
-        return
+    else:
+        _workbook(path, [list(empty), *(list(row.values()) for row in full)])
+
+
+def _workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
     try:
         openpyxl: Any = import_module("openpyxl")
     except ImportError:
         raise UsageError(f"{path}: sheets need: pip install openpyxl, or --to csv") from None
     book = openpyxl.Workbook()
     sheet = book.active
-    for cells in [list(empty), *(row.values() for row in full)]:
-        sheet.append([_cell(value) for value in cells])
+    for row in rows:
+        sheet.append(list(map(_cell, row)))
     for cells in sheet.columns:
         sheet.column_dimensions[cells[0].column_letter].width = 12 if len(str(cells[-1].value or "")) < 12 else 60
         for cell in cells:
@@ -275,46 +279,38 @@ def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
 
 
 def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
-    yield from _of_json_min(row for row in tasks if "annotations" not in row)
-    whole = (task for task in tasks if "annotations" in task)
-    for about, one in [(task["data"], one) for task in whole for one in task["annotations"]]:
-        who = one.get("completed_by", "label-studio")
-        rater = str(who.get("email") or who["id"]) if isinstance(who, dict) else str(who)
-        choices, reason = {}, ""
-        for result in one["result"]:
-            kind, value = result["type"], result["value"]
-            if kind == "textarea":
-                reason = _written(value)
-            elif kind in ("choices", "rating", "pairwise"):
-                choices[_place(result["from_name"]) or 1] = _chosen(value)
-        skipped = "skipped in Label Studio" if one.get("was_cancelled") else ""
-        if choices or skipped:
-            said = Said(reason=reason, skipped=skipped, seconds=_seconds(one))
-            yield rater, str(about["item"]), choices, said
+    """Tasks with their annotations (JSON); or an annotation a row (JSON-MIN), {"item": "4", …, "choice_1": "7",
+    "reason": "clear", "annotator": 1}, without those that were skipped."""
+    for task in tasks:
+        if "annotations" not in task:
+            rater = str(task.get("annotator", "label-studio"))
+            yield from _label(rater, task["item"], task, task, "")
+            continue
+        for one in task["annotations"]:
+            who = one.get("completed_by", "label-studio")
+            rater = str(who.get("email") or who["id"]) if isinstance(who, dict) else str(who)
+            controls = {result["from_name"]: result["value"] for result in one["result"]}
+            skipped = "skipped in Label Studio" if one.get("was_cancelled") else ""
+            yield from _label(rater, task["data"]["item"], controls, one, skipped)
 
 
-def _of_json_min(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Label]:
-    """Each row is one annotation: {"item": "4", …, "choice_1": "7", "reason": "clear", "annotator": 1}. An
-    annotation that was skipped is not among them."""
-    for row in rows:
-        choices = {place: _chosen(value) for name, value in row.items() if (place := _place(name))}
-        if choices:
-            said = Said(reason=_written(row.get("reason", "")), seconds=_seconds(row))
-            yield str(row.get("annotator", "label-studio")), str(row["item"]), choices, said
-
-
-def _seconds(annotation: Mapping[str, Any]) -> float | None:
-    found = annotation.get("lead_time")
-    return found if isinstance(found, int | float) else None
+def _label(
+    rater: str, item: Any, controls: Mapping[str, Any], annotation: Mapping[str, Any], skipped: str
+) -> Iterator[_Label]:
+    choices = {place: _chosen(value) for name, value in controls.items() if (place := _place(name))}
+    if choices or skipped:
+        seconds = annotation.get("lead_time")
+        said = Said(
+            reason=_written(controls.get("reason", "")),
+            skipped=skipped,
+            seconds=seconds if isinstance(seconds, int | float) else None,
+        )
+        yield rater, str(item), choices, said
 
 
 def _chosen(value: Any) -> str:
-    """What a control holds: {"choices": ["7"]}, {"rating": 7}, {"selected": "left"}; in JSON-MIN also [{"rating": 7}],
-    or "7" alone."""
-    value = value[0] if isinstance(value, list) else value
-    if isinstance(value, dict):
-        value = value["choices"][0] if "choices" in value else value.get("rating", value.get("selected"))
-    return {"left": "A", "right": "B"}.get(value, str(value))
+    """What a control holds: {"choices": ["7"]}, or in JSON-MIN "7" alone."""
+    return str(value["choices"][0] if isinstance(value, dict) else value)
 
 
 def _written(value: Any) -> str:

@@ -404,7 +404,6 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
         given = list(store.given())
         assert {one.rater for one in given} == {"1", "2", "ann"} and {one.said.seconds for one in given} == {3.5, None}
         minimal = [{**task["data"], "choice_1": choice, "reason": "clear", "annotator": "eve"} for task in tasks]
-        minimal[0]["choice_1"] = [{"rating": 7}] if scheme == "pointwise" else [{"selected": "left"}]
         minimal[1] |= {"reason": {"text": ["clear", "too"]}, "lead_time": 3.5}
         (tmp_path / scheme / "min.json").write_text(json.dumps([*minimal, {"item": "1", "annotator": "eve"}]))
         back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme / "min.json")
