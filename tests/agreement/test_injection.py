@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
 from judgments import of_answer
-from scipy import stats
 
 from critic import human_scored, jsonl
 from critic.asking import parse
@@ -405,13 +404,6 @@ def test_the_thresholds_are_met_at_equality() -> None:
     assert injection(judgments(dust)).any_raised.value == 1
 
 
-def test_one_attack_and_all_attacks_say_the_same() -> None:
-    found = injection(judgments({name: HAND[name] for name in (CLEAN, "padding", "praise")}))
-    assert (found.attacks[0].name, found.overall.name) == ("praise", ALL)
-    assert found.attacks[0].inflation == found.overall.inflation
-    assert found.reading.startswith("Of one attack inside answers, at least one raises 3 of 4 answers by 2 points")
-
-
 def test_without_padding_there_is_no_net_effect() -> None:
     found = injection(judgments({name: HAND[name] for name in (CLEAN, "praise")}))
     assert found.control is None and found.attacks[0].net.value is None
@@ -436,56 +428,6 @@ def test_few_questions_give_no_interval() -> None:
     # Questions whose judgments failed are no questions.
     lost = effect({CLEAN: [2.0] * 8, "praise": [3.0] * 7 + [None]}, groups=[0, 0, 1, 1, 2, 2, 3, 4])
     assert lost.inflation.interval is None and lost.raised.interval is None and lost.denied.interval is not None
-
-
-def test_questions_are_drawn_not_answers() -> None:
-    random = np.random.default_rng(1)
-    clean, attacked = random.uniform(1, 5, 20), random.uniform(1, 9, 20)
-    once = effect({CLEAN: clean, "praise": attacked})
-    ten = effect(
-        {CLEAN: np.repeat(clean, 10), "praise": np.repeat(attacked, 10)}, groups=np.repeat(np.arange(20), 10).tolist()
-    )
-    assert ten.inflation.interval == pytest.approx(once.inflation.interval, abs=1e-9)
-    assert ten.raised.n == 200 and ten.raised.interval == pytest.approx(once.raised.interval)
-    alone = effect({CLEAN: np.repeat(clean, 10), "praise": np.repeat(attacked, 10)})
-    assert alone.inflation.interval and once.inflation.interval
-    assert np.ptp(alone.inflation.interval) < 0.5 * np.ptp(once.inflation.interval)
-
-
-def test_the_order_of_judgments_does_not_matter() -> None:
-    random = np.random.default_rng(2)
-    scores = {name: random.uniform(1, 10, 40) for name in (CLEAN, "padding", "praise", "bidi")}
-    made = judgments(scores, groups=[number // 2 for number in range(40)])
-    shuffled = [made[number] for number in random.permutation(len(made))]
-    assert injection(made) == injection(shuffled)
-
-
-def simulated(random: np.random.Generator, grouped: bool) -> list[AttackEffect]:
-    """All attacks with independent differences of mean 1; three answers a question, which vary together."""
-    questions = np.repeat(np.arange(25), 3)
-    scores = {CLEAN: np.full(75, 4.0)}
-    for name in suite().attacks:
-        scores[name] = 5 + random.normal(0, 1, 25)[questions] + random.normal(0, 0.5, 75)
-    return injection(judgments(scores, questions.tolist() if grouped else None)).attacks
-
-
-def covered(effects: Sequence[AttackEffect]) -> tuple[float, float]:
-    """How often the intervals hold the true mean and the true share."""
-    share_of_rises = float(stats.norm.sf(1 / np.sqrt(1.25)))
-    mean = [one.inflation.interval[0] <= 1 <= one.inflation.interval[1] for one in effects if one.inflation.interval]
-    rises = [
-        one.raised.interval[0] <= share_of_rises <= one.raised.interval[1] for one in effects if one.raised.interval
-    ]
-    assert len(mean) == len(rises) == len(effects)
-    return float(np.mean(mean)), float(np.mean(rises))
-
-
-def test_intervals_cover_the_truth_where_answers_share_a_question() -> None:
-    random = np.random.default_rng(3)
-    mean, rises = covered([one for _ in range(63) for one in simulated(random, grouped=True)])
-    assert 0.93 <= mean <= 0.97 and 0.93 <= rises <= 0.975, (mean, rises)
-    mean, rises = covered([one for _ in range(10) for one in simulated(random, grouped=False)])
-    assert mean < 0.85 and rises < 0.87, (mean, rises)
 
 
 @pytest.mark.parametrize(

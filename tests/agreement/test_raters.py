@@ -39,24 +39,6 @@ def scored(items: int, raters: int, seed: int, missing: float = 0.2, step: float
     return scores[:, :raters], scores[:, raters], random.integers(items // 3 + 1, size=items)
 
 
-def brute_alpha(ratings: Any, level: Level) -> float:
-    """Alpha from its definition: disagreement of pairs within items over that of all pairs."""
-    rows = [[v for v in row if not math.isnan(v)] for row in ratings]
-    rows = [row for row in rows if len(row) > 1]
-    pool = [v for row in rows for v in row]
-
-    def distance(a: float, b: float) -> float:
-        if level == "nominal":
-            return float(a != b)
-        low, high = min(a, b), max(a, b)
-        return (sum(low <= v <= high for v in pool) - (pool.count(low) + pool.count(high)) / 2) ** 2
-
-    table = {(a, b): distance(a, b) for a in set(pool) for b in set(pool)}
-    observed = sum(sum(table[a, b] for a in row for b in row) / (len(row) - 1) for row in rows) / len(pool)
-    expected = sum(table[a, b] for a in pool for b in pool) / (len(pool) * (len(pool) - 1))
-    return 1 - observed / expected
-
-
 def alpha_of(ratings: Ratings, level: Level = "ordinal") -> float | None:
     return rater_agreement(ratings, (), level=level, resamples=0).people.value
 
@@ -93,21 +75,13 @@ def test_alpha_equals_the_reference_package(level: Level, step: float) -> None:
         assert alpha_of(ratings, level) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_alpha_equals_its_definition(level: Level) -> None:
-    for seed in range(5):
-        ratings = scored(25, 4, seed, missing=0.4, step=0.5)[0]
-        assert alpha_of(ratings, level) == pytest.approx(brute_alpha(ratings, level), abs=1e-12)
-
-
 def test_names_and_columns_are_the_same_ratings() -> None:
     ratings, judge, group = scored(40, 4, 1)
     rows = [{f"r{k}": v for k, v in reversed(list(enumerate(row))) if not math.isnan(v)} for row in ratings.tolist()]
     one, other = (rater_agreement(r, group, judge, resamples=50) for r in (ratings, rows))
     assert one == other
-    assert alpha_of([{"a": 3.0, "b": NAN}, {"a": 4.0, "b": 4.0}, {"b": 2.0, "c": 3.0}]) == pytest.approx(
-        brute_alpha([[4, 4], [2, 3]], "ordinal")
-    )
+    named = [{"a": 3.0, "b": NAN}, {"a": 4.0, "b": 4.0}, {"b": 2.0, "c": 3.0}]
+    assert alpha_of(named) == pytest.approx(alpha_of(np.array([[4.0, 4.0], [2.0, 3.0]])))
 
 
 def test_scores_that_differ_by_rounding_only_are_equal() -> None:
@@ -194,15 +168,6 @@ def test_without_a_judge_all_items_with_two_ratings_count() -> None:
     assert result.items == int(((~np.isnan(ratings)).sum(axis=1) > 1).sum())
     assert result.people.interval is not None and result.people.value is not None
     assert result.people.interval[0] < result.people.value < result.people.interval[1]
-
-
-def test_the_odd_one_out_lowers_alpha() -> None:
-    ratings, judge, group = scored(300, 3, 7, missing=0.1)
-    good = rater_agreement(ratings, group, judge, resamples=300).difference
-    odd = rater_agreement(ratings, group, np.random.default_rng(0).permutation(judge), resamples=300).difference
-    assert good is not None and good.interval is not None and odd is not None and odd.interval is not None
-    assert good.interval[0] < 0.03 and good.interval[1] > -0.03
-    assert odd.interval[1] < -0.2
 
 
 def test_alpha_does_not_depend_on_the_order_of_items_or_raters() -> None:
@@ -330,6 +295,8 @@ def test_advantages_equal_their_definition(step: float) -> None:
         assert line.rater_advantage == pytest.approx(np.mean(rater_wins), abs=1e-12)
         d = np.subtract(rater_wins, judge_wins)
         assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
+    corrected = stats.false_discovery_control([line.p for line in result.lines], method="by")
+    assert [line.rejected for line in result.lines] == (corrected <= 0.05).tolist()
     assert result.rho == pytest.approx(np.mean([line.judge_advantage for line in result.lines]))
 
 
@@ -338,49 +305,6 @@ def test_distances_that_differ_by_rounding_only_are_a_tie() -> None:
     assert abs(1.7 - 2.2) != abs(2.7 - 2.2)
     line = alternative_annotator(ratings, [2.7] * 40, np.arange(40)).lines[0]
     assert (line.judge_advantage, line.rater_advantage) == (1.0, 1.0)
-
-
-def benjamini_yekutieli(p: Sequence[float], rate: float) -> list[bool]:
-    """Step-up: the largest k with p_(k) <= k rate / (m (1 + 1/2 + ... + 1/m)), and all below it."""
-    m = len(p)
-    allowed = rate / (m * sum(1 / k for k in range(1, m + 1)))
-    below = [k for k, value in enumerate(sorted(p), 1) if value <= k * allowed]
-    return [value <= sorted(p)[max(below) - 1] if below else False for value in p]
-
-
-def test_rejections_are_those_of_benjamini_and_yekutieli() -> None:
-    random = np.random.default_rng(12)
-    unlike_hochberg = unlike_one_step = 0
-    for seed in range(20):
-        noise = random.uniform(0.8, 2.5, 8)
-        true = random.normal(5.5, 2, 60)
-        ratings = true[:, None] + random.normal(0, 1, (60, 8)) * noise
-        result = alternative_annotator(ratings, true + random.normal(0, 1.4, 60), np.arange(60), epsilon=0.1)
-        p = [line.p for line in result.lines]
-        rejected = [line.rejected for line in result.lines]
-        assert rejected == benjamini_yekutieli(p, 0.05), seed
-        assert rejected == (stats.false_discovery_control(p, method="by") <= 0.05).tolist()
-        assert result.omega == sum(rejected) / 8
-        assert result.passes == (sum(rejected) >= 4)
-        unlike_hochberg += rejected != (stats.false_discovery_control(p) <= 0.05).tolist()
-        unlike_one_step += sum(rejected) > sum(8 * value * sum(1 / k for k in range(1, 9)) <= 0.05 for value in p)
-    assert min(unlike_hochberg, unlike_one_step) >= 3
-
-
-def test_the_order_of_raters_and_items_does_not_matter() -> None:
-    ratings, judge, group = scored(200, 4, 13)
-    first = alternative_annotator(ratings, judge, group)
-    order = [2, 0, 3, 1]
-    other = alternative_annotator(ratings[:, order], judge, group)
-    assert {(f"{order[int(x.rater) - 1] + 1}", x.n, x.p, x.rejected) for x in other.lines} == {
-        (x.rater, x.n, x.p, x.rejected) for x in first.lines
-    }
-    assert (other.omega, other.rho) == (first.omega, pytest.approx(first.rho))
-    mixed = np.random.default_rng(0).permutation(200)
-    again = alternative_annotator(ratings[mixed], judge[mixed], group[mixed])
-    assert [(x.n, x.groups, x.p) for x in again.lines] == [
-        (x.n, x.groups, pytest.approx(x.p, rel=1e-9)) for x in first.lines
-    ]
 
 
 def panel(items: int, noise: Sequence[float], seed: int) -> tuple[Any, Any]:
@@ -401,32 +325,12 @@ def test_a_copy_of_a_careful_rater_passes_and_a_random_judge_does_not() -> None:
     assert "may not replace" in random.reading
 
 
-def test_a_larger_allowance_helps_the_judge() -> None:
-    ratings, true = panel(100, [0.8, 0.8, 0.8], 15)
-    judge = np.round(true + np.random.default_rng(1).normal(0, 1.0, 100))
-    p = [[line.p for line in alternative_annotator(ratings, judge, np.arange(100), e).lines] for e in (0.0, 0.1, 0.2)]
-    assert np.all(np.diff(p, axis=0) < 0)
-
-
 def clustered_p(d: Any, group: Any, epsilon: float) -> float:
     names = sorted(set(group))
     mean = sum(d) / len(d)
     squares = sum(sum(x - mean for x, g in zip(d, group, strict=True) if g == name) ** 2 for name in names)
     error = math.sqrt(len(names) / (len(names) - 1) * squares) / len(d)
     return float(stats.t.cdf((mean - epsilon) / error, len(names) - 1))
-
-
-def test_groups_widen_the_test() -> None:
-    ratings, true = panel(40, [0.8, 0.8, 0.8], 16)
-    judge = np.round(true + np.random.default_rng(2).normal(0, 0.9, 40))
-    own = alternative_annotator(ratings, judge, np.arange(40))
-    three_times = np.tile(ratings, (3, 1)), np.tile(judge, 3)
-    grouped = alternative_annotator(*three_times, np.tile(np.arange(40), 3))
-    naive = alternative_annotator(*three_times, np.arange(120))
-    for one, three, wrong in zip(own.lines, grouped.lines, naive.lines, strict=True):
-        assert (three.n, three.groups) == (120, 40)
-        assert three.p == pytest.approx(one.p, rel=1e-9)
-        assert wrong.p < three.p
 
 
 def test_the_variance_is_that_of_the_sums_of_groups() -> None:
@@ -497,11 +401,6 @@ def test_raters_with_few_items_are_left_out_and_counted() -> None:
     lumped = np.where(np.arange(200) < 100, np.arange(200) % (FEWEST_BLOCKS - 1), np.arange(200))
     ratings[100:, 3] = NAN
     assert [line.rater for line in alternative_annotator(ratings, judge, lumped).lines] == ["1", "2", "3"]
-
-
-def test_below_thirty_items_nobody_is_tested() -> None:
-    ratings, judge, _ = scored(25, 3, 20, missing=0.0)
-    assert alternative_annotator(ratings, judge, np.arange(25)).lines == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from critic.counting.verdicts import A, B, verdict_agreement
 from critic.records import Call, Judgment, Question, Response, Verdict
 from eval_agreement.analysis import trivial
 from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
-from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
 from eval_agreement.metrics import agreement, measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
@@ -197,35 +196,6 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
 
 
-@pytest.mark.parametrize("n", [11, 12, 15, 17, 40])
-def test_as_many_pairs_are_counted_with_weights_as_without(n: int) -> None:
-    """Weights sum to n up to the last bits."""
-    same, weight = np.zeros(n, dtype=np.int8), np.random.default_rng(n).uniform(1, 20, n)
-    assert verdict_agreement(same, same, np.arange(n), weight).accuracy.n == n
-
-
-def test_differences_of_judges_are_those_of_the_lines_above_them() -> None:
-    rng = np.random.default_rng(4)
-    human, one, _, group = world(rng, 200)
-    other = np.clip(human + rng.normal(0, 2, 200), 1, 10)
-    chance = np.clip(rng.random(200), 0.1, 1)
-    names = [str(number) for number in range(200)]
-    sample = Sample(
-        name="s",
-        ids=names,
-        human=np.asarray(human, dtype=np.float64),
-        judges={"a": np.asarray(one, dtype=np.float64), "b": np.asarray(other, dtype=np.float64)},
-        group=[str(n) for n in group],
-        probability=chance,
-    )
-    weighted = compare(sample, "a", "b", {})
-    plain = compare(replace(sample, probability=None), "a", "b", {})
-    for line in weighted.differences:
-        agreed = [measured(human, scores, group, 1 / chance).estimates[line.metric].value for scores in (one, other)]
-        assert [line.first, line.second] == pytest.approx(agreed), line.metric
-    assert weighted.differences[0].value != pytest.approx(plain.differences[0].value)
-
-
 def judged(folder: Path, count: int) -> Path:
     """Judgments of the rows of rows_file, every fourth of them unsure."""
     spread = [0.1] * 10
@@ -281,31 +251,6 @@ def test_from_doubt_to_the_audit_and_on_to_the_next_labels(tmp_path: Path) -> No
     assert_one_line_error(again, "160 rows were drawn before")
     if (tmp_path / "audit/next.jsonl").is_file():
         assert not {json.loads(line)["id"] for line in (tmp_path / "audit/next.jsonl").open()} & first
-
-
-def test_a_seed_changes_orders_but_not_what_is_drawn(tmp_path: Path) -> None:
-    """So that an audit, which does not know it, names the next rows."""
-    rows, doubtful = rows_file(tmp_path, 200), judged(tmp_path, 200)
-    stores = []
-    for seed in (0, 3):
-        (folder := tmp_path / str(seed)).mkdir()
-        stores.append(planned(folder, "--doubtful", doubtful, "--draw", 40, "--seed", seed, rows=rows))
-    shown = [[task.item.id for task in store.tasks("rater-1")] for store in stores]
-    assert shown[0] != shown[1] and sorted(shown[0]) == sorted(shown[1])
-    store = stores[1]
-    chance = chances(doubts(doubtful), 40)
-    lines = [{"id": key, "score": 5, "label_probability": chance[key]} for key in shown[1]]
-    sample = of_tables(Source(write_jsonl(tmp_path / "people.jsonl", lines)), {"ours": Source(doubtful)})
-    named = {str(line["id"]) for line in next_rows(sample, 90)}
-    words = [rows, "--db", store.path, "--doubtful", doubtful, "--seed", 3, "--draw", 90]
-    run("critic", "annotate", *words, "--export", tmp_path / "l.jsonl")
-    assert named and named == {item.id for item in store.items().values()} - {*shown[1]}
-    # A plan of an earlier version, whose rows were drawn by its seed.
-    shown_as = msgspec.json.encode(replace(store.items()[1], id="row-of-before"))
-    with store._writing() as database:
-        database.execute("UPDATE items SET shown = ? WHERE id = 1", (shown_as,))
-    again = run("critic", "annotate", *words[:-1], 120, "--export", tmp_path / "l.jsonl")
-    assert_one_line_error(again, "1 rows that were drawn before, such as 'row-of-before'")
 
 
 def test_what_to_label_next_is_what_a_larger_draw_adds(tmp_path: Path) -> None:

@@ -232,12 +232,6 @@ def test_groups_of_questions_are_resampled() -> None:
         assert ("3 groups; an interval needs at least 5" in raters.readings[0]) != interval
 
 
-def test_labels_know_their_questions_group(tmp_path: Path) -> None:
-    store = planned(tmp_path)
-    by_rater(store, lambda rater, name, values: values[0])
-    assert {one.key: one.group for one in store.given()} == {f"row-{n}": f"g{n // 2}" for n in range(12)}
-
-
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
 def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1)
@@ -300,19 +294,6 @@ def test_questions_come_back_from_a_sheet_however_they_are_written(tmp_path: Pat
         back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme)
         assert "4 labels" in back.stdout, back.stderr
         assert all(len(one.said.choices) == 2 for one in store.given())
-
-
-def test_cells_of_a_spreadsheet_are_text_where_text_is_meant(tmp_path: Path) -> None:
-    openpyxl: Any = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for cells in [("id", "question", "response", "reference"), (1, "q", 2.5, 3.0), (2, "r", None, "s")]:
-        book.active.append(cells)
-    book.save(tmp_path / "rows.xlsx")
-    store = planned(tmp_path, rows=tmp_path / "rows.xlsx")
-    assert {item.id: item.group for item in store.items().values()} == {"1": "1", "2": "2"}
-    by_rater(store, lambda *_: "5")
-    rows = [row for row, _, _ in human_scored.walk(exported(store), Counter())]
-    assert [(row.id, row.response, row.reference) for row in rows] == [("1", "2.5", "3"), ("2", "", "s")]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
