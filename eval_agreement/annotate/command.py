@@ -128,15 +128,35 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     if lost := next((path for path in files.values() if path and not path.is_file()), None):
         raise UsageError(f"{lost}: no such file")
     wanted = {**options, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
-    store, scheme, root = Store.find(db), wanted["scheme"], wanted["data_root"]
-    known = store.facts() if store else {}
-    for name in wanted if store else ():
-        if known[name] != wanted[name]:
-            raise UsageError(f"--db {db}: planned with other {name}, {known[name]!r}; choose another --db")
-    if store and known["draw"] == draw:
+    store = Store.find(db)
+    if store and _goes_on(store, wanted, draw):
         return store
-    if store and draw and draw < known["draw"]:
-        raise UsageError(f"--draw {draw}: {known['draw']} rows were drawn before, and labels stay")
+    root, names = wanted["data_root"], wanted["raters"]
+    items, hidden, right, chance = _items(wanted["scheme"], files, draw)
+    if draw:
+        _check_drawn(store, chance, right)
+    every = [item if root else replace(item, images=[]) for item in [*items, *hidden]]
+    _check_images(every, Path(root or ""))
+    tokens = {name: secrets.token_urlsafe(16) if wanted["invited"] else name for name in names}
+    facts: dict[str, Any] = {"draw": draw, "images": any(item.images for item in every)}
+    if store is None:
+        store, facts = Store(db), {**wanted, **facts, "owner": secrets.token_urlsafe(16)}
+
+    def tasks(new: Sequence[tuple[int, str]]) -> Iterator[Task]:
+        checks = [item for item in new if item[1] in right]
+        ordinary = [item for item in new if item[1] not in right]
+        return plan(ordinary, checks, names, wanted["overlap"], wanted["repeat"], wanted["seed"])
+
+    db.parent.mkdir(parents=True, exist_ok=True)
+    count = store.add(facts, tokens, every, tasks, right, chance)
+    print(f"{db}: {count} items by the scheme {wanted['scheme']} for {', '.join(tokens)}", file=sys.stderr)
+    return store
+
+
+def _items(
+    scheme: str, files: Mapping[str, Path | None], draw: int | None
+) -> tuple[list[LabelItem], list[LabelItem], dict[str, dict[str, str]], dict[str, float]]:
+    """The items to label, those with a known answer, these answers, and the chances of items that were drawn."""
     from eval_agreement.annotate.doubtful import draw_from  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415
 
@@ -146,25 +166,21 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     chance: dict[str, float] = {}
     if files["doubtful"] and draw:
         chance = draw_from(files["doubtful"], [item.id for item in items], draw)
-        _check_drawn(store, chance, right)
         items = [item for item in items if item.id in chance]
     if twice := {item.id for item in items} & right.keys():
         raise UsageError(f"--checks {files['checks']}: {min(twice)!r} is among the rows as well")
-    every = [item if root else replace(item, images=[]) for item in [*items, *hidden]]
-    _check_images(every, Path(root or ""))
-    tokens = {name: secrets.token_urlsafe(16) if wanted["invited"] else name for name in wanted["raters"]}
-    facts: dict[str, Any] = {"draw": draw, "images": any(item.images for item in every)}
-    if store is None:
-        store, facts = Store(db), {**wanted, **facts, "owner": secrets.token_urlsafe(16)}
+    return items, hidden, right, chance
 
-    def tasks(new: Sequence[tuple[int, str]]) -> Iterator[Task]:
-        ordinary, check = ([one for one in new if (one[1] in right) == checked] for checked in (False, True))
-        yield from plan(ordinary, check, wanted["raters"], wanted["overlap"], wanted["repeat"], wanted["seed"])
 
-    db.parent.mkdir(parents=True, exist_ok=True)
-    count = store.add(facts, tokens, every, tasks, right, chance)
-    print(f"{db}: {count} items by the scheme {scheme} for {', '.join(tokens)}", file=sys.stderr)
-    return store
+def _goes_on(store: Store, wanted: Mapping[str, Any], draw: int | None) -> bool:
+    """Whether nothing is to be added to what is planned. Raises UsageError where something else is wanted."""
+    known = store.facts()
+    for name, value in wanted.items():
+        if known[name] != value:
+            raise UsageError(f"--db {store.path}: planned with other {name}, {known[name]!r}; choose another --db")
+    if draw and draw < (known["draw"] or 0):
+        raise UsageError(f"--draw {draw}: {known['draw']} rows were drawn before, and labels stay")
+    return bool(known["draw"] == draw)
 
 
 def _check_drawn(store: Store | None, chance: Mapping[str, float], right: Mapping[str, Any]) -> None:
@@ -172,8 +188,8 @@ def _check_drawn(store: Store | None, chance: Mapping[str, float], right: Mappin
     there = {item.id for item in store.items().values()} - right.keys() if store else set()
     if lost := there - chance.keys():
         raise UsageError(
-            f"--draw: {len(lost)} rows that were drawn before, such as {min(lost)!r}, are not among these (an earlier "
-            "version drew by --seed); choose another --db"
+            f"--draw: {len(lost)} rows that were drawn before, such as {min(lost)!r}, are not among these; choose "
+            "another --db"
         )
 
 

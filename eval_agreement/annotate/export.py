@@ -58,32 +58,33 @@ def _chance(labels: Sequence[Given]) -> dict[str, float]:
 def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
     """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
     checklist."""
-    answers: dict[str, list[str]] = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
-    if scheme.rated:
-        given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
-        means = {key.partition("=")[2]: fmean(map(float, said)) for key, said in answers.items() if key != OVERALL}
-        added: dict[str, Any] = {"human_score": fmean(given.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
-        added |= {"criteria_scores": means} if means else {}
-    else:
-        shares = {one.rater: _share(one.said.choices.values()) for one in labels}
-        given = {rater: share for rater, share in shares.items() if share is not None}
-        if not given:
-            return
-        right = [_majority(said) for said in answers.values()]
-        score = _share("yes" if one else "no" for one in right if one is not None)
-        score = fmean(given.values()) if score is None else score  # they are of two minds on every item
-        votes = [[said.count("yes"), said.count("no")] for said in answers.values()]
-        added = {
-            "human_score": score,
-            "scale_min": 0,
-            "scale_max": 1,
-            "checklist_answers": right,
-            "checklist_votes": votes,
-        }
+    answers = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
+    added = (_rated if scheme.rated else _checked)(scheme, answers, labels)
+    if not added["annotators"]:
+        return
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
     old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}
     reason = next((one.said.reason for one in labels if one.said.reason), None)
-    yield {**default, **old, **added, "annotators": given, "reason": reason, **_chance(labels)}
+    yield {**default, **old, **added, "reason": reason, **_chance(labels)}
+
+
+def _rated(scheme: Scheme, answers: Mapping[str, Sequence[str]], labels: Sequence[Given]) -> dict[str, Any]:
+    given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
+    means = {key.partition("=")[2]: fmean(map(float, said)) for key, said in answers.items() if key != OVERALL}
+    score = {"human_score": fmean(given.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
+    return score | ({"criteria_scores": means} if means else {}) | {"annotators": given}
+
+
+def _checked(scheme: Scheme, answers: Mapping[str, Sequence[str]], labels: Sequence[Given]) -> dict[str, Any]:
+    shares = {one.rater: _share(one.said.choices.values()) for one in labels}
+    given = {rater: share for rater, share in shares.items() if share is not None}
+    right = [_majority(said) for said in answers.values()]
+    score = _share("yes" if one else "no" for one in right if one is not None)
+    if score is None and given:  # they are of two minds on every item
+        score = fmean(given.values())
+    votes = [[said.count("yes"), said.count("no")] for said in answers.values()]
+    checked = {"checklist_answers": right, "checklist_votes": votes}
+    return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": given}
 
 
 def _share(answers: Iterable[str]) -> float | None:

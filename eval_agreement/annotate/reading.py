@@ -98,21 +98,28 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
         if scheme.two and (not theirs or None in theirs):
             continue
         parts = []
-        for number, (asked, turn, other) in enumerate(zip(conversation.turns, turns, theirs, strict=True), 1):
-            parts += [ShownPart("question", asked.prompt, number), ShownPart("focus", asked.focus or "", number)]
-            parts += [] if scheme.two else [ShownPart("reference", other or "", number)]
-            answers = zip([turn.reply, other], _sides(scheme), strict=False)
-            parts += [ShownPart("answer", text or "", number, side) for text, side in answers]
-        protocol, other = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
+        for turn, other in zip(turns, theirs, strict=True):
+            parts += _turn(scheme, turn, other)
+        protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
         yield LabelItem(
             lang=conversation.lang,
             parts=_told(conversation.history) + _said(parts),
-            asks=[*(Ask(str(number), turn=number) for number in range(1, len(turns) + 1)), Ask("whole")],
-            id=verdict_id(conversation.id, first.condition, protocol, opponent=other),
+            asks=[*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")],
+            id=verdict_id(conversation.id, first.condition, protocol, opponent=system),
             group=conversation.group,
             images=[image for turn in conversation.turns for image in turn.images],
             row={"category": conversation.category, "lang": conversation.lang, "system": first.system},
         )
+
+
+def _turn(scheme: Scheme, turn: ModelTurn, other: str | None) -> list[ShownPart]:
+    """A turn with its answer, and the other one or the reference."""
+    number, asked = turn.turn, turn.conversation.turns[turn.turn - 1]
+    parts = [ShownPart("question", asked.prompt, number), ShownPart("focus", asked.focus or "", number)]
+    if not scheme.two:
+        parts.append(ShownPart("reference", other or "", number))
+    answers = zip([turn.reply, other], _sides(scheme), strict=False)
+    return parts + [ShownPart("answer", text or "", number, side) for text, side in answers]
 
 
 def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
