@@ -173,8 +173,7 @@ class PositionBias(Struct, frozen=True, kw_only=True):
     """What the order in which two answers are shown does to a judge.
 
     `flips` is the share of items whose verdict changes when the order is swapped, among those with a verdict in both
-    orders; of the items asked in both orders, `failed_items` lack one. It is the sum of `stays_first` (each time the
-    answer shown first wins), `stays_second`, and `to_tie` (a tie in one order only).
+    orders; of the items asked in both orders, `failed_items` lack one.
 
     `first_place` is the share of verdicts for the answer shown first, ties aside, less 1/2 (-0.5..0.5): the mean of
     both orders' shares, so that it tells place from quality also where each item is asked in one order and the orders
@@ -183,9 +182,6 @@ class PositionBias(Struct, frozen=True, kw_only=True):
 
     failed_items: int
     flips: Estimate
-    stays_first: Estimate
-    stays_second: Estimate
-    to_tie: Estimate
     failed_verdicts: int
     first_place: Estimate
 
@@ -195,27 +191,15 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)
-    cell = a_first[both].astype(np.intp) * LABELS + b_first[both]
-    flips = estimates(cell, LABELS**2, members[both], _FLIPS)
+    flips = equal_share(a_first[both] != b_first[both], members[both])
     given = (orders < LABELS).any(axis=1)
     verdicts = a_first[given].astype(np.intp) * len(CODES) + b_first[given]
     return PositionBias(
         failed_items=failures(a_first, b_first),
         failed_verdicts=int((orders == FAILED).sum()),
         first_place=estimates(verdicts, len(CODES) ** 2, members[given], {"": _FIRST_PLACE})[""],
-        **flips,
+        flips=flips,
     )
-
-
-_FLIPS = {
-    name: VerdictStatistic(share_of(cells, EVERY), "no items", share=True)
-    for name, cells in {
-        "flips": ~EQUAL,
-        "stays_first": (FIRST == A) & (SECOND == B),
-        "stays_second": (FIRST == B) & (SECOND == A),
-        "to_tie": ~EQUAL & ~DECIDED,
-    }.items()
-}
 
 
 def _first_place(counts: Floats) -> tuple[Floats, Floats]:

@@ -39,11 +39,7 @@ def looking_sections(found: Mapping[Path, Looking]) -> list[Section]:
         parts.append(
             Part(heading=f"{one.judge}, {path.stem}", readings=[one.reading], tables=[table], pictures=pictures)
         )
-    note = (
-        "The same answers judged as they are, without the image, with another question's image, and with one fact "
-        "changed that the image decides. Right answers are those that people gave 7 or more."
-    )
-    return section("looking", "Does the judge look at the image?", parts, note)
+    return section("looking", parts)
 
 
 def _images(judged: Path) -> Images | None:

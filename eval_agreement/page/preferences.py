@@ -18,15 +18,6 @@ from eval_agreement.preferences import (
     PreferenceAudit,
 )
 
-_YES_OR_NO = (
-    "Accuracy: share of equal verdicts; kappa: Cohen's, of raters with each other Scott's pi. In tables a is yes and b "
-    "is no, and nobody says tie."
-)
-_NOTE = (
-    "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, of "
-    "raters with each other Scott's pi, over a, tie and b. A judge asked in both orders counts with what both say: two "
-    "different answers are a tie."
-)
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
     "of all {things}, single raters, places and lengths those of the labelled ones; n counts labels"
@@ -95,10 +86,8 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
     return f"{judge} agrees with people more than {tried}; whether that is enough is for the numbers below to say."
 
 
-def _section(
-    name: str, key: str, heading: str, tables: list[Table], readings: Sequence[str] = (), note: str = ""
-) -> list[Section]:
-    return section(key, heading, [Part(heading=name, readings=[*readings], tables=tables)], note)
+def _section(key: str, name: str, tables: list[Table], readings: Sequence[str] = (), **values: object) -> list[Section]:
+    return section(key, [Part(heading=name, readings=[*readings], tables=tables)], **values)
 
 
 def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:
@@ -129,20 +118,17 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
     rows += [_row(other, _TRIVIAL[other], result, ties) for other, result in found.baselines.items()]
     tied = f" ({share(found.people_ties.value)} ties)" if ties else ""
     caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
-    note = _YES_OR_NO if found.yes_or_no else _NOTE
     readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
-    return _section(
-        name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows, ties)], readings, note
-    )
+    key = "yes_or_no" if found.yes_or_no else "preferences"
+    return _section(key, name, [_table(caption, "Verdicts by", rows, ties)], readings)
 
 
 def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
     by_turn = found.matrix.by.get("turn", {})
     pairs = {f"All {found.things}": found.matrix.overall, **{f"Turn {turn}": one for turn, one in by_turn.items()}}
     things = "items" if found.yes_or_no else "pairs of answers"
-    note = f"Share of equal verdicts of every two, over the {things} on which both have one, each counted once."
     tables = [_matrix_table(caption, one) for caption, one in pairs.items()] if len(found.matrix.overall) > 1 else []
-    return _section(name, "matrix", "Who agrees with whom", tables, note=note)
+    return _section("matrix", name, tables, things=things)
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
@@ -164,9 +150,6 @@ _POSITION = Columns[tuple[str, PositionBias]](
     ("in both orders", lambda pair: pair[1].flips.n),
     ("one failed", lambda pair: pair[1].failed_items),
     ("flips", lambda pair: percent(pair[1].flips)),
-    ("for the first", lambda pair: percent(pair[1].stays_first)),
-    ("for the second", lambda pair: percent(pair[1].stays_second)),
-    ("tie once", lambda pair: percent(pair[1].to_tie)),
     ("leans to the first", lambda pair: percent(pair[1].first_place)),
     ("p", lambda pair: p_text(pair[1].first_place.p_value)),
 )
@@ -181,11 +164,7 @@ def _position(name: str, found: PreferenceAudit) -> list[Section]:
         none = f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
         readings.append(_reading(judge, lean, sign, none))
     table = _POSITION.table("What the order of the answers does.", found.position.items())
-    note = (
-        "Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
-        "verdicts for the answer shown first, ties aside, less one half."
-    )
-    return _section(name, "position", "Position", [table], readings, note)
+    return _section("position", name, [table], readings)
 
 
 _LENGTH = Columns[tuple[str, LengthPreference]](
@@ -209,7 +188,7 @@ def _length(name: str, found: PreferenceAudit) -> list[Section]:
         none = f"{judge}: no sign that it likes length more or less than people do."
         readings.append(_reading(judge, difference, sign, none))
     table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
-    return _section(name, "length", "Length", [table], readings)
+    return _section("length", name, [table], readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](
@@ -226,7 +205,7 @@ _DIFFERENCES = Columns[PairedDifference](
 
 def _differences(name: str, found: PreferenceAudit) -> list[Section]:
     table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
-    return _section(name, "judges", "Judge against judge", [table])
+    return _section("differences", name, [table])
 
 
 def _parts(name: str, found: PreferenceAudit) -> list[Section]:
@@ -236,4 +215,4 @@ def _parts(name: str, found: PreferenceAudit) -> list[Section]:
         rows = [_row(value.replace("_", " "), "", result, ties, strong=True) for value, result in values.items()]
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
         tables.append(_table(caption, part_name(part).capitalize(), rows, ties))
-    return _section(name, "parts", f"Agreement by kind of {found.things[:-1]}", tables)
+    return _section("kinds", name, tables, thing=found.things[:-1])

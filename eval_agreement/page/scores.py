@@ -4,15 +4,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from critic.counting.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from critic.page import blocks
-from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, number, share
+from critic.page.blocks import (
+    Bar,
+    Columns,
+    Part,
+    Section,
+    Table,
+    TableCell,
+    axis_of,
+    bar,
+    interval,
+    number,
+    share,
+    shares,
+)
 from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
+from eval_agreement.calibration import Bin as CalibrationBin
+from eval_agreement.calibration import Conformal, Errors, Recalibration
 from eval_agreement.compare import Comparison, MetricDifference
+from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import ALL, AttackEffect, Injection
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.calibration import calibration_section, corrected_section
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 
 MOST_VALUES = 30
@@ -30,14 +45,25 @@ def sections(
         *_agreement(found),
         *gate_sections(outcomes),
         *_parts(found),
-        *_comparisons(found),
-        *_score_kinds(found),
-        *_people(found),
-        *_bias(found),
-        *_injection(attacked),
-        *calibration_section({name: one.calibration for name, one in found.items()}),
-        *corrected_section({name: (one.corrected, one.plan) for name, one in found.items()}),
+        *_of_each("judges", found, lambda findings: _compared(findings.comparisons)),
+        *_of_each("score_kinds", found, lambda findings: _compared(findings.score_kinds)),
+        *_of_each("people", found, _people),
+        *section("bias", _biases_of(found)),
+        *section("injection", map(_injection, attacked)),
+        *_of_each("calibration", found, _calibration),
+        *_of_each("corrected", found, _corrected),
     ]
+
+
+Said = tuple[Sequence[str], Sequence[Table]]
+"""Sentences and tables."""
+
+
+def _of_each(key: str, found: Mapping[str, Findings], say: Callable[[Findings], Said]) -> list[Section]:
+    said = {name: say(findings) for name, findings in found.items()}
+    return section(
+        key, [Part(heading=name, readings=[*texts], tables=[*drawn]) for name, (texts, drawn) in said.items()]
+    )
 
 
 def _error_bar(result: Agreement) -> Bar | None:
@@ -71,13 +97,15 @@ def _agreement(found: Mapping[str, Findings]) -> list[Section]:
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
         table = columns.table(caption, findings.lines, axis=axis)
         parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
-    counts_pairs = any(findings.of("people") for findings in found.values())
-    note = " ".join(metric.note for metric in METRICS.values() if metric.note) + (
-        f" Small print: 95 % intervals, whole questions resampled {RESAMPLES} times ({RESAMPLES_OF_MANY} above "
-        f"{MANY_GROUPS:,} questions); none below {FEWEST_GROUPS}. A dash is a number that is not defined"
-        + ("; “people” counts (answer, rater) pairs." if counts_pairs else ".")
+    return section(
+        "agreement",
+        parts,
+        metrics=" ".join(metric.note for metric in METRICS.values() if metric.note),
+        resamples=RESAMPLES,
+        resamples_of_many=RESAMPLES_OF_MANY,
+        many=MANY_GROUPS,
+        fewest=FEWEST_GROUPS,
     )
-    return section("agreement", "Agreement with people", parts, note)
 
 
 def _parts(found: Mapping[str, Findings]) -> list[Section]:
@@ -94,41 +122,13 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
             folded = len(lines) > MOST_UNFOLDED
             tables.append(columns.table(caption, lines[:MOST_VALUES], axis=axis, folded=folded))
         parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
-    return section("parts", "Agreement by kind of answer", parts)
+    return section("parts", parts)
 
 
-def _comparisons(found: Mapping[str, Findings]) -> list[Section]:
-    parts = [
-        Part(
-            heading=name,
-            readings=[_standing(pair) for pair in findings.comparisons]
-            + [f"{line.reading}." for pair in findings.comparisons for line in pair.non_inferiority],
-            tables=[_comparison_table(pair) for pair in findings.comparisons],
-        )
-        for name, findings in found.items()
-    ]
-    note = (
-        "Differences on the answers both judges scored, from the same resamples; p is two-sided, and in the last "
-        "column held against all metrics of the pair (Holm). “At least as good” holds when the whole interval does."
-    )
-    return section("judges", "Judge against judge", parts, note)
-
-
-def _score_kinds(found: Mapping[str, Findings]) -> list[Section]:
-    parts = [
-        Part(
-            heading=name,
-            readings=[_standing(pair) for pair in findings.score_kinds],
-            tables=[_comparison_table(pair) for pair in findings.score_kinds],
-        )
-        for name, findings in found.items()
-    ]
-    note = (
-        "Each judgment holds the judge’s probability of every rating; --score of critic judge says which number is "
-        "taken of them: the expected rating, the median, or the most probable one (argmax). Choose on rows that are "
-        "not reported: the best of three on these looks better than it is."
-    )
-    return section("score_kinds", "Another score from the same judgments", parts, note)
+def _compared(pairs: Sequence[Comparison]) -> Said:
+    readings = [_standing(pair) for pair in pairs]
+    readings += [f"{line.reading}." for pair in pairs for line in pair.non_inferiority]
+    return readings, [_comparison_table(pair) for pair in pairs]
 
 
 def score_kinds_ahead(name: str, findings: Findings) -> list[str]:
@@ -178,23 +178,8 @@ def _comparison_table(pair: Comparison) -> Table:
     return columns.table(caption, pair.differences, axis=axis)
 
 
-def _people(found: Mapping[str, Findings]) -> list[Section]:
-    parts = [
-        Part(
-            heading=name,
-            readings=[findings.replaces.reading] if findings.replaces else [],
-            tables=list(_rater_tables(findings)),
-        )
-        for name, findings in found.items()
-    ]
-    note = (
-        "Krippendorff’s alpha: 1 is perfect, 0 chance; with the judge as one more rater it falls if the judge is "
-        "the odd one out. Alternative annotator test (Calderon, Reichart and Dror 2025): each rater is left out in "
-        "turn, and judge and rater are compared in how close they come to the other raters; where raters use ten "
-        "different scores or fewer, the judge’s are moved to the nearest of these. The judge passes when it is shown "
-        "to do as well, but for epsilon, against at least half of the raters."
-    )
-    return section("people", "May it take a person’s place?", parts, note)
+def _people(findings: Findings) -> Said:
+    return [findings.replaces.reading] if findings.replaces else [], list(_rater_tables(findings))
 
 
 _RATERS = Columns[RaterTest](
@@ -224,25 +209,16 @@ def _rater_tables(findings: Findings) -> Iterator[Table]:
         yield _RATERS.table(caption, test.lines[:MOST_VALUES])
 
 
-def _bias(found: Mapping[str, Findings]) -> list[Section]:
-    parts = []
+def _biases_of(found: Mapping[str, Findings]) -> Iterator[Part]:
     for name, findings in found.items():
         for judge, biases in findings.biases.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             whole = _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
-            parts.append(
-                Part(
-                    heading=f"{name}: {judge}" if len(findings.biases) > 1 else name,
-                    readings=[effect.reading for effect in (*biases.effects, *offsets)],
-                    tables=[whole, *map(_offsets_table, biases.offsets)],
-                )
+            yield Part(
+                heading=f"{name}: {judge}" if len(findings.biases) > 1 else name,
+                readings=[effect.reading for effect in (*biases.effects, *offsets)],
+                tables=[whole, *map(_offsets_table, biases.offsets)],
             )
-    note = (
-        "Offsets are in points at equal human score, one against all others; their p is held against the whole "
-        "family (Holm). “Noise” says how noisy people’s scores would have to be (share of their variance that is not "
-        "noise) to explain the whole effect without any bias of the judge."
-    )
-    return section("bias", "Bias", parts, note)
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
@@ -293,22 +269,96 @@ _ATTACKS = Columns[AttackEffect](
 )
 
 
-def _injection(attacked: Sequence[Injection]) -> list[Section]:
-    parts = []
-    for found in attacked:
-        effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
-        caption = (
-            f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.value)} on "
-            f"average ({found.answers - found.clean.n} failed)."
-        )
-        readings = [found.reading, f"Over all attacks: {found.overall.reading}."]
-        readings += [f"Padding alone: {found.control.reading}."] if found.control else []
-        axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
-        table = _ATTACKS.table(caption, effects, axis=axis, drawn=2)
-        parts.append(Part(heading=found.judge, readings=readings, tables=[table]))
-    note = (
-        "Attacks put into answers that people scored low, judged with and without by the same judge. Inflation: "
-        "attacked less clean score, in points; net: less what harmless padding does. Raised: answers that gain as "
-        "much as the reading says. Denied: answers left without a score."
+def _injection(found: Injection) -> Part:
+    effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
+    caption = (
+        f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.value)} on "
+        f"average ({found.answers - found.clean.n} failed)."
     )
-    return section("injection", "Can an answer raise its own score?", parts, note)
+    readings = [found.reading, f"Over all attacks: {found.overall.reading}."]
+    readings += [f"Padding alone: {found.control.reading}."] if found.control else []
+    axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
+    table = _ATTACKS.table(caption, effects, axis=axis, drawn=2)
+    return Part(heading=found.judge, readings=readings, tables=[table])
+
+
+_BINS = Columns[CalibrationBin](
+    ("Judge (rounded)", lambda one: str(one.score)),
+    ("n", lambda one: one.n),
+    ("judge’s mean", lambda one: number(one.judge)),
+    ("people’s mean", lambda one: measured(one.human, one.interval, one.undefined)),
+)
+
+
+def _error(errors: Errors | None, undefined: str | None) -> TableCell:
+    return measured(errors.mae if errors else None, None, undefined)
+
+
+def _change(one: Recalibration) -> TableCell:
+    change = one.changes.get("mae")
+    return measured(change.value, change.interval) if change else TableCell("–")
+
+
+_MAPS = Columns[Recalibration](
+    ("Map", lambda one: one.method),
+    ("n", lambda one: one.n),
+    ("fitted on", lambda one: one.fitted),
+    ("MAE before", lambda one: _error(one.before, one.undefined)),
+    ("after", lambda one: _error(one.after, one.undefined)),
+    ("change", _change),
+    ("mean error before", lambda one: number(one.before.mean_error if one.before else None)),
+    ("after", lambda one: number(one.after.mean_error if one.after else None)),
+    about=lambda one: one.mode,
+)
+
+
+def _half_width(one: Conformal) -> str:
+    return number(None) if one.half_width is None else f"± {number(one.half_width)}"
+
+
+_CONFORMAL = Columns[Conformal](
+    ("Intervals of single scores", lambda one: f"{one.level:.0%} conformal".replace("%", " %")),
+    ("n", lambda one: one.n),
+    ("fitted on", lambda one: one.fitted),
+    ("half width", lambda one: TableCell(_half_width(one), title=one.undefined or "")),
+    ("mean width on 1–10", lambda one: number(one.mean_width)),
+    ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
+    about=lambda one: f"{one.method}, {one.mode}",
+)
+
+
+def _calibration(findings: Findings) -> Said:
+    if findings.calibration is None:
+        return [], []
+    one, maps, conformal = findings.calibration.reliability, findings.calibration.maps, findings.calibration.conformal
+    error = f"{number(one.error)} ({interval(one.interval)})" if one.interval else number(one.error)
+    caption = f"Expected calibration error {error} points; n = {one.n}, {one.failed} failed."
+    return [one.reading, *(each.reading for each in maps), conformal.reading], [
+        _BINS.table(caption, one.bins, folded=True),
+        _MAPS.table("Recalibration.", maps),
+        _CONFORMAL.table("How far a single score can be trusted.", [conformal]),
+    ]
+
+
+_ANSWERERS = Columns[tuple[str, CorrectedMean]](
+    ("Answerer", lambda pair: pair[0].replace("_", " ")),
+    ("corrected", lambda pair: measured(pair[1].value, pair[1].interval, pair[1].undefined)),
+    ("labels alone", lambda pair: measured(pair[1].human_only, pair[1].human_interval)),
+    ("judge alone", lambda pair: number(pair[1].judge_only)),
+    ("labels", lambda pair: pair[1].labelled),
+    ("without", lambda pair: pair[1].unlabelled),
+    ("worth", lambda pair: number(pair[1].effective, 0)),
+    ("failed", lambda pair: pair[1].failed_labelled + pair[1].failed_unlabelled),
+    about=lambda pair: pair[1].caution or "",
+    bar=lambda pair: bar(pair[1].value, pair[1].interval),
+    strong=lambda _: True,
+)
+
+
+def _corrected(findings: Findings) -> Said:
+    """The means by answerer, and the plan."""
+    means, plan = findings.corrected, findings.plan
+    readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
+    caption = "Mean human score, drawn from 1 to 10."
+    table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
+    return readings + ([plan.reading] if plan else []), [table] if means else []

@@ -1,6 +1,9 @@
 """What the audit's pages say in the same words: p-values, properties, estimates, sections, the gate."""
 
+import tomllib
 from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
 
 from critic.counting.estimate import RESAMPLES, Estimate
 from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
@@ -50,13 +53,20 @@ def not_kept(outcomes: Iterable[Outcome]) -> str:
     return f"The gate is not kept: {listed(broken)}." if broken else ""
 
 
-def section(key: str, heading: str, parts: Iterable[Part], note: str = "") -> list[Section]:
-    """The section of those parts that say something; none where no part does."""
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    return tomllib.loads((files("eval_agreement") / "sections.toml").read_text("utf-8"))
+
+
+def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
+    """The section of those parts that say something, its texts (`sections.toml`) filled with values; none where no
+    part does."""
     said = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
-    return [Section(key=key, heading=heading, parts=said, note=note)] if said else []
+    texts = {name: text.format(**values) for name, text in _texts()[key].items()}
+    where, heading, note = texts.get("key", key), texts["heading"], texts.get("note", "")
+    return [Section(key=where, heading=heading, parts=said, note=note)] if said else []
 
 
 def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
     """One section, or none without a gate."""
-    part = Part(readings=[outcome.text for outcome in outcomes])
-    return section("gate", "Gate", [part], "Decided on the worse end of the 95 % interval.")
+    return section("gate", [Part(readings=[outcome.text for outcome in outcomes])])
