@@ -12,8 +12,11 @@ noisy people would have to be to explain the whole effect.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,70 +75,27 @@ class Offsets(Struct, frozen=True, kw_only=True):
     unlabelled: int
 
 
-class _Kind(NamedTuple):
-    """What an effect is, and how it reads without a sign of it, above the neutral value and below it."""
+class _Kind(Struct, frozen=True):
+    """An entry of `bias.toml`."""
 
-    name: str
     about: str
     unit: str
     none: str
-    above: str
-    below: str
+    above: str = ""
+    below: str = ""
     neutral: float = 0.0
 
 
-_SEVERITY = _Kind(
-    "severity",
-    "mean of judge - human",
-    "points",
-    "No sign of severity or leniency: on average the judge is {low} to {high} points from people.",
-    "The judge is lenient: on average {size} points ({low} to {high}) above people.",
-    "The judge is severe: on average {size} points ({low} to {high}) below people.",
-)
-_SPREAD = (
-    "The judge's scores spread {size} times as widely as people's ({low} to {high}); noise on either side widens, and "
-    "averaging raters narrows, so that alone is no bias."
-)
-_CENTRAL_TENDENCY = _Kind(
-    "central_tendency",
-    "spread of the judge's scores as a multiple of people's",
-    "times",
-    _SPREAD,
-    _SPREAD,
-    _SPREAD,
-    neutral=1.0,
-)
-_VERBOSITY = _Kind(
-    "verbosity",
-    "points for an answer twice as long, at equal human score",
-    "points per doubling",
-    "No sign that length pays: at equal human score, an answer twice as long gets {low} to {high} points.",
-    "Length pays: at equal human score, an answer twice as long gets {size} points ({low} to {high}) more.",
-    "Length costs: at equal human score, an answer twice as long gets {size} points ({low} to {high}) less.",
-)
-_SELF_PREFERENCE = _Kind(
-    "self_preference",
-    "points for answers of the judge's own family, at equal human score",
-    "points",
-    "No sign of self-preference: its own family gets {low} to {high} points against answers that people scored alike.",
-    "The judge favours its own family: {size} points ({low} to {high}) more than answers that people scored alike.",
-    "The judge is hard on its own family: {size} points ({low} to {high}) less than answers that people scored alike.",
-)
-_OFFSET = _Kind(
-    "",
-    "points for one {} against all others, at equal human score",
-    "points",
-    "No sign of an offset for {label}: {low} to {high} points against other answers that people scored alike.",
-    "{label} gets {size} points ({low} to {high}) more than other answers that people scored alike.",
-    "{label} gets {size} points ({low} to {high}) less than other answers that people scored alike.",
-)
+@cache
+def _kinds() -> dict[str, _Kind]:
+    return msgspec.toml.decode((files("eval_agreement") / "bias.toml").read_bytes(), type=dict[str, _Kind])
 
 
 def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
     human, judge = _scores(rows)
     n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
-    return _effect(_SEVERITY, ratio(difference, n), rows)
+    return _effect("severity", ratio(difference, n), rows)
 
 
 def central_tendency(rows: JudgedRows) -> BiasEffect:
@@ -154,7 +114,7 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
     n, h_sum, hh, j_sum, jj = rows.resamples.sums(np.arange(rows.n), np.stack(columns)).T
     h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
     values = np.sqrt(ratio(j_spread, h_spread))
-    effect = _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score")
+    effect = _effect("central_tendency", values, rows, "people gave every answer the same score")
     return replace(effect, p=None)
 
 
@@ -173,7 +133,7 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
         raise ValueError(f"length {sizes[~fine][0]:g} is not a number of characters")
     x = _centred(np.log2(np.maximum(sizes[rows.kept], 1)))
     values = _at_equal_score(rows, sparse.csr_array(x[None, :]))[:, 0]
-    effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
+    effect = _effect("verbosity", values, rows, "answers with the same human score are all equally long")
     return _explained(effect, rows, x)
 
 
@@ -189,8 +149,10 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     rows, names, number = _labelled(rows, label)
     size = np.bincount(number[rows.kept], minlength=len(names))
     largest = np.argsort(-size, kind="stable")[:MOST_LABELS]
-    kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
-    effects = _label_effects(kind, rows, {names[one]: number == one for one in largest})
+    effects = [
+        replace(effect, name=name, about=effect.about.format(name=name))
+        for effect in _label_effects("offset", rows, {names[one]: number == one for one in largest})
+    ]
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
@@ -207,7 +169,7 @@ def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Colle
     """
     rows, names, number = _labelled(rows, answerer)
     has = np.array([name in own for name in names], dtype=bool)[number]
-    return _label_effects(_SELF_PREFERENCE, rows, {", ".join(sorted(own)): has})[0]
+    return _label_effects("self_preference", rows, {", ".join(sorted(own)): has})[0]
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -248,7 +210,7 @@ def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows
     return rows.of(known), names, np.array([number[name] for name in label if name is not None], dtype=np.intp)
 
 
-def _label_effects(kind: _Kind, rows: JudgedRows, having: Mapping[str, NDArray[np.bool_]]) -> list[BiasEffect]:
+def _label_effects(kind: str, rows: JudgedRows, having: Mapping[str, NDArray[np.bool_]]) -> list[BiasEffect]:
     """The offset of each label, by the rows that have it, failed ones included."""
     inside = {name: has[rows.kept] for name, has in having.items()}
     x = [sparse.csr_array(has[None, :], dtype=np.float64) for has in inside.values()]
@@ -333,12 +295,12 @@ def _beyond(total: Floats, part: Floats) -> Floats:
     return np.where(rest > _SINGULAR * total, rest, 0.0)
 
 
-def _effect(kind: _Kind, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
+def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
-    undefined = reason if rows.n else "no judged rows"
+    kind, undefined = _kinds()[name], reason if rows.n else "no judged rows"
     estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=kind.neutral)
     effect = BiasEffect(
-        name=kind.name,
+        name=name,
         about=kind.about,
         unit=kind.unit,
         neutral=kind.neutral,
@@ -362,7 +324,7 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     if low <= kind.neutral <= high:
         ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (_signed(low), _signed(high))
         return kind.none.format(label=label, size=f"{effect.value:.2f}", low=ends[0], high=ends[1])
-    sentence = kind.above if effect.value > kind.neutral else kind.below
+    sentence = (kind.above if effect.value > kind.neutral else kind.below) or kind.none
     near, far = sorted((abs(low), abs(high)))
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
 

@@ -108,13 +108,12 @@ class Conformal(_Fitted, frozen=True, kw_only=True):
     """Intervals for single scores, around the recalibrated score.
 
     `half_width` is the typical (median) distance in points from the recalibrated score to the ends of its interval,
-    `mean_width` the mean width of what of the intervals lies on 1..10. `coverage` is the share (0..1) of rows whose
+    `coverage` is the share (0..1) of rows whose
     human score is inside, with its `interval`. It should be `level`.
     """
 
     level: float = CONFORMAL_LEVEL
     half_width: float | None = None
-    mean_width: float | None = None
     coverage: float | None = None
     interval: Interval | None = None
 
@@ -253,9 +252,6 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
         to_human = fitted(method, seen_human[made_on], seen_judge[made_on])
         half_width[measured_on] = _half_width(to_human, seen_human[intervals_on], seen_judge[intervals_on])
         centre[measured_on] = to_human(judge[measured_on])
-    width = np.clip(centre + half_width, RATINGS[0], RATINGS[-1]) - np.clip(
-        centre - half_width, RATINGS[0], RATINGS[-1]
-    )
     covered = np.abs(human - centre) <= half_width + _DUST
     inside, n = rows.resamples.sums(np.arange(rows.n), np.stack([covered, np.ones(rows.n)])).T
     coverage, *drawn = ratio(inside, n)
@@ -264,7 +260,6 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     return Conformal(
         **about,
         half_width=typical,
-        mean_width=float(width.mean()),
         coverage=float(coverage),
         interval=interval,
         undefined=rows.too_few,

@@ -219,15 +219,13 @@ class LengthPreference(Struct, frozen=True, kw_only=True):
     """How often the longer answer wins (shares 0..1), by a judge's and by people's verdicts.
 
     `judge`, `people` and `difference` (judge - people) are over the same items: answers of different length, where
-    neither says tie. `at_ties` is the judge's share where people call it a tie and the judge does not: length is then
-    no mark of quality. On `failed` items with answers of different length and a verdict of people the judge failed.
+    neither says tie. On `failed` items with answers of different length and a verdict of people the judge failed.
     """
 
     failed: int
     judge: Estimate
     people: Estimate
     difference: Estimate
-    at_ties: Estimate
 
 
 def length_preference(
@@ -260,11 +258,6 @@ _LENGTH = {
     "judge": VerdictStatistic(_JUDGE_LONGER, _NONE_DECIDED, share=True),
     "people": VerdictStatistic(_PEOPLE_LONGER, _NONE_DECIDED, share=True),
     "difference": VerdictStatistic(_difference(_JUDGE_LONGER, _PEOPLE_LONGER), _NONE_DECIDED, p_value=True),
-    "at_ties": VerdictStatistic(
-        share_of(SECOND == A, (FIRST == TIE) & (SECOND != TIE)),
-        "the judge decides no item that people call a tie",
-        share=True,
-    ),
 }
 
 

@@ -174,7 +174,6 @@ _LENGTH = Columns[tuple[str, LengthPreference]](
     ("people for the longer", lambda pair: percent(pair[1].people)),
     ("difference", lambda pair: percent(pair[1].difference)),
     ("p", lambda pair: p_text(pair[1].difference.p_value)),
-    ("where people tie", lambda pair: percent(pair[1].at_ties)),
 )
 
 

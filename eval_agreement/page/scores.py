@@ -321,7 +321,6 @@ _CONFORMAL = Columns[Conformal](
     ("n", lambda one: one.n),
     ("fitted on", lambda one: one.fitted),
     ("half width", lambda one: TableCell(_half_width(one), title=one.undefined or "")),
-    ("mean width on 1–10", lambda one: number(one.mean_width)),
     ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
     about=lambda one: f"{one.method}, {one.mode}",
 )

@@ -167,7 +167,6 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     assert 100 * accuracy["value"] == pytest.approx(own["S1"].value)
     assert [100 * end for end in accuracy["interval"]] == pytest.approx(own["S1"].interval)
     assert found["groups"] == COUNT // 2 and found["position"]["ours"]["flips"]["value"] == 0.25
-    assert found["position"]["ours"]["stays_first"]["value"] == 0.25
     assert "of 48 pairs" in done.stdout
     assert found["length"]["ours"]["judge"]["n"] > 0  # the model's answers, and the references
 
@@ -293,4 +292,4 @@ def test_what_critic_judge_writes_is_audited(tmp_path: Path, scripted: Any) -> N
     assert (summary["grades"]["n"], summary["grades"]["mae"]) == (len(turns), 1.0)
     summary, _ = audit(tmp_path, "--human", "pairs.csv", "--judge", "ours=judged.jsonl")
     assert summary["pairs"]["agreement"]["ours"]["accuracy"]["value"] == 1  # two different answers are a tie
-    assert summary["pairs"]["position"]["ours"]["stays_first"]["value"] == 1
+    assert summary["pairs"]["position"]["ours"]["flips"]["value"] == 1
