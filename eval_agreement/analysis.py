@@ -86,13 +86,11 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-def examine(sample: Sample, asked: AuditRequest, first: Sample | None = None) -> Findings:
+def examine(sample: Sample, asked: AuditRequest) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 
     Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
     Without training rows there is one: people's own median, which has seen the answers.
-    Recalibration is fitted on the sample `first` where there is one, which must be the same judge's, else on other
-    groups of the same.
     """
     sample = sample.numbered
     labelled = sample.labelled
@@ -109,7 +107,7 @@ def examine(sample: Sample, asked: AuditRequest, first: Sample | None = None) ->
         raters=_raters(labelled) if several else None,
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases={name: biases(labelled, name, asked.own.get(name, ())) for name in sample.judges},
-        calibration=_calibration(labelled, first and first.labelled),
+        calibration=_calibration(labelled),
         corrected=corrected(sample),
         plan=_plan(sample, asked.within) if asked.within else None,
     )
@@ -178,15 +176,14 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     )
 
 
-def _calibration(sample: Sample, first: Sample | None) -> Calibration:
+def _calibration(sample: Sample) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
-    rows = JudgedRows(sample.human, sample.scores, sample.group_names if first else sample.groups)
-    fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group_names)
+    rows = JudgedRows(sample.human, sample.scores, sample.groups)
     methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
     return Calibration(
         reliability=calibration.reliability(rows),
-        maps=[calibration.recalibration(rows, method, fit_on) for method in methods],
-        conformal=calibration.conformal(rows, "isotonic", fit_on),
+        maps=[calibration.recalibration(rows, method) for method in methods],
+        conformal=calibration.conformal(rows, "isotonic"),
     )
 
 

@@ -27,7 +27,7 @@ from eval_agreement.annotate.doubtful import next_rows
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
-from eval_agreement.items import Kind, file_kind, how_asked, read_items
+from eval_agreement.items import Kind, file_kind, read_items
 from eval_agreement.looking import Looking
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.looking import looking_sections
@@ -262,7 +262,7 @@ def _audit_scores(
     judged = first_files[first.judge].path
     how = how_judged(judged, first.judgments) if target.certificate else None
     target.prepare()
-    found = {sample.name: examine(sample, asked, fitted_on(sample, samples)) for sample, _ in samples}
+    found = {sample.name: examine(sample, asked) for sample, _ in samples}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
@@ -303,18 +303,6 @@ def _labels_of(sample: Sample) -> tuple[int, int]:
 def _notes(samples: Mapping[str, Sample]) -> list[str]:
     several = len(samples) > 1
     return [f"{name}: {note}" if several else note for name, sample in samples.items() for note in sample.notes]
-
-
-def fitted_on(sample: Sample, samples: Sequence[tuple[Sample, Files]]) -> Sample | None:
-    """What maps of a sample's scores are fitted on: the first file's scores by the same criterion, if they are the same
-    judge's and it was asked in the same way; None where they are not, and for those of the first file."""
-
-    def asked(one: Sample) -> set[tuple[str, ...]]:
-        return {tuple(how_asked(made).values()) for made in one.judgments if made}
-
-    _, first_files = samples[0]
-    first = next((one for one, files in samples if files == first_files and one.criterion == sample.criterion), sample)
-    return first if first is not sample and asked(first) == asked(sample) else None
 
 
 def _next(out: Path, samples: Mapping[str, Sample], found: Mapping[str, Findings]) -> list[str]:

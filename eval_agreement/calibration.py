@@ -4,8 +4,8 @@ Every interval is from the bootstrap over groups. Maps and conformal intervals a
 groups took no part in making them; the bootstrap holds the maps as they are.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,7 +19,6 @@ from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
 
 Method = Literal["isotonic", "linear"]
-Mode = Literal["held out", "cross-fitted"]
 
 CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score is to lie in the conformal interval."""
@@ -77,16 +76,12 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class _Fitted(Struct, frozen=True, kw_only=True):
-    """What is tried on `n` judged rows that took no part in making it. `fitted` rows made it; `left_out` judged rows of
-    the fitting split did not, because their group is among the evaluated ones. What is None or empty has its reason in
+    """What is tried on `n` judged rows, each by what other groups made. What is None or empty has its reason in
     `undefined`."""
 
     method: Method
-    mode: Mode
     n: int
     failed: int
-    fitted: int
-    left_out: int
     undefined: str | None = None
     reading: str
 
@@ -95,7 +90,7 @@ class Recalibration(_Fitted, frozen=True, kw_only=True):
     """What a map from judge score to human score is worth.
 
     `changes` are after minus before: of mae, rmse, and mean_error without its sign. `table` is the map, (judge score,
-    recalibrated score); where `mode` is cross-fitted, the map of all rows.
+    recalibrated score), made of all rows.
     """
 
     before: Errors | None = None
@@ -195,62 +190,61 @@ def fitted(method: Method, human: Floats, judge: Floats) -> Map:
     return lambda scores: np.clip(height + slope * (scores - centre), RATINGS[0], RATINGS[-1])
 
 
-def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows | None = None) -> Recalibration:
+def recalibration(rows: JudgedRows, method: Method = "isotonic") -> Recalibration:
     """What the judge gains from a map of its scores, on rows that the map has not seen.
 
-    With `fit_on`, the map is fitted there and evaluated on the rows given. Without, whole groups are dealt into
-    FOLDS folds and each fold is evaluated by the map of the others. Both maps minimise the squared error, so the
-    mean absolute one can rise where scores crowd at the ends of the scale. A rising line leaves correlations as they
-    are (except where it is cut to 1..10); isotonic steps can make ties, and change them.
+    Whole groups are dealt into FOLDS folds and each fold is evaluated by the map of the others. Both maps minimise the
+    squared error, so the mean absolute one can rise where scores crowd at the ends of the scale. A rising line leaves
+    correlations as they are (except where it is cut to 1..10); isotonic steps can make ties, and change them.
     """
-    source, about, undefined = _fitting_rows(rows, method, fit_on)
-    if undefined:
-        return Recalibration(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    human, judge = _scores(source)
-    whole = fitted(method, human, judge)
-    if fit_on is not None:
-        recalibrated = whole(np.asarray(rows.judge))
-    else:
-        recalibrated, fold = np.empty(rows.n), _folds(rows, FOLDS)
-        for inside in (fold == number for number in range(FOLDS)):
-            recalibrated[inside] = fitted(method, human[~inside], judge[~inside])(judge[inside])
+    if undefined := _too_few(rows):
+        return Recalibration(
+            method=method, n=rows.n, failed=rows.failed, undefined=undefined, reading=f"Not measured: {undefined}."
+        )
+    human, judge = _scores(rows)
+    recalibrated, fold = np.empty(rows.n), _folds(rows)
+    for inside in (fold == number for number in range(FOLDS)):
+        recalibrated[inside] = fitted(method, human[~inside], judge[~inside])(judge[inside])
     before, after, changes = _errors(rows, recalibrated)
     # The map at the judge's scores, or at the whole ones where there are too many.
     scores = np.unique(judge)
     if len(scores) > _MOST_TABLE_ROWS:
         scores = np.array(RATINGS, dtype=np.float64)
     return Recalibration(
-        **about,
+        method=method,
+        n=rows.n,
+        failed=rows.failed,
         before=before,
         after=after,
         changes=changes,
-        table=list(zip(scores.tolist(), whole(scores).tolist(), strict=True)),
+        table=list(zip(scores.tolist(), fitted(method, human, judge)(scores).tolist(), strict=True)),
         reading=_recalibration_reading(method, before, after, changes["mae"]),
     )
 
 
-def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows | None = None) -> Conformal:
+def conformal(rows: JudgedRows, method: Method = "isotonic") -> Conformal:
     """How far people's score of a single answer is from the recalibrated one, 9 times out of 10.
 
     Split conformal prediction with absolute residuals (Lei et al. 2018, "Distribution-Free Predictive Inference for
-    Regression", §2.2). With `fit_on`, half of its groups make the map and half the intervals, and coverage
-    is measured on the rows given. Without, groups are dealt into FOLDS folds; each fold is measured with the intervals
-    of the next one and the map of the others. The promise is about answers like these on average, not about each
-    group or score; whole scores tie, which makes coverage larger than promised.
+    Regression", §2.2). Groups are dealt into FOLDS folds; each fold is measured with the intervals of the next one and
+    the map of the others. The promise is about answers like these on average, not about each group or score; whole
+    scores tie, which makes coverage larger than promised.
     """
-    source, about, undefined = _fitting_rows(rows, method, fit_on)
-    splits = [] if undefined else list(_splits(rows, source))
-    residuals = min((int(intervals_on.sum()) for _, intervals_on, _ in splits), default=0)
+    undefined, fold = _too_few(rows), _folds(rows)
+    residuals = int(np.bincount(fold, minlength=FOLDS).min())
     if not undefined and residuals < FEWEST_RESIDUALS:
         undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
     if undefined:
-        return Conformal(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    seen_human, seen_judge = _scores(source)
+        return Conformal(
+            method=method, n=rows.n, failed=rows.failed, undefined=undefined, reading=f"Not measured: {undefined}."
+        )
     human, judge = _scores(rows)
     centre, half_width = np.empty(rows.n), np.empty(rows.n)
-    for made_on, intervals_on, measured_on in splits:
-        to_human = fitted(method, seen_human[made_on], seen_judge[made_on])
-        half_width[measured_on] = _half_width(to_human, seen_human[intervals_on], seen_judge[intervals_on])
+    for number in range(FOLDS):
+        measured_on, intervals_on = fold == number, fold == (number + 1) % FOLDS
+        made_on = ~(measured_on | intervals_on)
+        to_human = fitted(method, human[made_on], judge[made_on])
+        half_width[measured_on] = _half_width(to_human, human[intervals_on], judge[intervals_on])
         centre[measured_on] = to_human(judge[measured_on])
     covered = np.abs(human - centre) <= half_width + _DUST
     inside, n = rows.resamples.sums(np.arange(rows.n), np.stack([covered, np.ones(rows.n)])).T
@@ -258,11 +252,12 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     interval = rows.resamples.interval(np.array(drawn), share=True)
     typical = float(np.median(half_width))
     return Conformal(
-        **about,
+        method=method,
+        n=rows.n,
+        failed=rows.failed,
         half_width=typical,
         coverage=float(coverage),
         interval=interval,
-        undefined=rows.too_few,
         reading=_conformal_reading(typical, float(coverage), interval, rows.n),
     )
 
@@ -296,45 +291,24 @@ def _reliability_reading(error: float, interval: Interval | None, undefined: str
     return f"A judge score is on average {error:.2f} points ({low:.2f} to {high:.2f}) off people's mean at that score."
 
 
-def _fitting_rows(
-    rows: JudgedRows, method: Method, fit_on: JudgedRows | None
-) -> tuple[JudgedRows, dict[str, Any], str | None]:
-    """The judged rows to fit on (none that share a group with the rows to evaluate), what a `Recalibration` and a
-    `Conformal` say of both, and why neither can be made."""
-    source = rows if fit_on is None else fit_on.apart_from(rows)
-    mode: Mode = "cross-fitted" if fit_on is None else "held out"
-    about = {"method": method, "mode": mode, "n": rows.n, "failed": rows.failed}
-    about |= {"fitted": source.n, "left_out": fit_on.n - source.n if fit_on else 0}
-    undefined = None if rows.n else f"{_NO_ROWS} to evaluate on"
-    if source.n < FEWEST_FIT_ROWS or source.resamples.groups < FEWEST_FIT_GROUPS:
+def _too_few(rows: JudgedRows) -> str | None:
+    """Why no map can be made."""
+    if not rows.n:
+        return f"{_NO_ROWS} to evaluate on"
+    if rows.n < FEWEST_FIT_ROWS or rows.resamples.groups < FEWEST_FIT_GROUPS:
         least = f"at least {FEWEST_FIT_ROWS} in {FEWEST_FIT_GROUPS} are needed"
-        undefined = f"{source.n} judged rows in {source.resamples.groups} groups to fit on; {least}"
-    return source, about, undefined
+        return f"{rows.n} judged rows in {rows.resamples.groups} groups to fit on; {least}"
+    return None
 
 
-def _folds(rows: JudgedRows, folds: int) -> NDArray[np.intp]:
+def _folds(rows: JudgedRows) -> NDArray[np.intp]:
     """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
     size = np.bincount(rows.resamples.member, minlength=rows.resamples.groups)
-    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(folds, dtype=np.intp)
+    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
     for group in np.argsort(size, kind="stable")[::-1]:
         fold[group] = np.argmin(filled)
         filled[fold[group]] += size[group]
     return np.asarray(fold[rows.resamples.member])
-
-
-Mask = NDArray[np.bool_]
-
-
-def _splits(rows: JudgedRows, source: JudgedRows) -> Iterator[tuple[Mask, Mask, Mask]]:
-    """Rows of `source` for the map and for the intervals, and rows of `rows` to measure on: all groups apart."""
-    if source is not rows:
-        fold = _folds(source, 2)
-        yield fold == 0, fold == 1, np.ones(rows.n, dtype=bool)
-        return
-    fold = _folds(source, FOLDS)
-    for number in range(FOLDS):
-        intervals_on = fold == (number + 1) % FOLDS
-        yield ~intervals_on & (fold != number), intervals_on, fold == number
 
 
 def _half_width(to_human: Map, human: Floats, judge: Floats) -> float:
@@ -366,9 +340,7 @@ def _recalibration_reading(method: Method, before: Errors, after: Errors, change
         f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
         f"mean error {before.mean_error:+z.2f} → {after.mean_error:+z.2f}"
     ).replace("-", "−")
-    if change.interval is None:
-        return f"Recalibrated ({method}): {moves}; this may be chance, with so few groups."
-    low, high = change.interval
+    low, high = change.interval or (0.0, 0.0)
     if low <= 0 <= high:
         return f"No sign that recalibration ({method}) brings single scores closer to people's: {moves}."
     if (change.value or 0) < 0:
@@ -377,13 +349,10 @@ def _recalibration_reading(method: Method, before: Errors, after: Errors, change
 
 
 def _conformal_reading(half_width: float, coverage: float, interval: Interval | None, n: int) -> str:
-    promise = f"For a single answer, people's score should lie within ±{half_width:.1f} of the recalibrated score"
-    times = f"about {10 * CONFORMAL_LEVEL:.0f} times out of 10"
-    measured = f"on {n} answers that took no part it did in {coverage:.1%}"
-    if interval is None:
-        return f"{promise} {times} ({measured})."
-    low, high = interval
-    measured += f", {low:.1%} to {high:.1%}"
-    if high < CONFORMAL_LEVEL:
-        return f"{promise} less often than {times} ({measured}): do not rely on it."
-    return f"{promise} {times} ({measured})."
+    low, high = interval or (0.0, 1.0)
+    often, warning = ("less often than ", ": do not rely on it") if high < CONFORMAL_LEVEL else ("", "")
+    return (
+        f"For a single answer, people's score should lie within ±{half_width:.1f} of the recalibrated score {often}"
+        f"about {10 * CONFORMAL_LEVEL:.0f} times out of 10 (on {n} answers that took no part it did in {coverage:.1%}, "
+        f"{low:.1%} to {high:.1%}){warning}."
+    )

@@ -45,11 +45,6 @@ class JudgedRows:
         noise = None if self._noise is None else self._noise[which]
         return JudgedRows(self._human[which], self._judge[which], _pick(self._group, which), noise, *self._drawn)
 
-    def apart_from(self, other: "JudgedRows") -> "JudgedRows":
-        """The rows of which the other ones have none of the same group."""
-        there = set(other._group)
-        return self.of(np.array([name not in there for name in self._group], dtype=bool))
-
 
 def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):

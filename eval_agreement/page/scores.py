@@ -302,13 +302,11 @@ def _change(one: Recalibration) -> TableCell:
 _MAPS = Columns[Recalibration](
     ("Map", lambda one: one.method),
     ("n", lambda one: one.n),
-    ("fitted on", lambda one: one.fitted),
     ("MAE before", lambda one: _error(one.before, one.undefined)),
     ("after", lambda one: _error(one.after, one.undefined)),
     ("change", _change),
     ("mean error before", lambda one: number(one.before.mean_error if one.before else None)),
     ("after", lambda one: number(one.after.mean_error if one.after else None)),
-    about=lambda one: one.mode,
 )
 
 
@@ -319,10 +317,9 @@ def _half_width(one: Conformal) -> str:
 _CONFORMAL = Columns[Conformal](
     ("Intervals of single scores", lambda one: f"{one.level:.0%} conformal".replace("%", " %")),
     ("n", lambda one: one.n),
-    ("fitted on", lambda one: one.fitted),
     ("half width", lambda one: TableCell(_half_width(one), title=one.undefined or "")),
     ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
-    about=lambda one: f"{one.method}, {one.mode}",
+    about=lambda one: one.method,
 )
 
 

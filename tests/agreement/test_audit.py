@@ -20,7 +20,6 @@ from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdi
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
-from eval_agreement.page import report
 from eval_agreement.page.pictures import Loss, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import WORST, failures, worst
 from eval_agreement.sample import Sample
@@ -369,21 +368,6 @@ def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> N
     assert found["j"]["mae"] < 1.5 < found["judges"]["small-judge_score_1_10"]["j"]["mae"]
 
 
-def test_maps_are_fitted_on_the_same_judges_scores_only(tmp_path: Path) -> None:
-    """The first file is of a judge that gives 11 less people's score, or that was asked in another way."""
-    own = [change(one, id=f"own{n}") for n, one in enumerate(judgments(120, seed=2))]
-    own = [change(one, conversation=msgspec.structs.replace(one.conversation, group=one.sample.id)) for one in own]
-    jsonl.write(tmp_path / "own.jsonl", own)
-    for name, changes in (("same", {}), ("other", {}), ("asked", {"prompt_hash": "def"})):
-        first = [msgspec.structs.replace(one, score=11 - (one.score or 1), **changes) for one in judgments(120)]
-        first = [by(one, "backwards") for one in first] if name == "other" else first
-        jsonl.write(tmp_path / f"{name}.jsonl", first)
-        assert run(tmp_path, f"{name}.jsonl", "own.jsonl", "--out", "out").returncode == 0
-        found = {key: summary_of(tmp_path)[key]["calibration"] for key in (name, "own")}
-        modes = {key: {one["mode"] for one in [*of["maps"], of["conformal"]]} for key, of in found.items()}
-        assert modes == {name: {"cross-fitted"}, "own": {"held out" if name == "same" else "cross-fitted"}}
-
-
 def change(record: Judgment, **fields: Any) -> Judgment:
     return msgspec.structs.replace(record, sample=msgspec.structs.replace(record.sample, **fields))
 
@@ -627,7 +611,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
         r"| **all attacks** ",
         r"| **own** | 1.",  # an offset goes by its label, the bias by its name
         r"| **self preference** ",
-        f"| {first['n']} | {first['fitted']} | {first['before']['mae']:.2f} | {first['after']['mae']:.2f} | ",
+        f"| {first['n']} | {first['before']['mae']:.2f} | {first['after']['mae']:.2f} | ",
     ):
         assert row in text.replace("\\_", " "), row
     tags = Tags(page).tags

@@ -13,10 +13,7 @@ from critic import jsonl
 from critic.asking.forms import BY_NAME
 from critic.records import Call, HumanScore, Judgment, Question, Response, Verdict
 from eval_agreement import agreement
-from eval_agreement.audit import fitted_on
 from eval_agreement.items import items_of
-from eval_agreement.sources import of_judgments
-from eval_agreement.tables import Source
 
 COUNT = 40
 CRITERIA = {"clarity": "Is it clear?", "tone": "Is it polite?"}
@@ -86,7 +83,6 @@ def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
     found = summary["judged/clarity"]
     assert found["mae"] == pytest.approx(agreement(people, ours).mae)
     assert found["interval"]["mae"] and found["groups"] == COUNT // 2 and "criterion" not in found["by"]
-    assert {one["mode"] for one in found["calibration"]["maps"]} == {"cross-fitted"}  # on answers to the same questions
     assert "judged/tone" not in summary  # nobody scored the tone
     assert "judged/clarity: mae<=1.5 kept" in done.stdout
     # In a table of people's: only the criteria that they scored count, answers keep their groups.
@@ -95,29 +91,6 @@ def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
     summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=judged.jsonl")
     table = summary["people.csv"]
     assert (table["mae"], table["interval"]["mae"], table["unlabelled"]) == (found["mae"], found["interval"]["mae"], 0)
-
-
-def test_maps_of_a_criterion_are_fitted_on_the_first_files_scores_by_it(tmp_path: Path) -> None:
-    samples = []
-    for name, criteria in (("first", ["clarity"]), ("second", ["clarity", "tone"])):
-        lines = [
-            judgment(
-                "criteria",
-                response(number, 5, f"{name}-", criteria=dict.fromkeys(criteria, 5.0)),
-                Verdict(rating=5, criteria={one: Verdict(rating=5) for one in CRITERIA}),
-                score=5.0,
-            )
-            for number in range(6)
-        ]
-        path = tmp_path / f"{name}.jsonl"
-        jsonl.write(path, lines)
-        samples += [(one, {"j": Source(path)}) for one in of_judgments(name, path)]
-    on = {one.name: fitted_on(one, samples) for one, _ in samples}
-    assert {name: found and found.name for name, found in on.items()} == {
-        **dict.fromkeys(["first", "first/clarity", "second/tone"]),
-        "second": "first",
-        "second/clarity": "first/clarity",
-    }
 
 
 def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: Path, scripted: Any) -> None:
