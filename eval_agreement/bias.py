@@ -7,11 +7,11 @@ row: the sufficient statistics are sums over rows, so it is these sums that are 
 People's scores are noisy themselves, and equal scores are then not equal quality: among answers with the same
 score, those of the better answerer (or the longer ones, where length goes with quality) are truly better, and a
 fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
-Where several people rated an answer, `rating_noise` takes this out. Where not, `BiasEffect.noise_explains` says how
-noisy people would have to be to explain the whole effect.
+`BiasEffect.noise_explains` says how noisy people would have to be to explain the whole effect; where several people
+rated an answer, `rating_noise` says beside it how noisy they are.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -46,7 +46,7 @@ class BiasEffect(Struct, frozen=True, kw_only=True):
 
     `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
     At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
-    noise cannot make it or has been taken out, and where there is no sign of an effect.
+    noise cannot make it, and where there is no sign of an effect.
     """
 
     name: str
@@ -121,9 +121,6 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
-    Where the noise of people's scores is known, "equal human score" is a straight line on the human score, with the
-    variance of its noise taken off: unbiased where people's scores are noisy, as long as the judge's score rises
-    linearly with quality.
     None where all answers with the same human score are equally long. Raises ValueError for a negative or missing
     length, or too few or many.
     """
@@ -140,11 +137,11 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
     """The offset of each value of a label (`name` says which: language, task, answerer), in points.
 
-    Each is that of the rows with the label against all other labelled rows, at equal human score, noise as in
-    `verbosity`. The MOST_LABELS largest labels are reported. p-values are Holm-corrected over them; two labels
-    are each other's mirror, so theirs is one test. A label is None where it, or the rest, lies in fewer than
-    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
-    take no part. Raises ValueError for too few or many labels.
+    Each is that of the rows with the label against all other labelled rows, at equal human score. The MOST_LABELS
+    largest labels are reported. p-values are Holm-corrected over them; two labels are each other's mirror, so theirs is
+    one test. A label is None where it, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or where no answer
+    without it has the same human score. Rows whose label is None take no part. Raises ValueError for too few or many
+    labels.
     """
     rows, names, number = _labelled(rows, label)
     size = np.bincount(number[rows.kept], minlength=len(names))
@@ -231,18 +228,8 @@ def _label_effects(kind: str, rows: JudgedRows, having: Mapping[str, NDArray[np.
 
 
 def _at_equal_score(rows: JudgedRows, x: sparse.csr_array) -> Floats:
-    """Points per unit of each of the regressors `x`, shape (k, n), one regression each: shape (1 + resamples, k), the
-    sample first."""
-    columns, solve = _levels(rows, x) if rows.noise is None else _line(rows, x, rows.noise)
-    return solve(rows.resamples.sums(np.arange(rows.n), columns))
-
-
-_Regression = tuple[sparse.csr_array, Callable[[Floats], Floats]]
-"""What each row adds to the sufficient statistics, and the coefficients from their sums."""
-
-
-def _levels(rows: JudgedRows, x: sparse.csr_array) -> _Regression:
-    """Each regressor in turn, beside one indicator per human level.
+    """Points per unit of each of the regressors `x`, shape (k, n), one regression each, beside one indicator per human
+    level: shape (1 + resamples, k), the sample first.
 
     The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a resample
     lacks adds nothing.
@@ -255,38 +242,12 @@ def _levels(rows: JudgedRows, x: sparse.csr_array) -> _Regression:
     at_level = entries.coords[0] * levels + level[entries.coords[1]]
     x_at = sparse.csr_array((entries.data, (at_level, entries.coords[1])), shape=(k * levels, rows.n))
     columns = sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
-
-    def solve(sums: Floats) -> Floats:
-        ends = np.cumsum([levels, levels, k * levels, k])
-        n, y_sum, x_sum, xx, xy = np.split(sums, ends, axis=1)
-        x_sum = x_sum.reshape(len(sums), k, levels)
-        x_mean = ratio(x_sum, n[:, None, :], empty=0)
-        spread = _beyond(xx, (x_mean * x_sum).sum(axis=2))
-        return ratio(xy - (x_mean * y_sum[:, None, :]).sum(axis=2), spread)
-
-    return columns, solve
-
-
-def _line(rows: JudgedRows, x: sparse.csr_array, noise: Floats) -> _Regression:
-    """Each regressor in turn, beside a straight line on the human score without its noise.
-
-    Corrected least squares: the variance of the noise is taken off the sum of squares of the human score
-    (Fuller 1987, "Measurement Error Models", ch. 2).
-    """
-    h, y = map(_centred, _scores(rows))
-    common = sparse.csr_array(np.stack([np.ones(rows.n), h, y, h * h, h * h - noise, h * y]))
-    columns = sparse.vstack([common, x, x * x, x * h, x * y], format="csr")
-
-    def solve(sums: Floats) -> Floats:
-        n, h_sum, y_sum, raw, hh, hy = sums[:, :6].T[:, :, None]
-        x_sum, xx, xh, xy = np.split(sums[:, 6:], 4, axis=1)
-        xx, xh, xy = xx - ratio(x_sum**2, n), xh - ratio(x_sum * h_sum, n), xy - ratio(x_sum * y_sum, n)
-        raw, hh, hy = (part - ratio(h_sum * other, n) for part, other in ((raw, h_sum), (hh, h_sum), (hy, y_sum)))
-        determinant = xx * hh - xh**2
-        possible = determinant > _SINGULAR * xx * raw
-        return ratio(xy * hh - xh * hy, np.where(possible, determinant, 0.0))
-
-    return columns, solve
+    sums = rows.resamples.sums(np.arange(rows.n), columns)
+    n, y_sum, x_sum, xx, xy = np.split(sums, np.cumsum([levels, levels, k * levels, k]), axis=1)
+    x_sum = x_sum.reshape(len(sums), k, levels)
+    x_mean = ratio(x_sum, n[:, None, :], empty=0)
+    spread = _beyond(xx, (x_mean * x_sum).sum(axis=2))
+    return ratio(xy - (x_mean * y_sum[:, None, :]).sum(axis=2), spread)
 
 
 def _beyond(total: Floats, part: Floats) -> Floats:
@@ -339,13 +300,11 @@ def _seen(effect: BiasEffect) -> bool:
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it
-    by itself; with their noise taken out, there is none.
+    by itself, and what it is where their noise is known.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
     """
-    if rows.noise is not None:
-        return replace(effect, about=f"{effect.about}, without the noise in people's scores")
     if not _seen(effect) or effect.value is None:
         return effect
     human, judge, x = map(_centred, (*_scores(rows), x))
@@ -355,8 +314,10 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     if not (0 < through / direct < 1 and direct * effect.value > 0):
         return effect
     reliability = float(through / direct)
-    note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less."
-    return replace(effect, noise_explains=reliability, reading=effect.reading + note)
+    note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less"
+    if rows.noise is not None:
+        note += f"; by their raters it is {1 - rows.n * rows.noise.mean() / (human @ human):.2f}"
+    return replace(effect, noise_explains=reliability, reading=f"{effect.reading}{note}.")
 
 
 def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:
