@@ -93,7 +93,7 @@ def _kinds() -> dict[str, _Kind]:
 
 def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
     return _effect("severity", ratio(difference, n), rows)
 
@@ -107,7 +107,7 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
     wide the range is, not whether the right answers are at its ends.
     A constant judge has 0. None where people gave every answer the same score.
     """
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     columns = [np.ones(rows.n)]
     for scores in (_centred(human), _centred(judge)):
         columns += [scores, scores**2]
@@ -189,11 +189,6 @@ def rating_noise(raters: Floats) -> Floats:
     return np.asarray(variance / made)
 
 
-def _scores(rows: JudgedRows) -> tuple[Floats, Floats]:
-    """People's and the judge's, shape (n,) each."""
-    return np.asarray(rows.human, dtype=np.float64), np.asarray(rows.judge, dtype=np.float64)
-
-
 def _centred(values: Floats) -> Floats:
     return values - (values.mean() if len(values) else 0)
 
@@ -234,7 +229,7 @@ def _at_equal_score(rows: JudgedRows, x: sparse.csr_array) -> Floats:
     The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a resample
     lacks adds nothing.
     """
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     values, level = np.unique(half_up(human), return_inverse=True)
     k, levels, y = x.shape[0], len(values), _centred(judge)
     at = sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
@@ -307,7 +302,7 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """
     if not _seen(effect) or effect.value is None:
         return effect
-    human, judge, x = map(_centred, (*_scores(rows), x))
+    human, judge, x = map(_centred, (rows.human, rows.judge, x))
     if np.ptp(human) == 0:
         return effect
     through, direct = (x @ human) * (human @ judge) / (human @ human), x @ judge

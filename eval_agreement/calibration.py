@@ -131,7 +131,7 @@ def reliability(rows: JudgedRows) -> Reliability:
     """
     if not rows.n:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     scores, number = np.unique(half_up(judge), return_inverse=True)
     at = sparse.csr_array((np.ones(rows.n), (number, np.arange(rows.n))), shape=(len(scores), rows.n))
     columns = sparse.vstack([at, at * human, at * judge], format="csr")
@@ -201,7 +201,7 @@ def recalibration(rows: JudgedRows, method: Method = "isotonic") -> Recalibratio
         return Recalibration(
             method=method, n=rows.n, failed=rows.failed, undefined=undefined, reading=f"Not measured: {undefined}."
         )
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     recalibrated, fold = np.empty(rows.n), _folds(rows)
     for inside in (fold == number for number in range(FOLDS)):
         recalibrated[inside] = fitted(method, human[~inside], judge[~inside])(judge[inside])
@@ -238,7 +238,7 @@ def conformal(rows: JudgedRows, method: Method = "isotonic") -> Conformal:
         return Conformal(
             method=method, n=rows.n, failed=rows.failed, undefined=undefined, reading=f"Not measured: {undefined}."
         )
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     centre, half_width = np.empty(rows.n), np.empty(rows.n)
     for number in range(FOLDS):
         measured_on, intervals_on = fold == number, fold == (number + 1) % FOLDS
@@ -260,11 +260,6 @@ def conformal(rows: JudgedRows, method: Method = "isotonic") -> Conformal:
         interval=interval,
         reading=_conformal_reading(typical, float(coverage), interval, rows.n),
     )
-
-
-def _scores(rows: JudgedRows) -> tuple[Floats, Floats]:
-    """People's and the judge's, shape (n,) each."""
-    return np.asarray(rows.human, dtype=np.float64), np.asarray(rows.judge, dtype=np.float64)
 
 
 def _calibration_error(rows: JudgedRows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
@@ -319,7 +314,7 @@ def _half_width(to_human: Map, human: Floats, judge: Floats) -> float:
 
 def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Estimate]]:
     """Before, after, and what changes."""
-    human, judge = _scores(rows)
+    human, judge = rows.human, rows.judge
     columns = [np.ones(rows.n)]
     for error in (judge - human, recalibrated - human):
         columns += [np.abs(error), error, error**2]

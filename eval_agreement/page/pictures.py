@@ -83,23 +83,20 @@ def curve(steps: Sequence[Loss]) -> Curve | None:
     """The losses as SVG paths in the unit square; None where there is nothing to draw."""
     if not steps:
         return None
-    series = {"training": [(line.step, line.loss) for line in steps]}
-    series["evaluation"] = [(line.step, line.eval_loss) for line in steps]
+    series = {
+        "training": [(line.step, line.loss) for line in steps if line.loss is not None],
+        "evaluation": [(line.step, line.eval_loss) for line in steps if line.eval_loss is not None],
+    }
     first, last = min(line.step for line in steps), max(line.step for line in steps)
-    losses = ticks(0.0, max(loss for points in series.values() for _, loss in points if loss is not None))
+    losses = ticks(0.0, max(loss for points in series.values() for _, loss in points))
     width, top = max(last - first, 1), losses[-1] or 1.0
     paths, ends = {}, {}
     for name, points in series.items():
-        known = [(step, loss) for step, loss in points if loss is not None]
-        if known:
-            paths[name] = "M" + "L".join(f"{(step - first) / width:.4f} {1 - loss / top:.4f}" for step, loss in known)
-            ends[name] = known[-1][1]
-    return Curve(
-        paths=paths,
-        steps=[((step - first) / width, f"{step:g}") for step in ticks(first, last) if first <= step <= last],
-        losses=[(1 - loss / top, f"{loss:g}") for loss in losses],
-        last=ends,
-    )
+        if points:
+            paths[name] = "M" + "L".join(f"{(step - first) / width:.4f} {1 - loss / top:.4f}" for step, loss in points)
+            ends[name] = points[-1][1]
+    across = [((step - first) / width, f"{step:g}") for step in ticks(first, last) if first <= step <= last]
+    return Curve(paths=paths, steps=across, losses=[(1 - loss / top, f"{loss:g}") for loss in losses], last=ends)
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -54,6 +54,8 @@ def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
     table = rows(tmp_path / "out" / "leaderboard-direct.csv")
     assert list(table) == list(found) and table["other"]["LLM"] == "Vicuna" and table["tiny"]["size"] == "850M"
     assert float(table["big"]["S1"]) == pytest.approx(single["big"]["S1"]["value"])
+    low, value, high = (float(table["big"][column]) for column in ("S1 low95", "S1", "S1 high95"))
+    assert low < value < high
     assert float(table["big"]["R1 less tiny"]) == pytest.approx(less["mean"]) and table["tiny"]["R1 less tiny"] == ""
     written = (tmp_path / "out" / "leaderboard.md").read_text("utf-8")
     assert written.count("\n| big |") == 6 and "**mean of the models**" in written
