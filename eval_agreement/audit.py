@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain, starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -272,7 +273,7 @@ def _audit_scores(
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    verdicts[first.name] += [one.reading for one in injections]
+    verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
     drawn = {name: findings.sample for name, findings in found.items()}
