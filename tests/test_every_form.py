@@ -103,7 +103,7 @@ def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
         if isinstance(form.kind, CriteriaKind):
             assert verdict["criteria"].keys() == CRITERIA.keys()
             assert all(sum(one["distribution"]) == pytest.approx(1) for one in verdict["criteria"].values())
-        assert ("other" in line) == form.pair and bool(line.get("calls")) == (form.shown > 1)
+        assert ("other" in line["sample"]) == form.pair and bool(line.get("calls")) == (form.shown > 1)
 
 
 @pytest.mark.parametrize("name", ASKED)
