@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import scipy
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from critic.counting.arrays import Floats, ratio
 from critic.counting.estimate import LEVEL, Interval, holm
@@ -129,7 +129,7 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
     if not (fine := sizes >= 0).all():
         raise ValueError(f"length {sizes[~fine][0]:g} is not a number of characters")
     x = _centred(np.log2(np.maximum(sizes[rows.kept], 1)))
-    values = _at_equal_score(rows, sparse.csr_array(x[None, :]))[:, 0]
+    values = _at_equal_score(rows, scipy.sparse.csr_array(x[None, :]))[:, 0]
     effect = _effect("verbosity", values, rows, "answers with the same human score are all equally long")
     return _explained(effect, rows, x)
 
@@ -205,8 +205,8 @@ def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows
 def _label_effects(kind: str, rows: JudgedRows, having: Mapping[str, NDArray[np.bool_]]) -> list[BiasEffect]:
     """The offset of each label, by the rows that have it, failed ones included."""
     inside = {name: has[rows.kept] for name, has in having.items()}
-    x = [sparse.csr_array(has[None, :], dtype=np.float64) for has in inside.values()]
-    values = _at_equal_score(rows, sparse.vstack([sparse.csr_array((0, rows.n)), *x], format="csr"))
+    x = [scipy.sparse.csr_array(has[None, :], dtype=np.float64) for has in inside.values()]
+    values = _at_equal_score(rows, scipy.sparse.vstack([scipy.sparse.csr_array((0, rows.n)), *x], format="csr"))
     effects = []
     for number, (name, has) in enumerate(inside.items()):
         n = int(has.sum())
@@ -222,7 +222,7 @@ def _label_effects(kind: str, rows: JudgedRows, having: Mapping[str, NDArray[np.
     return effects
 
 
-def _at_equal_score(rows: JudgedRows, x: sparse.csr_array) -> Floats:
+def _at_equal_score(rows: JudgedRows, x: scipy.sparse.csr_array) -> Floats:
     """Points per unit of each of the regressors `x`, shape (k, n), one regression each, beside one indicator per human
     level: shape (1 + resamples, k), the sample first.
 
@@ -232,11 +232,11 @@ def _at_equal_score(rows: JudgedRows, x: sparse.csr_array) -> Floats:
     human, judge = rows.human, rows.judge
     values, level = np.unique(half_up(human), return_inverse=True)
     k, levels, y = x.shape[0], len(values), _centred(judge)
-    at = sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
+    at = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
     entries = x.tocoo()
     at_level = entries.coords[0] * levels + level[entries.coords[1]]
-    x_at = sparse.csr_array((entries.data, (at_level, entries.coords[1])), shape=(k * levels, rows.n))
-    columns = sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
+    x_at = scipy.sparse.csr_array((entries.data, (at_level, entries.coords[1])), shape=(k * levels, rows.n))
+    columns = scipy.sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
     sums = rows.resamples.sums(np.arange(rows.n), columns)
     n, y_sum, x_sum, xx, xy = np.split(sums, np.cumsum([levels, levels, k * levels, k]), axis=1)
     x_sum = x_sum.reshape(len(sums), k, levels)

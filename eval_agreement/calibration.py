@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import scipy
 from msgspec import Struct, field
 from numpy.typing import NDArray
-from scipy import optimize, sparse
 
 from critic.counting.arrays import Floats, ratio
 from critic.counting.estimate import Estimate, Interval
@@ -133,8 +133,8 @@ def reliability(rows: JudgedRows) -> Reliability:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
     human, judge = rows.human, rows.judge
     scores, number = np.unique(half_up(judge), return_inverse=True)
-    at = sparse.csr_array((np.ones(rows.n), (number, np.arange(rows.n))), shape=(len(scores), rows.n))
-    columns = sparse.vstack([at, at * human, at * judge], format="csr")
+    at = scipy.sparse.csr_array((np.ones(rows.n), (number, np.arange(rows.n))), shape=(len(scores), rows.n))
+    columns = scipy.sparse.vstack([at, at * human, at * judge], format="csr")
     n, human_sum, judge_sum = np.split(rows.resamples.sums(np.arange(rows.n), columns), 3, axis=1)
     # A bin's part in mean human - mean judge score, and what of a resample's is due to a gap other than the sample's.
     share = (human_sum - judge_sum) / n.sum(axis=1, keepdims=True)
@@ -182,7 +182,7 @@ def fitted(method: Method, human: Floats, judge: Floats) -> Map:
     seen, place, times = np.unique(judge, return_inverse=True, return_counts=True)
     mean = np.bincount(place, human) / times
     if method == "isotonic":
-        steps = optimize.isotonic_regression(mean, weights=times).x
+        steps = scipy.optimize.isotonic_regression(mean, weights=times).x
         return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
     centre, height = judge.mean(), human.mean()
     spread = times @ (seen - centre) ** 2

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from critic.counting.arrays import Floats, ratio
 
@@ -77,7 +77,9 @@ class Cells:
 
 def _added_up(target: Ranks, targets: int) -> Any:
     """The matrix (targets, n) that adds n rows of another matrix up, each into the row that `target` says."""
-    return sparse.csr_array((np.ones(len(target)), (target, np.arange(len(target)))), shape=(targets, len(target)))
+    return scipy.sparse.csr_array(
+        (np.ones(len(target)), (target, np.arange(len(target)))), shape=(targets, len(target))
+    )
 
 
 class PairSums:

@@ -6,8 +6,8 @@ Krippendorff's alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliabi
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from msgspec import Struct
-from scipy import sparse
 
 from critic.counting.arrays import Floats, Group
 from critic.counting.estimate import Bootstrap, Estimate
@@ -87,7 +87,7 @@ def rater_agreement(
 def _counts(item: Indices, score: Floats, items: int) -> Any:
     """How often each item has each of the different scores, ascending: a sparse matrix."""
     values, code = np.unique(score, return_inverse=True)
-    return sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
+    return scipy.sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
 
 
 def _alpha(times: Floats, counts: Any, level: Level) -> Floats:
