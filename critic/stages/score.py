@@ -468,7 +468,7 @@ def _resources(runs: Sequence[Run]) -> list[Section]:
         for stage, path, facts in (("infer", replies, jsonl.facts(replies)), ("judge", run.path, judged)):
             if "seconds" in facts:
                 rows.setdefault(path, _took(f"{run.system if stage == 'infer' else run.name}, {stage}", facts))
-    head = ["", "GPUs", "minutes", "memory, MiB", "of each GPU", "tokens in", "cached", "tokens out"]
+    head = ["", "minutes", "memory, MiB", "tokens in", "cached", "tokens out"]
     table = Table(caption="By model and stage (ConvBench's table 10)", head=head, rows=list(rows.values()))
     note = (
         "Of this machine, the most at once; what a server elsewhere held is not known. Minutes are of runs that ended."
@@ -477,15 +477,12 @@ def _resources(runs: Sequence[Run]) -> list[Section]:
 
 
 def _took(name: str, facts: Mapping[str, Any]) -> TableRow:
-    gpus, tokens = facts.get("gpus", []), facts.get("tokens", {})
+    tokens = facts.get("tokens", {})
     counts = [tokens.get(kind, facts.get(f"{kind}_tokens", 0)) for kind in ("prompt", "cached", "completion")]
-    kinds = Counter(str(one["name"]) for one in gpus)
     return row(
         name,
-        ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "–",
         blocks.number(facts.get("seconds_in_all", facts["seconds"]) / 60, 1),
         facts.get("peak_memory_mib", "–"),
-        max((one["mib"] for one in gpus), default="–"),
         *counts,
     )
 
