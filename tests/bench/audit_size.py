@@ -1,10 +1,9 @@
-"""How the audit grows: seconds and peak memory at 10,000 rows and up, two judges, questions with 20 answers each.
+"""How `critic audit` grows: seconds and peak memory at 10,000 rows and up, two judges, questions with 20 answers each.
 
-python tests/bench/audit_size.py [--most 1000000] [--fractional] [--whole] [--picture audit_size.png]
+python tests/bench/audit_size.py [--most 1000000]
 
-Without --whole: all metrics of both judges with intervals from 2,000 resamples over groups. With it: `critic audit` on
-a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of the clock, and of the
-processor in brackets; memory is the most that the process held.
+Of a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of the clock, and of
+the processor in brackets; memory is the most that the process held.
 """
 
 import argparse
@@ -18,21 +17,16 @@ import time
 from pathlib import Path
 
 import numpy as np
-from audit_full import ANSWERERS, TASKS, simulated
+from numpy.typing import NDArray
 
-from eval_agreement.metrics import agreement_interval
-
-RESAMPLES = 2000
+ANSWERERS, TASKS = 20, 10
 
 
-def metrics(rows: int, fractional: bool) -> None:
-    human, *judges = simulated(rows)
-    if fractional:
-        noise = np.random.default_rng(1).normal(0, 0.3, (2, rows))
-        judges = [np.clip(judge + one, 1, 10) for judge, one in zip(judges, noise, strict=True)]
-    group = np.arange(rows) // ANSWERERS
-    for judge in judges:
-        agreement_interval(human, judge, group, RESAMPLES)
+def simulated(rows: int) -> list[NDArray[np.float64]]:
+    """People and two judges that share a true quality, in whole scores."""
+    random = np.random.default_rng(0)
+    quality = random.normal(5.5, 2.5, rows)
+    return [np.clip(np.rint(quality + random.normal(0, noise, rows)), 1, 10) for noise in (1, 1, 1.5)]
 
 
 def audit(table: Path) -> None:
@@ -69,54 +63,34 @@ def write(table: Path, rows: int) -> None:
     parquet.write_table(pa.table({**cells, **scores, "length": lengths}), table)
 
 
-def measured(rows: int, fractional: bool, whole: bool) -> dict[str, float]:
+def measured(rows: int) -> dict[str, float]:
     """Seconds, seconds of the processor and megabytes of a program of its own."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table.parquet"
-        if whole:
-            write(table, rows)
-        call = f"audit(Path({str(table)!r}))" if whole else f"metrics({rows}, {fractional})"
+        write(table, rows)
         here = str(Path(__file__).parent)
-        program = f"import sys; sys.path.insert(0, {here!r}); from audit_size import *; say_peak(); {call}"
+        call = f"say_peak(); audit(Path({str(table)!r}))"
+        program = f"import sys; sys.path.insert(0, {here!r}); from audit_size import *; {call}"
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        words = [sys.executable, "-c", program]
-        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
         seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     megabytes = int(done.stdout.split()[-1]) / 1024
     return {"rows": rows, "seconds": round(seconds, 1), "cpu": round(spent, 1), "mb": round(megabytes)}
 
 
-def draw(path: Path, found: list[dict[str, float]]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    for axes, names, unit in zip(figure.subplots(1, 2), (("seconds", "cpu"), ("mb",)), ("seconds", "MB"), strict=True):
-        for name in names:
-            axes.loglog([one["rows"] for one in found], [one[name] for one in found], marker="o", label=name)
-        axes.set(xlabel="rows", ylabel=unit)
-        axes.grid(visible=True, which="both", alpha=0.2)
-        axes.legend()
-    figure.savefig(path)
-
-
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--most", type=int, default=1_000_000)
-    options.add_argument("--fractional", action="store_true")
-    options.add_argument("--whole", action="store_true")
-    options.add_argument("--picture", type=Path)
-    given = options.parse_args()
-    found, rows = [], 10_000
-    while rows <= given.most:
-        found.append(measured(rows, given.fractional, given.whole))
-        print(f"{rows:>10,} rows: {found[-1]['seconds']} s ({found[-1]['cpu']} s), {found[-1]['mb']} MB", flush=True)
+    most = options.parse_args().most
+    sizes, rows = [], 10_000
+    while rows <= most:
+        sizes.append(measured(rows))
+        print(f"{rows:>10,} rows: {sizes[-1]['seconds']} s ({sizes[-1]['cpu']} s), {sizes[-1]['mb']} MB", flush=True)
         rows *= 10
-    if given.picture:
-        draw(given.picture, found)
-    how = {"whole": given.whole, "fractional": given.fractional, "resamples": RESAMPLES}
-    ratio = round(found[0]["cpu"] / found[-1]["cpu"] * found[-1]["rows"] / found[0]["rows"], 2)  # above 1: less a row
-    print(json.dumps({"name": "audit_size", "ratio": ratio, **how, "sizes": found}))
+    first, last = sizes[0], sizes[-1]
+    ratio = round(first["cpu"] / last["cpu"] * last["rows"] / first["rows"], 2)  # above 1: less a row
+    print(json.dumps({"name": "audit_size", "ratio": ratio, "sizes": sizes}))
 
 
 if __name__ == "__main__":
