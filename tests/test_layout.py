@@ -109,7 +109,7 @@ def test_the_wheel_holds_two_packages_and_their_data(wheel: Path) -> None:
     files = [path for path in tracked() if path.suffix != ".md"]
     packaged = {path.as_posix() for path in files if path.parts[0] in ("critic", "eval_agreement")}
     programs = {path.as_posix() for path in files if path.parts[0] in ("train", "serve", "LICENSE")}
-    assert {"critic/prompts/rewrite/zh.toml", "eval_agreement/annotate/page/page.js"} <= packaged
+    assert {"critic/prompts/build/zh.toml", "eval_agreement/annotate/page/page.js"} <= packaged
     assert {"LICENSE", "train/recipes/tiny.yaml", "serve/contracts.toml"} <= programs
     assert names == packaged | {f"critic/programs/{path}" for path in programs}
 

@@ -66,11 +66,13 @@ def shape(line: str) -> str:
 
 
 def answer(body: dict[str, Any]) -> Any:
-    """A judge, and a model that says five lines to anything."""
+    """A judge, and a model that says a line to anything and words a question in five ways."""
     schema = json.dumps(body.get("response_format", ""))
     number = int(hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest(), 16)
     if schema == '""':
-        return completion("\n".join(f"line {place}" for place in range(5)))
+        return completion("a line")
+    if "wordings" in schema:
+        return completion(json.dumps({"wordings": [f"请问第{place}种说法是什么？" for place in "一二三四五"]}))
     asked = body["response_format"]["json_schema"]["schema"]
     return completion(json.dumps(filled(asked, number)))
 

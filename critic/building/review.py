@@ -109,17 +109,14 @@ def conversation_rows(made: Sequence[Made], reviewers: Iterable[int]) -> Iterato
             yield {**about, "note": "", **dict.fromkeys(CRITERIA, "")}
 
 
-def rewrite_sheet(folder: Path) -> Sheet:
-    """The rewrites of single questions as `critic rewrite` has them for people, who set `accepted`."""
-    return Sheet(folder / "rewrites.jsonl", ["seed", "variant"], ["question", "prompt"], ["accepted"])
+def rewrite_sheet(path: Path) -> Sheet:
+    """The rewrites of single questions, of which people set `accepted`."""
+    return Sheet(path, ["seed", "variant"], ["question", "prompt"], ["accepted"])
 
 
-def rewrite_rows(conversation: Made) -> list[dict[str, Any]]:
-    about = {"seed": conversation.id, "question": conversation.turns[0].question}
-    return [
-        {**about, "variant": number, "prompt": text, "accepted": None}
-        for number, text in enumerate(conversation.wordings, 1)
-    ]
+def rewrite_rows(seed: str, question: str, wordings: Sequence[str]) -> list[dict[str, Any]]:
+    about = {"seed": seed, "question": question}
+    return [{**about, "variant": number, "prompt": text, "accepted": None} for number, text in enumerate(wordings, 1)]
 
 
 def spoken(conversation: Made) -> str:

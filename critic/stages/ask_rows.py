@@ -129,7 +129,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         backend: Backend,
         step: str,
         rows: Sequence[BuildRow],
-        images: Images,
+        images: Images | None,
         request: Request,
         md5_of: Mapping[str, str],
     ) -> None:
@@ -207,7 +207,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     def _message(self, row: BuildRow) -> Request:
         text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
-        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._step.sees else []
+        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images and self._step.sees else []
         return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
 
     def _read(self, row: BuildRow, made: AskedRow, reply: Any) -> AskedRow:

@@ -300,14 +300,15 @@ def _review(building: Building, made: list[Made]) -> review.Reviewed | None:
         third = [conversation for conversation in made if conversation.id in decided.differing]
         sheet.ask(review.conversation_rows(third, [review.REVIEWERS + 1]))
         print(f"{sheet.path}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
-    if not _accept_rewrites(building, made, review.rewrite_sheet(folder)) or decided.open or decided.differing:
+    rewrites = review.rewrite_sheet(folder / "rewrites.jsonl")
+    if not _accept_rewrites(building, made, rewrites) or decided.open or decided.differing:
         return None
     return decided
 
 
 def _accept_rewrites(building: Building, made: Sequence[Made], sheet: review.Sheet) -> bool:
     """Take those out that people did not accept; False, and all stay, where there are some to be looked at."""
-    rows = [row for conversation in made for row in review.rewrite_rows(conversation)]
+    rows = [row for conversation in made for row in _rewrite_rows(conversation)]
     sheet.ask(rows)
     answers = sheet.filled()
     unseen = sum(sheet.key(row) not in answers for row in rows)
@@ -316,9 +317,13 @@ def _accept_rewrites(building: Building, made: Sequence[Made], sheet: review.She
         return False
     for conversation in made:
         conversation.wordings = [
-            row["prompt"] for row in review.rewrite_rows(conversation) if answers[sheet.key(row)] == [True]
+            row["prompt"] for row in _rewrite_rows(conversation) if answers[sheet.key(row)] == [True]
         ]
     left = sum(len(conversation.wordings) for conversation in made)
     if rows:
         print(building.count("rewrites", "rewrites", len(rows), left, ["not_accepted"] * (len(rows) - left)))
     return True
+
+
+def _rewrite_rows(conversation: Made) -> list[dict[str, Any]]:
+    return review.rewrite_rows(conversation.id, conversation.turns[0].question, conversation.wordings)

@@ -560,7 +560,7 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
 
 def test_rewrites_are_accepted_as_people_saw_them(tmp_path: Path) -> None:
     texts = ["Say what it is.", "- What is shown?"]
-    sheet, building = review.rewrite_sheet(tmp_path), SimpleNamespace(count=lambda *_: "")
+    sheet, building = review.rewrite_sheet(tmp_path / "rewrites.jsonl"), SimpleNamespace(count=lambda *_: "")
 
     def accepted(made: Made) -> list[str] | None:
         decided = build_conversations._accept_rewrites(building, [made], sheet)  # type: ignore[arg-type]

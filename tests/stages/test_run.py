@@ -354,14 +354,13 @@ def test_items_are_taken_as_they_are_worked_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("stage", ["rewrite", "infer", "judge", "judge --benchmark"])
+@pytest.mark.parametrize("stage", ["infer", "judge", "judge --benchmark"])
 def test_on_a_full_device_every_stage_ends_in_one_line(tmp_path: Path, stage: str) -> None:
     samples = ROOT / "data" / "samples"
     sheet = samples / "visitbench" / "visit_bench.csv"
     script = write_jsonl(tmp_path / "script.jsonl", [{"text": '{"Rating":7,"Reason":"x"}'}])
     replies = tmp_path / "replies.jsonl"
     words: list[str | Path] = {
-        "rewrite": ["rewrite", samples / "alignmmbench" / "metadata.jsonl", "--model", script],
         "infer": ["infer", sheet, "--benchmark", "visitbench", "--model", script, "--condition", "no_image"],
         "judge": ["judge", write_jsonl(tmp_path / "rows.jsonl", [human_row(1)]), "--judge", script],
         "judge --benchmark": ["judge", replies, "--benchmark", "visitbench", "--judge", script],
