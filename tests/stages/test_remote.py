@@ -1,64 +1,22 @@
-"""Inputs at object stores are copied for a command that reads them; all stages read packed files and Parquet.
-
-With pip install s3fs 'moto[server]' gcsfs gcp-storage-emulator also against servers of S3's and Google's protocols:
-pytest -m slow tests/stages/test_remote.py
-"""
+"""Inputs at object stores are copied for a command that reads them; all stages read packed files and Parquet."""
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run
+from conftest import ROOT, Done, assert_one_line_error, human_row, run
 
 from critic import jsonl, tables
 
 fsspec = pytest.importorskip("fsspec", reason="needs the remote extra")
 
 
-@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "gs"))])
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture
+def store() -> str:
     """A folder at a store, empty."""
-    if request.param == "memory":
-        yield f"memory://{uuid.uuid4().hex}"
-        return
-    start, stop = {"s3": s3_server, "gs": gs_server}[request.param](monkeypatch)
-    start()
-    try:
-        fsspec.filesystem(request.param).mkdir(bucket := f"bench-{uuid.uuid4().hex}")
-        yield f"{request.param}://{bucket}/runs"
-    finally:
-        fsspec.filesystem(request.param).clear_instance_cache()
-        stop()
-
-
-Server = tuple[Callable[[], object], Callable[[], object]]
-"""What starts and stops it."""
-
-
-def s3_server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=(port := free_port()), verbose=False)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    return server.start, server.stop
-
-
-def gs_server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    # Kinds of buckets are asked for by gRPC, which the emulator does not speak.
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
-    # It says on stderr that a client hung up, and ours stop reading when they have what they need.
-    monkeypatch.setattr("socketserver.BaseServer.handle_error", lambda *_: None)
-    pytest.importorskip("gcsfs")
-    emulator = pytest.importorskip("gcp_storage_emulator.server")
-    server = emulator.create_server("127.0.0.1", port := free_port(), in_memory=True)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-    return server.start, server.stop
+    return f"memory://{uuid.uuid4().hex}"
 
 
 def put(url: str, *records: Any) -> str:
