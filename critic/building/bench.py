@@ -25,10 +25,6 @@ RUN = 8
 OVERLAP = 0.5
 """The share of the shorter text's runs that another has as well, from which on they are one."""
 
-COMMON = 50
-"""A run that more different texts than this have is a phrase, and says nothing. What is there many times, such as a
-question with every answer to it, is one text."""
-
 SPLITS = ("train", "internal", "external")
 
 
@@ -91,23 +87,20 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-class _Index:
-    """Which texts have a run of words; `common` counts in how many different ones each is."""
+class TextIndex:
+    """Texts by their runs of words."""
 
-    def __init__(self, common: Counter[int]) -> None:
-        self.common, self._sizes = common, dict[str, int]()
-        self._having = defaultdict[int, list[str]](list)
+    def __init__(self) -> None:
+        self._sizes, self._keys_of = dict[str, int](), defaultdict[int, list[str]](list)
 
-    def add(self, key: str, runs: Iterable[int], size: int) -> None:
-        """A text of `size` runs, of which these are asked for."""
-        self._sizes[key] = size
+    def add(self, key: str, runs: frozenset[int]) -> None:
+        self._sizes[key] = len(runs)
         for run in runs:
-            self._having[run].append(key)
+            self._keys_of[run].append(key)
 
-    def alike(self, runs: frozenset[int]) -> Iterator[tuple[str, float]]:
+    def similar(self, runs: frozenset[int]) -> Iterator[tuple[str, float]]:
         """The texts that say much of what these runs say, and how much."""
-        shared = Counter(key for run in runs if self.common[run] <= COMMON for key in self._having[run])
-        for key, count in shared.items():
+        for key, count in Counter(key for run in runs for key in self._keys_of.get(run, ())).items():
             share = count / min(len(runs), self._sizes[key])
             if share >= OVERLAP:
                 yield key, share
@@ -115,37 +108,28 @@ class _Index:
 
 def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     """The texts that say the same as an earlier one. Of texts that are alike run by run the first stands for all."""
-    runs_of = {key: runs for key, text in texts.items() if (runs := _runs(text))}
-    index = _Index(Counter(run for runs in set(runs_of.values()) for run in runs))
-    first, pairs = dict[frozenset[int], str](), list[SharedText]()
-    for key, runs in runs_of.items():
+    index, first, pairs = TextIndex(), dict[frozenset[int], str](), list[SharedText]()
+    for key, text in texts.items():
+        runs = _runs(text)
         if runs in first:
             pairs.append(SharedText(first[runs], key, 1.0))
-            continue
-        first[runs] = key
-        pairs += [SharedText(other, key, share) for other, share in index.alike(runs)]
-        index.add(key, runs, len(runs))
+        elif runs:
+            first[runs] = key
+            pairs += [SharedText(other, key, share) for other, share in index.similar(runs)]
+            index.add(key, runs)
     return pairs
 
 
 def contamination(texts: Mapping[str, str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[SharedText]:
-    """The texts that say what one of other rows says, each row by its place and passages. Of rows that share the same
-    runs with the texts the shortest stands for all."""
-    runs_of = {key: _runs(text) for key, text in texts.items()}
-    common = Counter(run for runs in set(runs_of.values()) for run in runs)
-    wanted, seen = frozenset(common), set[str]()
-    rows_of = dict[frozenset[int], tuple[int, str]]()
-    for line, passages in rows:
-        runs = _runs("\n".join(passages))
-        if shared := runs & wanted:
-            rows_of[shared] = min(rows_of.get(shared, (len(runs), line)), (len(runs), line))
-            for passage in set(passages) - seen:
-                seen.add(passage)
-                common.update(_runs(passage) & wanted)
-    index = _Index(common)
-    for shared, (size, line) in rows_of.items():
-        index.add(line, shared, size)
-    return [SharedText(key, line, share) for key, runs in runs_of.items() for line, share in index.alike(runs)]
+    """The texts that say what one of other rows says: each with the first of these rows, which are given by their
+    place and passages, and read once."""
+    index, found = TextIndex(), dict[str, SharedText]()
+    for key, text in texts.items():
+        index.add(key, _runs(text))
+    for place, passages in rows:
+        for key, share in index.similar(_runs("\n".join(passages))):
+            found.setdefault(key, SharedText(key, place, share))
+    return list(found.values())
 
 
 def _runs(text: str) -> frozenset[int]:
