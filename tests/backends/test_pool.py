@@ -104,18 +104,6 @@ def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
     assert slow.asked * 4 < fast.asked and slow.asked > 2
 
 
-def test_endpoints_of_one_speed_get_the_same_share(stands: Stands) -> None:
-    """Whatever their prompts begin with."""
-    servers = stands(4, seconds=0.05)
-
-    async def go() -> None:
-        async with opened(servers) as made:
-            await ask(made, [f"{'?' * 300} answer {number}" for number in range(200)], 32)
-
-    asyncio.run(go())
-    assert all(35 < one.asked < 65 for one in servers), [one.asked for one in servers]
-
-
 def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
     dying, living = stands(2, seconds=0.01)
 

@@ -559,26 +559,6 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
 
 
-def test_too_many_failures_exit_3(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda body: completion("" if len(body["messages"]) == 5 else "fine"))
-    go = partial(main, sheet(tmp_path / "b", 4), "convbench", tmp_path / "out.jsonl", base_url=server.url)
-    assert go(max_failed=0.34) == 0 and go(max_failed=0.33) == 3
-
-
-def test_a_sidecar_says_that_the_file_is_whole(tmp_path: Path, scripted: Servers) -> None:
-    down = False
-    server = scripted(lambda body: (500, {}, b"{}") if down else echo(body))
-    file, out = sheet(tmp_path / "b", 4), tmp_path / "out.jsonl"
-    go = partial(main, file, "convbench", out, base_url=server.url, attempts=1, concurrency=1)
-    assert go() == 0 and (tmp_path / "out.jsonl.run.json").exists()
-    down = True
-    with pytest.raises(UsageError, match="in a row"):
-        go(condition=["own", "oracle"])
-    assert not (tmp_path / "out.jsonl.run.json").exists()
-    down = False
-    assert go(condition=["own", "oracle"], retry_failed=True) == 0 and (tmp_path / "out.jsonl.run.json").exists()
-
-
 def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
@@ -608,7 +588,8 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
 CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
 
 
-def killed_and_finished(tmp_path: Path, scripted: Servers, kills: int, count: int) -> None:
+@pytest.mark.parametrize(("kills", "count"), [(4, 20), pytest.param(20, 90, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int, count: int) -> None:
     """Kill a run at random moments, finish it, and compare with a run that was left alone."""
 
     def slow(body: dict[str, Any]) -> Any:
@@ -644,12 +625,3 @@ def killed_and_finished(tmp_path: Path, scripted: Servers, kills: int, count: in
             line.pop(name, None)
     assert found == expected and len(found) == count * 9
     assert len(server.requests) - asked <= asked + kills * 6, "turns that were known were asked again"
-
-
-def test_killed_at_random_moments(tmp_path: Path, scripted: Servers) -> None:
-    killed_and_finished(tmp_path, scripted, kills=4, count=20)
-
-
-@pytest.mark.slow
-def test_killed_twenty_times(tmp_path: Path, scripted: Servers) -> None:
-    killed_and_finished(tmp_path, scripted, kills=20, count=90)
