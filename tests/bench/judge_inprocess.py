@@ -5,7 +5,8 @@ python tests/bench/judge_inprocess.py [--hidden 512 --layers 6 | --model runs/ba
 `ratio`: `Judge` on vLLM in this process ÷ the same engine given every request that the judge makes, verdicts and
 probes, as token ids. `ratio_verdicts`: ÷ the engine given nothing but the verdicts' prompts, as text, which tells no
 probabilities. Every measurement starts with an empty prefix cache. Beside it: the rating alone ÷ whole verdicts, the
-cached prefix ÷ no cache, and the judge ÷ transformers generating one reply at a time.
+cached prefix ÷ no cache, constrained decoding ÷ free replies of the same lengths, and the judge ÷ transformers
+generating one reply at a time. A `--model` need not have learned anything.
 """
 
 import argparse
@@ -16,31 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses, seconds
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, Shown, checkpoint, laps, ordered, prompts, ratios, responses, seconds
 
 from critic.asking.judge import ResponseJudge
-from critic.backends import Reply, Request
-from critic.backends.vllm import VllmBackend, _parameters
+from critic.backends import Request
+from critic.backends.vllm import _parameters
 from critic.records import Decoding, Judgment, Response
 
 ROUNDS, ONE_BY_ONE = 5, 6
-
-
-class _Shown(VllmBackend):
-    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
-
-    def __init__(self, folder: Path, extra: list[str]) -> None:
-        super().__init__(folder, extra)
-        self.asked: list[tuple[list[int], Request, int | None]] = []
-
-    def _start(self) -> Any:
-        self.engine = super()._start()
-        return self.engine
-
-    async def chat(self, request: Request) -> Reply:
-        ids = self._ids(request.messages, request.continue_final)
-        self.asked.append((ids, request, self._favoured(request)))
-        return await super().chat(request)
 
 
 async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
@@ -54,24 +38,23 @@ async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
     return found
 
 
-def drained(engine: Any) -> dict[str, int]:
-    """Run all that waits: how many tokens of the prompts there were, were cached, and how many were written."""
-    counts = {"prompt": 0, "cached": 0, "written": 0}
+def drained(engine: Any) -> list[Any]:
+    """Run all that waits: what came of each request, in their order."""
+    outputs = dict[int, Any]()
     while engine.has_unfinished_requests():
-        for output in engine.step():
-            if output.finished:
-                counts["prompt"] += len(output.prompt_token_ids)
-                counts["cached"] += output.num_cached_tokens or 0
-                counts["written"] += len(output.outputs[0].token_ids)
-    return counts
+        outputs |= {int(output.request_id): output for output in engine.step() if output.finished}
+    return [outputs[number] for number in sorted(outputs)]
 
 
-def engine_alone(engine: Any, texts: list[str], cached: bool) -> dict[str, int]:
-    """Every prompt at once, text in and text out."""
-    wanted = POINTWISE.schema()
+def engine_alone(engine: Any, texts: list[str], cached: bool = True, lengths: list[int] | None = None) -> list[Any]:
+    """Every prompt at once, text in and text out: verdicts, or without any constraint as many tokens as `lengths`
+    says."""
+    engine.reset_prefix_cache()
     for number, text in enumerate(texts):
-        made = _parameters(Request(messages=[], max_tokens=REPLY_TOKENS, schema=wanted))
+        tokens, schema = (lengths[number], None) if lengths else (REPLY_TOKENS, POINTWISE.schema())
+        made = _parameters(Request(messages=[], max_tokens=tokens, schema=schema))
         made.detokenize = True
+        made.ignore_eos = lengths is not None
         made.skip_reading_prefix_cache = not cached
         engine.add_request(str(number), {"prompt": text}, made)
     return drained(engine)
@@ -117,7 +100,7 @@ async def main() -> None:
     rows = responses(size.rows)
     with tempfile.TemporaryDirectory() as made:
         folder = size.model or checkpoint(Path(made), rows, size.hidden, size.layers)
-        async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
+        async with Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
             alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
@@ -130,39 +113,46 @@ async def main() -> None:
                 backend.engine.reset_prefix_cache()
                 return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
 
-            def verdicts(cached: bool) -> dict[str, int]:
-                backend.engine.reset_prefix_cache()
-                return engine_alone(backend.engine, texts, cached)
-
             def again() -> None:
                 backend.engine.reset_prefix_cache()
                 same_requests(backend.engine, asked)
 
-            works = {
-                "judge": lambda: judge(whole),
-                "engine_verdicts": lambda: verdicts(True),
-                "engine": again,
-                "rating_alone": lambda: judge(alone),
-                "engine_verdicts_uncached": lambda: verdicts(False),
-            }
-            counts = await asyncio.to_thread(verdicts, True)
+            def alone_on(**how: Any) -> list[Any]:
+                return engine_alone(backend.engine, texts, **how)
+
+            verdicts = await asyncio.to_thread(alone_on)
+            lengths = [len(output.outputs[0].token_ids) for output in verdicts]
             backend.asked.clear()
             found = await asyncio.to_thread(judge, whole)
-            asked = list(backend.asked)
-            assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            asked = [
+                (backend._ids(request.messages, request.continue_final), request, backend._favoured(request))
+                for request in backend.asked
+            ]
+            assert size.model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            works = {
+                "judge": lambda: judge(whole),
+                "engine_verdicts": alone_on,
+                "engine": again,
+                "rating_alone": lambda: judge(alone),
+                "engine_verdicts_uncached": lambda: alone_on(cached=False),
+                "engine_free": lambda: alone_on(lengths=lengths),
+            }
             laps_of = await asyncio.to_thread(laps, works, ROUNDS)
         slow = one_by_one(folder, texts[:ONE_BY_ONE])
     took = {name: statistics.median(times) for name, times in laps_of.items()}
     a_second = {name: round(size.rows / time, 1) for name, time in took.items()}
-    mean = {name: count // size.rows for name, count in counts.items()}
-    print(f"{size.rows} prompts of {mean['prompt']} tokens, {mean['written']} written; a second: {a_second}")
+    prompt = sum(len(output.prompt_token_ids) for output in verdicts)
+    cached = sum(output.num_cached_tokens or 0 for output in verdicts)
+    mean = f"{prompt // size.rows} tokens, {sum(lengths) // size.rows} written"
+    print(f"{size.rows} prompts of {mean}; a second: {a_second}")
     result = {
         "name": "judge_inprocess",
         **ratios(laps_of, "engine", "judge"),
         "ratio_verdicts": ratios(laps_of, "engine_verdicts", "judge"),
         "rating_alone_over_whole": ratios(laps_of, "judge", "rating_alone"),
         "cached_over_uncached": ratios(laps_of, "engine_verdicts_uncached", "engine_verdicts"),
-        "prompt_tokens_saved": round(counts["cached"] / counts["prompt"], 3),
+        "constrained_over_free": ratios(laps_of, "engine_free", "engine_verdicts"),
+        "prompt_tokens_saved": round(cached / prompt, 3),
         "over_transformers_one_by_one": round(slow * size.rows / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
     }
