@@ -11,10 +11,9 @@ import httpx
 import pytest
 from clients.forms import FORMS, Form
 from conftest import asked_of, needs, run_apart, serving
+from probabilities import by_transformers
 
 from critic import human_scored
-from critic.asking.tokens import source_ids
-from critic.records import Message
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -65,7 +64,8 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
     judged = {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 
     responses = human_scored.load(rows).responses
-    wanted = by_transformers(judge, objective, [asked_of("pointwise_short", each).messages for each in responses])
+    asked = [asked_of("pointwise_short", each).messages for each in responses]
+    wanted = by_transformers(judge, asked, head=objective == "head")
     for response, shares in zip(responses, wanted, strict=True):
         assert judged[response.id]["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), response.id
     means = [sum(rating * share for rating, share in enumerate(shares, 1)) for shares in wanted]
@@ -92,33 +92,3 @@ def test_every_contract_is_kept(base: Path, tmp_path: Path) -> None:
             assert answer.headers["x-critic-contract"] == form.contract
             choice = answer.json()["choices"][0]
             assert form.parse(choice) is not None, (form.contract, choice["message"])
-
-
-def by_transformers(judge: Path, objective: str, asked: list[list[Message]]) -> list[list[float]]:
-    """The probabilities of the ratings, one prompt at a time: behind a 1 stands what can be a verdict, a 0 or its end
-    in one of many tokens."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(judge)
-    prompts = [source_ids(tokenizer, messages) for messages in asked]
-    kind = "AutoModelForSequenceClassification" if objective == "head" else "AutoModelForCausalLM"
-    model = getattr(transformers, kind).from_pretrained(judge, dtype=torch.float32).eval()
-
-    def logits(ids: list[int]) -> Any:
-        with torch.no_grad():
-            return model(torch.tensor([ids])).logits[0]
-
-    if objective == "head":
-        return [logits(ids).softmax(-1).tolist() for ids in prompts]
-    digits = [tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)]
-    begins = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
-    closing = [place for word, place in tokenizer.get_vocab().items() if word.startswith("}")]
-    ends = [place for place in closing if "\n" not in tokenizer.decode([place])]
-    found = []
-    for ids in prompts:
-        first, behind = logits([*ids, *begins, digits[1]])[-2:]
-        shares = first[digits[1:]].softmax(-1).tolist()
-        zero = float(behind[[digits[0], *ends]].softmax(-1)[0])
-        found.append([shares[0] * (1.0 - zero), *shares[1:], shares[0] * zero])
-    return found

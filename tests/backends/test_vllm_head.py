@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 from conftest import asked_of, needs, run_apart, serving
+from probabilities import by_transformers
 
 from critic import human_scored
+from critic.asking.tokens import source_ids
 
 pytestmark = pytest.mark.e2e
 
@@ -34,12 +36,9 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    from critic.asking.tokens import source_ids
-
-    rows = head.parent / "rows.jsonl"
+    rows, tokenizer = head.parent / "rows.jsonl", AutoTokenizer.from_pretrained(head)
 
     def judged(name: str, *words: str) -> dict[str, dict[str, Any]]:
         out = tmp_path / f"{name}.jsonl"
@@ -52,15 +51,13 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
         ours = {"model": served["row-0"]["setup"]["judge"], "messages": [{"role": "user", "content": "?"}]}
         assert httpx.post(f"{url}/v1/chat/completions", json=ours).status_code in {400, 404}
     here = judged("here", "--judge", str(head))
-    tokenizer = AutoTokenizer.from_pretrained(head)
-    model = AutoModelForSequenceClassification.from_pretrained(head).eval()
-    for response in human_scored.load(rows).responses:
-        ids = source_ids(tokenizer, asked_of("pointwise", response).messages)
-        with torch.no_grad():
-            wanted = model(torch.tensor([ids])).logits[0].softmax(-1).tolist()
-        for line in (here[response.id], served[response.id]):
-            assert line["verdict"]["distribution"] == pytest.approx(wanted, abs=1e-4)
-            assert line["prompt_tokens"] == len(ids)
+    responses = human_scored.load(rows).responses
+    wanted = by_transformers(head, [asked_of("pointwise", each).messages for each in responses], head=True)
+    for response, shares in zip(responses, wanted, strict=True):
         assert here[response.id]["setup"]["judge"] == served[response.id]["setup"]["judge"]
+        count = len(source_ids(tokenizer, asked_of("pointwise", response).messages))
+        assert here[response.id]["prompt_tokens"] == served[response.id]["prompt_tokens"] == count
+        for line in (here[response.id], served[response.id]):
+            assert line["verdict"]["distribution"] == pytest.approx(shares, abs=1e-4)
     scores = [line["score"] for line in here.values()]
     assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"

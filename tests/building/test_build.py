@@ -284,6 +284,9 @@ def test_what_other_texts_say_is_found() -> None:
     rows = [("row 7", ["Before it: " + words]), ("row 8", ["what is new"])]
     assert [(pair.key, pair.other) for pair in bench.contamination(said, rows)] == [("a", "row 7")]
     assert bench.overlaps(said) == []
+    whole = " ".join(f"word{number}" for number in range(60))
+    (part,) = bench.contamination({"a": whole}, [("row 1", [" ".join(whole.split()[:12])])])
+    assert part.share == 1, "of the shorter text"
 
 
 def said(words: str, count: int = 20) -> str:

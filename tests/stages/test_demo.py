@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, asked_of, command, needs, run, run_apart
+from probabilities import by_transformers
 
+from critic import jsonl
+from critic.records import Judgment
 from critic.stages import demo as steps
 
 pytestmark = pytest.mark.e2e
@@ -118,37 +121,12 @@ def test_the_report_is_one_file_without_network(demo: Path) -> None:
 @pytest.mark.parametrize("demo", ["short", TINY], indirect=True)
 def test_the_distribution_is_the_models_own(demo: Path) -> None:
     """Ratings 1..10 as transformers gives them, on the very prompts that were judged, 10 included."""
-    torch = pytest.importorskip("torch")
-    import msgspec
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from critic.asking.tokens import source_ids
-    from critic.records import Judgment
-
-    tokenizer = AutoTokenizer.from_pretrained(demo / "judge")
-    model = AutoModelForCausalLM.from_pretrained(demo / "judge", dtype=torch.float32).eval()
-    digits = [tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)]
-
-    commas = [number for number in range(len(tokenizer)) if tokenizer.decode([number]).startswith(",")]
-
-    def following(ids: list[int]) -> Any:
-        with torch.no_grad():
-            return model(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
-
-    prefix = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
-    for line in (demo / "internal.jsonl").read_text("utf-8").splitlines()[:12]:
-        judgment = msgspec.json.decode(line, type=Judgment)
-        messages = asked_of("pointwise", judgment.sample.response).messages
-        ids = source_ids(tokenizer, messages) + prefix
-        first = following(ids)[digits]
-        # Behind a 1 a verdict can only go on with a 0 or a comma; other tokens are no rating at all.
-        after_one = following([*ids, digits[1]])
-        ten = after_one[digits[0]] / (after_one[digits[0]] + after_one[commas].sum())
-        shares = [first[1] * (1 - ten), *first[2:10], first[1] * ten]
-        total = float(first[1:10].sum())
-        expected = [float(share) / total for share in shares]
-        assert judgment.verdict.distribution == pytest.approx(expected, abs=2e-4)
-        assert judgment.score == pytest.approx(sum((i + 1) * p for i, p in enumerate(expected)), abs=2e-3)
+    judged = [judgment for _, judgment in jsonl.read(demo / "internal.jsonl", Judgment)][:12]
+    asked = [asked_of("pointwise", judgment.sample.response).messages for judgment in judged]
+    for judgment, shares in zip(judged, by_transformers(demo / "judge", asked, end=","), strict=True):
+        assert judgment.verdict.distribution == pytest.approx(shares, abs=2e-4)
+        mean = sum(rating * share for rating, share in enumerate(shares, 1))
+        assert judgment.score == pytest.approx(mean, abs=2e-3)
 
 
 @pytest.mark.parametrize("demo", [TINY], indirect=True)
