@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,7 @@ from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, int
 from critic.page.page import render
 from critic.records import Judgment
 
-SIZE = "size"
 ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
-_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)\s*([MBT]?)", re.IGNORECASE)
 
 Models = Mapping[str, Mapping[str, str]]
 """What is known of models by name: size, family, and whatever else a table is to show of them."""
@@ -47,7 +44,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
 
 def read_models(path: Path) -> Models:
     """Models by name out of a TOML file, a table each (`["LLaVA-1.5-7B"]`, `size = "7B"`, `family = "LLaVA-1.5"`).
-    Raises UsageError for anything else, and for a size that is no number of parameters."""
+    Raises UsageError for anything else."""
     expected = '["MODEL"] tables with size = "7B", family = "…", or other texts'
     try:
         found = tomllib.loads(path.read_text("utf-8"))
@@ -57,17 +54,7 @@ def read_models(path: Path) -> Models:
         if not isinstance(facts, dict) or not all(isinstance(value, str | int | float) for value in facts.values()):
             raise UsageError(f"{path}: {name}: expected {expected}")
         found[name] = {key: str(value) for key, value in facts.items()}
-        if SIZE in facts:
-            billions(f"{path}: {name}", found[name][SIZE])
     return found
-
-
-def billions(place: str, size: str) -> float:
-    """A number of parameters in billions: "7B", "850M", or a plain number of billions. Raises UsageError."""
-    match = _BILLIONS.fullmatch(size.strip())
-    if match is None or not float(match[1]):
-        raise UsageError(f'{place}: size {size!r}; expected parameters as in "7B" or "850M"')
-    return float(match[1]) * {"M": 1e-3, "T": 1e3}.get(match[2].upper(), 1.0)
 
 
 def leaderboards(entries: Sequence[Entry], baseline: str | None = None, sort: str | None = None) -> list[Leaderboard]:
@@ -130,7 +117,7 @@ def _rank(one: Standing | None) -> tuple[bool, bool, float]:
 
 
 def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
-    """One section with all tables, and one on sizes where two models or more have one."""
+    """One section with all tables."""
     if not boards:
         return []
     note = (
@@ -143,10 +130,7 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
         note += " Each row is compared with the baseline by its own judge."
     tables = [table for one in boards for table in (table_of(one, models), *_differences(one))]
     shown = [picture for one in boards for picture in _pictures(one)]
-    return [
-        Section(heading="Models side by side", tables=tables, pictures=shown, note=note),
-        *_sizes(boards[0], models),
-    ]
+    return [Section(heading="Models side by side", tables=tables, pictures=shown, note=note)]
 
 
 def _pictures(one: Leaderboard) -> Iterator[Picture]:
@@ -242,28 +226,6 @@ def _change(one: Standing | None) -> TableCell:
     title = "" if p_value is None else f"p {p_value:.4f}, {one.difference.n} pairs"
     small = ", ".join(text for text in (one.difference.partly, interval(bounds)) if text)
     return TableCell(number(mean) + ("*" if clear else ""), small, title=title)
-
-
-def _sizes(one: Leaderboard, models: Models) -> list[Section]:
-    """Scores by size; nothing with fewer than two sizes."""
-    lead, known = one.columns[0], {name: models.get(entry.system, {}) for name, entry in one.entries.items()}
-    sizes = {
-        name: billions(name, facts[SIZE])
-        for name, facts in known.items()
-        if SIZE in facts and not one.entries[name].apart
-    }
-    if len(sizes) < 2:
-        return []
-    rows, spots = list[TableRow](), dict[str, pictures.Spot]()
-    for name in sorted(sizes, key=lambda name: sizes[name]):
-        standing = one.found[name].get(lead)
-        rows.append(TableRow(name=name, cells=[*map(TableCell, _known(one, name, models)), _cell(standing)]))
-        if standing is not None and standing.value is not None:
-            spots[name] = math.log10(sizes[name]), standing.value
-    table = Table(caption=f"By size: {one.caption}", head=["", *_facts(models), lead], rows=rows, sticky=True)
-    caption = f"{one.caption}: {lead} by size; dashed: medians."
-    drawn = pictures.scatter(caption, spots, ("parameters in billions", lead), powers=True)
-    return [Section(heading="Models by size", tables=[table], pictures=[drawn] if drawn else [])]
 
 
 def of_battles(

@@ -123,9 +123,8 @@ def lines(caption: str, series: Mapping[str, Sequence[float | None]], labels: Se
     return canvas.picture(caption, series)
 
 
-def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], powers: bool = False) -> Picture | None:
-    """Named points, with a dashed line at the median of each axis; None without points. With `powers` the first axis is
-    one of logarithms, and says what they are of."""
+def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str]) -> Picture | None:
+    """Named points, with a dashed line at the median of each axis; None without points."""
     if not points:
         return None
     xs, ys = zip(*points.values(), strict=True)
@@ -136,10 +135,8 @@ def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], pow
     def across(x: float) -> float:
         return _x((x - x_range[0]) / (x_range[1] - x_range[0]))
 
-    whole = [math.log10(factor * 10.0**power) for power in range(-3, 7) for factor in (1, 3)]
-    for value in [each for each in whole if x_range[0] <= each <= x_range[1]] if powers else _steps(*x_range):
-        text = f"{10**value if powers else value:.3g}"
-        canvas.add("text", text=text, x=across(value), y=HEIGHT - 24, text_anchor="middle")
+    for value in _steps(*x_range):
+        canvas.add("text", text=f"{value:.3g}", x=across(value), y=HEIGHT - 24, text_anchor="middle")
     canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
     middle_x, middle_y = across(median(xs)), _y(median(ys), *y_range)
     canvas.add("line", "median", x1=middle_x, x2=middle_x, y1=TOP, y2=HEIGHT - BOTTOM)
