@@ -71,8 +71,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     its paper asks a judge, where that is not our way (`--as published`). Verdicts by these
     protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
     rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
-    the first. `agreement` shows how far two judges agree on the same answers. `entries` are a run's rows in the tables
-    over models (critic.page.leaderboards).
+    the first. `entries` are a run's rows in the tables over models (critic.page.leaderboards).
     """
 
     title: str
@@ -82,7 +81,6 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     published: Setup = Setup(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
-    agreement: Callable[[Run, Run, Conversations], Report] | None = None
     entries: "Callable[[Run, Conversations], list[Entry]]" = lambda *_: []
 
 
@@ -129,11 +127,6 @@ def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
     none."""
     shared = mine.keys() & theirs.keys()
     return all(mine[key] == theirs[key] for key in shared) if shared else None
-
-
-def same_answers(one: Run, other: Run) -> bool | None:
-    """Whether two files judge the same replies, one model's; None where they do not say."""
-    return alike(answers_of(one), answers_of(other)) if one.system == other.system else False
 
 
 def order_reading(run: Run, battles: bool = False) -> list[str]:

@@ -49,7 +49,7 @@ from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page.aggregates import aggregates, differences
-from critic.page.blocks import Columns, Section, Table, number
+from critic.page.blocks import Columns, Section, Table, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn, Judgment, Protocol, Setup
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
@@ -339,47 +339,62 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
                 made, facts = _protocol(run, protocol, conversations)
                 sections += made
                 summary.setdefault(run.name, {})[protocol] = facts
-    return Report(sections=[*sections, *_matrices(runs, conversations)], summary=summary)
-
-
-def _matrices(runs: Sequence[Run], conversations: Conversations) -> list[Section]:
-    """Of several judges of one model's replies, people among them, how often every two agree (tables 3 to 7). Files of
-    one judge have their own names."""
-    sections = []
     for system in dict.fromkeys(run.system for run in runs):
-        here = [run for run in runs if run.system == system and run.verdicts]
-        files = Counter(run.judge for run in here)
-        named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
+        for protocol, pairs in _agreed(system, runs, conversations).items():
+            heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
+            sections.append(Section(heading=heading, tables=_matrices(pairs), note=AGREEMENT))
+            named = {" and ".join(pair): cells for pair, cells in pairs.items()}
+            summary.setdefault("agreement", {}).setdefault(system, {})[protocol] = named
+    return Report(sections=sections, summary=summary)
+
+
+Pairs = Mapping[tuple[str, str], Mapping[str, EqualVerdicts]]
+"""How often two judges agree, by cell."""
+
+AGREEMENT = (
+    "On the same replies: a file that judges others is not compared. In small print the 95 % interval, over whole "
+    "groups, and on how many verdicts. Grades agree only when they are equal."
+)
+
+
+def _agreed(system: str, runs: Sequence[Run], conversations: Conversations) -> dict[Protocol, Pairs]:
+    """By protocol, every two judges of a model's replies, people among them. Files of one judge have their own names;
+    those that are known to judge other replies are left out."""
+    here = [run for run in runs if run.system == system and run.verdicts]
+    files = Counter(run.judge for run in here)
+    named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
+    replies = {name: answers_of(run) for name, run in named.items()}
+    found: dict[Protocol, dict[tuple[str, str], dict[str, EqualVerdicts]]] = {}
+    for (one, mine), (other, theirs) in combinations(named.items(), 2):
+        if alike(replies[one], replies[other]) is False:
+            continue
         for protocol in TITLES:
-            judged = {name: run for name, run in named.items() if protocol in run.protocols()}
-            if shown := _equal_verdicts(judged, conversations, protocol):
-                heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
-                note = "On the same replies: a file that judges others is not compared."
-                sections.append(Section(heading=heading, tables=shown, note=note))
-    return sections
+            if protocol in mine.protocols() and protocol in theirs.protocols():
+                equal = agreement(mine.verdicts, theirs.verdicts, conversations, protocol)
+                found.setdefault(protocol, {})[one, other] = equal
+    return {**found}
 
 
-def _equal_verdicts(judged: Mapping[str, Run], conversations: Conversations, protocol: Protocol) -> list[Table]:
-    """A table for each cell, of the judges that are not known to judge other replies."""
-    replies = {name: answers_of(run) for name, run in judged.items()}
-    found = {
-        frozenset((one, other)): agreement(judged[one].verdicts, judged[other].verdicts, conversations, protocol)
-        for one, other in combinations(judged, 2)
-        if alike(replies[one], replies[other]) is not False
-    }
-    which = [name for name in judged if any(name in pair for pair in found)]
-    tables_ = []
+def _matrices(pairs: Pairs) -> list[Table]:
+    """A table for each cell, of every two judges."""
+    judges = list(dict.fromkeys(judge for pair in pairs for judge in pair))
+    made = []
     for cell in ("all", *CELLS):
-        values = {pair: cells[cell] for pair, cells in found.items() if cell in cells}
-        rows = [blocks.row(one, *(_agreed(values.get(frozenset((one, other)))) for other in which)) for one in which]
-        if values:
+        equal = {frozenset(pair): cells[cell] for pair, cells in pairs.items() if cell in cells}
+        if equal:
+            rows = [
+                blocks.row(one, *(_equal(equal.get(frozenset((one, other)))) for other in judges)) for one in judges
+            ]
             caption = f"Equal verdicts in %, {SYMBOLS.get(cell, cell)}"
-            tables_.append(Table(caption=caption, head=["", *which], rows=rows))
-    return tables_
+            made.append(Table(caption=caption, head=["", *judges], rows=rows))
+    return made
 
 
-def _agreed(found: EqualVerdicts | None) -> str:
-    return "–" if found is None or found.value is None else f"{number(found.value, 1)} ({found.n})"
+def _equal(found: EqualVerdicts | None) -> TableCell:
+    if found is None or found.value is None:
+        return TableCell("–")
+    bounds = interval(found.interval, 1)
+    return TableCell(number(found.value, 1), f"{bounds}; {found.n}" if bounds else str(found.n))
 
 
 def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tuple[list[Section], dict[str, Any]]:
@@ -479,23 +494,6 @@ def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
     )
 
 
-def _agreement(one: Run, other: Run, conversations: Conversations) -> Report:
-    """Per cent of equal verdicts of two judges, by protocol and cell (tables 3 to 7)."""
-    shared = [protocol for protocol in one.protocols() if protocol in other.protocols()]
-    found = {protocol: agreement(one.verdicts, other.verdicts, conversations, protocol) for protocol in shared}
-    agreed: dict[str, dict[str, EqualVerdicts]] = {key: cells for key, cells in found.items() if len(cells) > 1}
-    section = Section(
-        heading=f"How often {one.name} and {other.name} agree",
-        tables=[
-            aggregates(f"Equal verdicts in %, {protocol}", {SYMBOLS.get(name, name): cells[name] for name in cells})
-            for protocol, cells in agreed.items()
-        ],
-        note="On the same replies (tables 3 to 7 of the paper), with 95 % intervals: whole groups are resampled. "
-        "Grades agree only when they are equal.",
-    )
-    return Report(sections=[section] if agreed else [], summary=agreed)
-
-
 PUBLISHED = Setup(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
 """§4, appendix: in a random order without ties, step by step, in sight of all turns."""
 
@@ -506,6 +504,5 @@ BENCHMARK = Benchmark(
     report=report,
     published=PUBLISHED,
     scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),
-    agreement=_agreement,
     entries=_entries,
 )

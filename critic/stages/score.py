@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import BY_NAME, ChecklistKind, ChoiceKind
 from critic.asking.replies import lost
-from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading, same_answers
+from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
@@ -49,9 +49,7 @@ def main(
     questions: Annotated[Path | None, typer.Option(help="The benchmark's file: coverage is then of all of it.")] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            help="Another file: the difference on the same questions; of ConvBench also how far judges agree."
-        ),
+        typer.Option(help="Another file: the difference on the same questions."),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="A model: in the tables over models the others' differences from it.")
@@ -398,8 +396,7 @@ def _compared(
     benchmark: Benchmark, one: Run, other: Run, asked: Sequence[Conversation]
 ) -> tuple[list[Section], dict[str, Any]]:
     """The second run less the first on the same conversations, by protocol, condition and turn, clustered by group, and
-    what else the benchmark compares; where both judge the same answers also how far the judges agree. Raises UsageError
-    where they share nothing."""
+    what else the benchmark compares. Raises UsageError where they share nothing."""
     found: dict[str, Difference] = {}
     for protocol in one.protocols():
         mine = [verdict for verdict in one.verdicts if verdict.protocol == protocol]
@@ -415,11 +412,7 @@ def _compared(
         note="Pairwise, a win is 1, a loss 0. 95 % intervals: paired bootstrap over groups; p: random signs "
         "of whole groups, not corrected for the number of rows.",
     )
-    facts = {"comparison": {"of": other.name, "less": one.name, "differences": found}}
-    if benchmark.agreement is None or not same_answers(one, other):
-        return [section], facts
-    agreed = benchmark.agreement(one, other, asked)
-    return [section, *agreed.sections], facts | {"agreement": agreed.summary}
+    return [section], {"comparison": {"of": other.name, "less": one.name, "differences": found}}
 
 
 def _not_compared(one: Run, other: Run) -> list[str]:

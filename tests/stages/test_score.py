@@ -80,7 +80,7 @@ def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchma
     self_contained(page)
     assert "<b>" not in page and "&lt;b&gt;m&lt;/b&gt;" in page
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawn) == {"convbench": 5, "multiverse": 17, "visitbench": 1, "alignmmbench": 4}[benchmark]
+    assert len(drawn) == {"convbench": 3, "multiverse": 9, "visitbench": 1, "alignmmbench": 4}[benchmark]
     for svg in drawn:
         ElementTree.fromstring(svg)
 
@@ -275,7 +275,7 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     one = judged(tmp_path / "a" / "j.jsonl", "convbench", [*asked, ("direct", "own", 3)], lambda v: 5.0, answer="x")
     two = judged(tmp_path / "b" / "j.jsonl", "convbench", asked, other, judge="k", answer="x")
     found, page, printed = scored(tmp_path / "out", "convbench", one, "--against", two, "--max-failed", "1")
-    cells = found["agreement"]["direct"]
+    cells = found["systems"]["agreement"]["m"]["direct"]["j and k"]
     assert cells["S1"]["value"] == 100 and "S3" not in cells
     assert (cells["S2"]["value"], cells["S2"]["n"], cells["S2"]["failed"]) == (40, 5, 1)
     assert (cells["S2"]["low"], cells["S2"]["high"]) == pytest.approx((100 * 2 / 6, 100 * 3 / 6))
@@ -283,10 +283,11 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     low, high = cells["S2"]["interval"]
     assert 0 <= low < 40 < high <= 100
     for text in (printed, page):
-        assert "How often m by j and m by k agree" in text and "judge k and j" in text
+        assert "m: judges and people, direct (tables 3 to 7)" in text and "judge k and j" in text
         assert "Only m by j has, and not compared is: direct, own, turn 3" in text
     elsewhere = judged(tmp_path / "c.jsonl", "convbench", asked, other, judge="k", answer="y")
-    assert "agreement" not in scored(tmp_path / "no", "convbench", one, "--against", elsewhere, "--max-failed", "1")[0]
+    found, _, _ = scored(tmp_path / "no", "convbench", one, "--against", elsewhere, "--max-failed", "1")
+    assert "agreement" not in found["systems"]
 
 
 def test_files_of_one_judge_are_apart_among_those_that_judge_the_same_replies(tmp_path: Path) -> None:
@@ -305,9 +306,9 @@ def test_files_of_one_judge_are_apart_among_those_that_judge_the_same_replies(tm
     assert re.split(" {2,}", lines[1].strip()) == ["people", "m by j (seeing)", "m by j (blind)"]
     rows = [re.split(" {2,}", line.strip()) for line in lines[2:5]]
     assert rows == [
-        ["people", "–", "100.0 (12)", "0.0 (12)"],
-        ["m by j (seeing)", "100.0 (12)", "–", "0.0 (12)"],
-        ["m by j (blind)", "0.0 (12)", "0.0 (12)", "–"],
+        ["people", "–", "100.0 (54.1–100.0; 12)", "0.0 (0.0–45.9; 12)"],
+        ["m by j (seeing)", "100.0 (54.1–100.0; 12)", "–", "0.0 (0.0–45.9; 12)"],
+        ["m by j (blind)", "0.0 (0.0–45.9; 12)", "0.0 (0.0–45.9; 12)", "–"],
     ]
     assert not lines[5].strip(), "who judged other replies is not there"
     assert heading in scored(tmp_path / "two", "convbench", seeing, blind)[2]
