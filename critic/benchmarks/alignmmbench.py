@@ -10,21 +10,20 @@ A question, and an answer (an older layout repeats the question beside the answe
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, pstdev
+from statistics import median, pstdev
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
-from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, groups_by, groups_of, mean
-from critic.counting.leaderboard import Entry, Score, Term
+from critic.counting.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
+from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
 from critic.errors import UsageError, whole
 from critic.page import blocks
 from critic.page import svg as pictures
-from critic.page.aggregates import AGGREGATE_HEAD, aggregate
-from critic.page.blocks import Columns, Section, Table
+from critic.page.blocks import Columns, Section
 from critic.records import Conversation, Question, Response, Turn
 
 CATEGORIES = {
@@ -162,48 +161,38 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
     )
 
 
-class MeanOfTasks(Aggregate, frozen=True, kw_only=True):
-    """The unweighted mean of the tasks that have a score, `scored` of `tasks`; the paper's Avg where all 13 have.
-    `low` and `high` are what the mean of all `tasks` would be had what is missing been rated lowest, or highest."""
-
-    scored: int
-    tasks: int
-
-    @property
-    def whole(self) -> bool:
-        return self.scored == self.tasks
-
-    @property
-    def label(self) -> str:
-        counted = f"the {self.tasks}" if self.whole else f"{self.scored} of {self.tasks}"
-        return f"mean of {counted} task{'s' if self.tasks != 1 else ''}"
+def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+    """Table 3's row for one model under one condition, from its ratings 1..10 by question id (None: failed): the mean
+    of the tasks, and each. Tasks that are not AlignMMBench's own come behind it."""
+    terms = _terms(ratings, conversations)
+    return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
-class TaskScores(Struct, frozen=True, kw_only=True):
-    """Table 3's row for one model under one condition, ratings 1..10: by task, by category and over the tasks, and
-    the mean over questions, which the original script prints."""
-
-    tasks: dict[str, Aggregate]
-    categories: dict[str, MeanOfTasks]
-    task_mean: MeanOfTasks
-    questions: Aggregate
-    alignment: Alignment
-
-
-def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> TaskScores:
-    """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
-    not AlignMMBench's own come behind it, in no category."""
+def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
     parts = groups_by(conversations, _task)
-    found = {task: mean(ratings, parts[task], SCALES["pointwise"]) for task in sorted(parts)}
-    tasks = {task: found[task] for task in dict.fromkeys((*TASKS, *found)) if task in found}
-    members = {name: [tasks[task] for task in own if task in tasks] for name, own in CATEGORIES.items()}
-    return TaskScores(
-        tasks=tasks,
-        categories={name: mean_of_tasks(some) for name, some in members.items() if some},
-        task_mean=mean_of_tasks(list(tasks.values())),
-        questions=mean(ratings, groups_of(conversations), SCALES["pointwise"]),
-        alignment=alignment_score(by_group(ratings, conversations).values()),
-    )
+    order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
+    return {task: Term(1.0, ratings, parts[task], SCALES["pointwise"], task) for task in order}
+
+
+def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
+    """The unweighted mean of the tasks that have a score, by its name; nothing where none has. Of all 13 it is the
+    paper's Avg. Its counts and bounds are those of all tasks: what the mean would be had what is missing been rated
+    lowest, or highest."""
+    means = {task: mean(ratings.verdicts, ratings.asked, ratings.scale) for task, ratings in tasks.items()}
+    scored = [task for task, found in means.items() if found.n]
+    if not scored:
+        return {}
+    counts = combine([(1 / len(tasks), found) for found in means.values()])
+    parts = [replace(tasks[task], weight=1 / len(scored)) for task in scored]
+    return {name: Score(parts=parts, of=len(tasks), counts=counts)}
+
+
+def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+    """The mean of each category's tasks, and that over the questions, which the original script prints."""
+    terms, found = _terms(ratings, conversations), dict[str, Score]()
+    for category, own in CATEGORIES.items():
+        found |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
+    return found | {"mean of the questions": score_of(ratings, groups_of(conversations), SCALES["pointwise"])}
 
 
 def by_group(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, list[float | None]]:
@@ -215,15 +204,6 @@ def by_group(ratings: Mapping[str, float | None], conversations: Conversations) 
     return found
 
 
-def mean_of_tasks(tasks: Sequence[Aggregate]) -> MeanOfTasks:
-    """One number of several tasks' means, at least one; its value is None when no task has one."""
-    values = [task.value for task in tasks if task.value is not None]
-    # Counts and bounds are those of all tasks; the value is of those that have one, and says of how many.
-    bounds = asdict(combine([(1 / len(tasks), task) for task in tasks]))
-    value = fmean(values) if values else None
-    return MeanOfTasks(**(bounds | {"value": value}), scored=len(values), tasks=len(tasks))
-
-
 def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     """The quadrant of each model by its (mean of the tasks, alignment): high is above the median of the models."""
     if len(placed) < 2:
@@ -233,31 +213,28 @@ def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """The alignment score, and each model's tasks. Models with a task that has no score are in no quadrant: their means
-    are of other tasks than the others'. Neither are ablations, which are no models."""
-    found: dict[str, TaskScores] = {}
-    models: dict[str, TaskScores] = {}
+    """The alignment score of each model. Models with a task that has no score are in no quadrant: their means are of
+    other tasks than the others'. Neither are ablations, which are no models."""
+    found: dict[str, Alignment] = {}
+    placed: dict[str, tuple[float, float]] = {}
     lengths: dict[str, list[int]] = {}
     summary: dict[str, Any] = {}
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
             if cell == Cell(cell.condition, 1):
-                name, one = labelled(run.name, cell.condition), scores(ratings, conversations)
-                found[name] = one
-                if cell.condition == "own":
-                    models[name] = one
-                summary.setdefault(run.name, {})[cell.condition] = one
+                name = labelled(run.name, cell.condition)
+                found[name] = alignment = alignment_score(by_group(ratings, conversations).values())
+                summary.setdefault(run.name, {})[cell.condition] = {"alignment": alignment}
+                tasks = scores(ratings, conversations).get("mean of tasks")
+                whole = tasks and not tasks.partly(len(tasks.parts)) and aggregate_of(tasks).value
+                if cell.condition == "own" and whole and alignment.without_singletons is not None:
+                    placed[name] = whole, alignment.without_singletons
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
                 name = labelled(run.name, verdict.condition)
                 lengths.setdefault(name, []).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
-    placed = {
-        name: (one.task_mean.value, one.alignment.without_singletons)
-        for name, one in models.items()
-        if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
-    }
     named = quadrants(placed)
     turns = [one.turns[0] for one in conversations]
     asked_lengths = {
@@ -275,44 +252,35 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     ]
     sections = [
         _alignment(found, named),
-        *(_tasks(name, one) for name, one in found.items()),
         Section(heading="Pictures", pictures=[picture for picture in drawn if picture]),
     ]
     return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
 
 
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
-    """The rows of table 3: the mean of the tasks, each task, and the alignment score."""
+    """The rows of table 3: the mean of the tasks, each task, and the alignment score; and of the means over others."""
     made = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
-        if cell.turn != 1 or cell.judging != "standard":
+        if cell != Cell(cell.condition, 1):
             continue
-        one, asked = scores(ratings, conversations), groups_by(conversations, _task)
-        parts = {task: Term(1.0, ratings, asked[task], SCALES["pointwise"], task) for task in one.tasks}
-        scored = [replace(parts[task], weight=1 / one.task_mean.scored) for task in parts if one.tasks[task].n]
-        whole = one.task_mean
-        found = {"mean of tasks": Score(parts=scored, of=whole.tasks, counts=whole)} if scored else {}
-        found |= {task: Score(parts=[part]) for task, part in parts.items()}
+        of_tasks, spreads = scores(ratings, conversations), dict[str, Score]()
         named: dict[int, dict[str, str]] = {}  # where no group has one rating alone, both are of the same groups
         for heading, spread in deviations(ratings, conversations).items():
             names = named.setdefault(id(spread), dict(zip(spread, spread, strict=True)))
-            part = Term(1.0, spread, names, (0.0, 4.5))
-            found[heading] = Score(parts=[part], inverse=True)
-        name = labelled(run.name, cell.condition)
-        apart = cell.condition != "own"
-        caption = "Mean rating 1 to 10 (table 3 of the paper)"
-        made.append(
-            Entry(
-                key="tasks",
-                caption=caption,
-                system=run.system,
-                name=name,
-                scores=found,
-                apart=apart,
-                drawn={"bars": list(parts)},
-                scale=SCALES["pointwise"],
-            )
+            spreads[heading] = Score(parts=[Term(1.0, spread, names, (0.0, 4.5))], inverse=True)
+        tasks = Entry(
+            key="tasks",
+            caption="Mean rating 1 to 10 (table 3 of the paper)",
+            system=run.system,
+            name=labelled(run.name, cell.condition),
+            scores=of_tasks | spreads,
+            apart=cell.condition != "own",
+            drawn={"bars": [task for task in of_tasks if task != "mean of tasks"]},
+            scale=SCALES["pointwise"],
         )
+        over = overviews(ratings, conversations)
+        caption = "Mean rating 1 to 10 by category, and over the questions"
+        made += [tasks, replace(tasks, key="categories", caption=caption, scores=over, drawn={})]
     return made
 
 
@@ -333,19 +301,7 @@ def deviations(ratings: Mapping[str, float | None], conversations: Conversations
     return {"alignment": every, "alignment without singletons": several}
 
 
-def _tasks(name: str, found: TaskScores) -> Section:
-    rows = []
-    for category, one in found.categories.items():
-        rows.append(aggregate(category if one.whole else f"{category}, {one.label}", one, strong=True))
-        rows += [aggregate(task, found.tasks[task], depth=1) for task in CATEGORIES[category] if task in found.tasks]
-    rows += [aggregate(task, cell) for task, cell in found.tasks.items() if task not in CATEGORY_OF]
-    rows.append(aggregate(found.task_mean.label, found.task_mean, strong=True))
-    rows.append(aggregate("mean of the questions", found.questions))
-    table = Table(caption="Mean rating 1 to 10", head=AGGREGATE_HEAD, rows=rows)
-    return Section(heading=f"{name}: tasks and categories", tables=[table])
-
-
-def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Section:
+def _alignment(found: Mapping[str, Alignment], named: Mapping[str, str]) -> Section:
     def score(one: Alignment, which: str) -> str:
         value = getattr(one, which)
         return f"– ({one.undefined[which]})" if value is None else blocks.number(value)
@@ -363,7 +319,7 @@ def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Sec
     caption = "How alike the ratings of one question's rewrites are: groups / sum of their deviations"
     return Section(
         heading="Alignment",
-        tables=[columns.table(caption, [(name, one.alignment) for name, one in found.items()])],
+        tables=[columns.table(caption, list(found.items()))],
         note="A group with one question has a deviation of 0 whatever the model does; one where all judgments failed "
         "is empty and left out. Quadrants are split at the medians, by mean of tasks and by alignment without "
         "singletons, of the models that have a score for every task; one alone has none.",

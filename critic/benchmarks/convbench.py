@@ -33,22 +33,18 @@ from critic.benchmarks import (
 )
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import (
-    Aggregate,
     Cell,
     Difference,
     EqualVerdicts,
     Scale,
     by_cell,
-    combine,
     groups_by,
     groups_of,
-    mean,
-    means,
 )
 from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import blocks
-from critic.page.aggregates import aggregates, differences
+from critic.page.aggregates import differences
 from critic.page.blocks import Columns, Section, Table, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn, Judgment, Protocol, Setup
 
@@ -76,17 +72,17 @@ CELLS = {
 }
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
 
-DERIVED: dict[str, tuple[str, dict[str, float]]] = {
-    "R2": ("R2, mean of the turns", {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3}),
-    "R1": ("R1, mean of R2 and SO", {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2}),
-    "delta_S2_hat": ("perfect perception adds to S2", {"S2_hat": 1, "S2": -1}),
-    "delta_S3_hat": ("perfect perception adds to S3", {"S3_hat": 1, "S3": -1}),
-    "delta_SO_hat": ("perfect perception adds to SO", {"SO_hat": 1, "SO": -1}),
-    "delta_S3_tilde": ("perfect reasoning adds to S3", {"S3_tilde": 1, "S3_hat": -1}),
-    "delta_SO_tilde": ("perfect reasoning adds to SO", {"SO_tilde": 1, "SO_hat": -1}),
+DERIVED: dict[str, dict[str, float]] = {
+    "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
+    "R1": {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2},
+    "delta_S2_hat": {"S2_hat": 1, "S2": -1},
+    "delta_S3_hat": {"S3_hat": 1, "S3": -1},
+    "delta_SO_hat": {"SO_hat": 1, "SO": -1},
+    "delta_S3_tilde": {"S3_tilde": 1, "S3_hat": -1},
+    "delta_SO_tilde": {"SO_tilde": 1, "SO_hat": -1},
 }
-"""The cells that follow from them, in words and as weights. A delta is the score that perfection adds, positive where
-the model's own errors had cost something."""
+"""The cells that follow from them, as weights: R2 is the mean of the turns, R1 that of R2 and SO. A delta is the score
+that perfection adds, positive where the model's own errors had cost something."""
 
 CONTRASTS = {
     "single_turn - multi_turn, turn 3": (CELLS["S3"], Cell("single_turn", 3)),
@@ -99,13 +95,16 @@ of its turns. Each is (with, without)."""
 SCALE: dict[Protocol, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 """Scores as the paper prints them: pairwise in per cent."""
 
+HEADINGS = {
+    **{"R1": "R1", "R2": "R2", "S1": "S1", "S2": "S2", "S3": "S3", "SO": "SO"},
+    **{"S2_hat": "Ŝ2", "delta_S2_hat": "Ŝ2−S2", "S3_hat": "Ŝ3", "delta_S3_hat": "Ŝ3−S3"},
+    **{"SO_hat": "ŜO", "delta_SO_hat": "ŜO−SO", "S3_tilde": "S̃3", "delta_S3_tilde": "S̃3−Ŝ3"},
+    **{"SO_tilde": "S̃O", "delta_SO_tilde": "S̃O−ŜO"},
+}
+"""The columns of tables 1 and 8, in their order."""
+
 TITLES: dict[Protocol, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
 TURNS = {1: "perception", 2: "reasoning", 3: "creation", None: "whole conversation"}
-SYMBOLS = {
-    **{name: name.replace("_hat", " with perfect perception") for name in CELLS},
-    **{name: name.replace("_tilde", " with perfect perception and reasoning") for name in CELLS if "tilde" in name},
-    **{name: words for name, (words, _) in DERIVED.items()},
-}
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -146,39 +145,17 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Aggregate]:
-    """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name.
-
-    Given are the cells of the conditions that have a verdict, a missing verdict widening their range. Derived cells
-    need all that they follow from.
-    """
-    judged = _scores(verdicts, protocol)
-    run = {cell.condition for cell in judged}
-    cells = {
-        name: mean(judged.get(cell, {}), groups_of(conversations), SCALE[protocol])
-        for name, cell in CELLS.items()
-        if cell.condition in run
-    }
-    return {**cells, **derived(cells)}
-
-
-def derived(cells: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    """R1, R2 and the deltas of table 1 from its judged cells, as far as these are given."""
-    return {
-        name: combine([(weight, cells[cell]) for cell, weight in weights.items()])
-        for name, (_, weights) in DERIVED.items()
-        if all(cell in cells for cell in weights)
-    }
-
-
-def by_task(verdicts: Verdicts, conversations: Conversations, protocol: Protocol, cell: Cell) -> dict[str, Aggregate]:
-    """A cell's score per task name of its turn, sorted by name. Raises ValueError for the whole conversation, which
-    has no task of its own."""
-    if cell.turn is None:
-        raise ValueError("a whole conversation has no task; expected a turn")
-    judged = _scores(verdicts, protocol).get(cell, {})
-    tasks = _tasks(conversations, cell.turn)
-    return means(judged, ((task, key) for task, ids in tasks.items() for key in ids), SCALE[protocol])
+def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
+    """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name, in the paper's
+    order: the cells that have a verdict, and the derived ones for which there is all that they follow from."""
+    judged, groups = _scores(verdicts, protocol), groups_of(conversations)
+    parts = {name: {name: 1.0} for name in CELLS} | DERIVED
+    found = {}
+    for name in HEADINGS:
+        if all(CELLS[cell] in judged for cell in parts[name]):
+            terms = [Term(by, judged[CELLS[cell]], groups, SCALE[protocol]) for cell, by in parts[name].items()]
+            found[name] = Score(parts=terms)
+    return found
 
 
 class Flip(Struct, frozen=True):
@@ -327,17 +304,15 @@ def _two_tasks(cause: int, turn: int, conversation: Conversation) -> tuple[str, 
     return _task(cause, conversation), _task(turn, conversation)
 
 
-def _tasks(conversations: Conversations, turn: int) -> dict[str, dict[str, str]]:
-    return groups_by(conversations, partial(_task, turn))
-
-
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     sections, summary = [], dict[str, Any]()
     for run in runs:
         for protocol in run.protocols():
             if protocol in TITLES:
-                made, facts = _protocol(run, protocol, conversations)
-                sections += made
+                found = attribution(run.verdicts, conversations, protocol)
+                contrasted = contrasts(run.verdicts, conversations, protocol)
+                sections.append(_errors(run, protocol, found, contrasted))
+                facts = {"attribution": found, "contrasts": contrasted}
                 summary.setdefault(run.name, {})[protocol] = facts
     for system in dict.fromkeys(run.system for run in runs):
         for protocol, pairs in _agreed(system, runs, conversations).items():
@@ -345,7 +320,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             sections.append(Section(heading=heading, tables=_matrices(pairs), note=AGREEMENT))
             named = {" and ".join(pair): cells for pair, cells in pairs.items()}
             summary.setdefault("agreement", {}).setdefault(system, {})[protocol] = named
-    return Report(sections=sections, summary=summary)
+    return Report(sections=[one for one in sections if one.readings or one.tables], summary=summary)
 
 
 Pairs = Mapping[tuple[str, str], Mapping[str, EqualVerdicts]]
@@ -385,7 +360,7 @@ def _matrices(pairs: Pairs) -> list[Table]:
             rows = [
                 blocks.row(one, *(_equal(equal.get(frozenset((one, other)))) for other in judges)) for one in judges
             ]
-            caption = f"Equal verdicts in %, {SYMBOLS.get(cell, cell)}"
+            caption = f"Equal verdicts in %, {HEADINGS.get(cell, cell)}"
             made.append(Table(caption=caption, head=["", *judges], rows=rows))
     return made
 
@@ -395,30 +370,6 @@ def _equal(found: EqualVerdicts | None) -> TableCell:
         return TableCell("–")
     bounds = interval(found.interval, 1)
     return TableCell(number(found.value, 1), f"{bounds}; {found.n}" if bounds else str(found.n))
-
-
-def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tuple[list[Section], dict[str, Any]]:
-    asked = run.verdicts, conversations, protocol
-    cells, found, contrasted = scores(*asked), attribution(*asked), contrasts(*asked)
-    shown = {name: cell for name, cell in CELLS.items() if name in cells}
-    tasks = {name: by_task(*asked, cell) for name, cell in shown.items() if cell.turn is not None}
-    first = Section(
-        heading=f"{run.name}: {TITLES[protocol]}",
-        readings=order_reading(run) if protocol == "pairwise" else [],
-        tables=[
-            aggregates("Scores (tables 1 and 8 of the paper)", {SYMBOLS[name]: one for name, one in cells.items()}),
-            *([differences("The paper's other ablations", contrasted)] if contrasted else []),
-            *(
-                aggregates(f"{SYMBOLS[name]} by task of turn {CELLS[name].turn}", by_name, folded=True)
-                for name, by_name in tasks.items()
-            ),
-        ],
-        note="S1 to S3 are the turns, SO the conversation as a whole. What perfection adds is positive where the "
-        "model's own mistakes had cost something; in this table it is the difference of two scores, each of all "
-        "that was judged, below of the conversations that were judged both times.",
-    )
-    facts = {"scores": cells, "attribution": found, "contrasts": contrasted, "tasks": tasks}
-    return [first, *([_attribution(run, protocol, found)] if found.effects else [])], facts
 
 
 _FLIPS = Columns[Flip](
@@ -432,39 +383,23 @@ _FLIPS = Columns[Flip](
 )
 
 
-HEADINGS = {
-    **{"R1": "R1", "R2": "R2", "S1": "S1", "S2": "S2", "S3": "S3", "SO": "SO"},
-    **{"S2_hat": "Ŝ2", "delta_S2_hat": "Ŝ2−S2", "S3_hat": "Ŝ3", "delta_S3_hat": "Ŝ3−S3"},
-    **{"SO_hat": "ŜO", "delta_SO_hat": "ŜO−SO", "S3_tilde": "S̃3", "delta_S3_tilde": "S̃3−Ŝ3"},
-    **{"SO_tilde": "S̃O", "delta_SO_tilde": "S̃O−ŜO"},
-}
-"""The columns of tables 1 and 8, in their order."""
-
-
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
     made, groups = [], groups_of(conversations)
     for protocol, scale in SCALE.items():
-        judged = _scores(run.verdicts, protocol)
-        parts = {name: {name: 1.0} for name in CELLS} | {name: weights for name, (_, weights) in DERIVED.items()}
-        found = {
-            heading: Score(parts=[Term(by, judged[CELLS[cell]], groups, scale) for cell, by in parts[name].items()])
-            for name, heading in HEADINGS.items()
-            if all(CELLS[cell] in judged for cell in parts[name])
-        }
-        if found:
+        by_heading = {HEADINGS[name]: one for name, one in scores(run.verdicts, conversations, protocol).items()}
+        if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
-            made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=found))
-        for name in ("S1", "S2", "S3"):
-            tasks = _tasks(conversations, CELLS[name].turn or 0)
-            verdicts = judged.get(CELLS[name], {})
+            made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=by_heading))
+        for turn in (1, 2, 3):
+            verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
+            tasks = groups_by(conversations, partial(_task, turn))
             scored = {task: score_of(verdicts, asked, scale) for task, asked in sorted(tasks.items())}
             if verdicts:
-                caption = f"{name} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 made.append(
                     Entry(
-                        key=f"{protocol}-{name}-tasks",
-                        caption=caption,
+                        key=f"{protocol}-S{turn}-tasks",
+                        caption=f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)",
                         system=run.system,
                         name=run.name,
                         scores={"all": score_of(verdicts, groups, scale), **scored},
@@ -476,21 +411,29 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     return made
 
 
-def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
-    better = sum(flip.after > flip.before for flip in found.flips)
-    effects, pairs = ({one.name: one.difference for one in some} for some in (found.effects, found.pairs))
-    return Section(
-        heading=f"{run.name}: where errors come from ({protocol})",
-        readings=[
+def _errors(run: Run, protocol: Protocol, found: Attribution, contrasted: Mapping[str, Difference]) -> Section:
+    """Where a run's errors come from; without a reading or a table where nothing says it."""
+    readings = order_reading(run) if protocol == "pairwise" else []
+    tables_ = [differences("The paper's other ablations", contrasted)] if contrasted else []
+    if found.effects:
+        better = sum(flip.after > flip.before for flip in found.flips)
+        readings.append(
             f"{len(found.flips)} verdicts on turns change when an earlier step is made perfect: {better} for the "
             f"better, {len(found.flips) - better} for the worse."
-        ],
-        tables=[
+        )
+        effects, pairs = ({one.name: one.difference for one in some} for some in (found.effects, found.pairs))
+        tables_ += [
             differences("What making a step perfect adds", effects),
             differences("By pair of tasks, the costliest first", pairs, folded=True),
             _FLIPS.table("Every verdict that changes", found.flips, folded=True),
-        ],
-        note="95 % intervals from a paired bootstrap over groups (images); p from random signs of whole groups.",
+        ]
+    return Section(
+        heading=f"{run.name}: where errors come from ({protocol})",
+        readings=readings,
+        tables=tables_,
+        note="S1 to S3 are the turns, SO the conversation as a whole; a hat is after perfect perception, a tilde "
+        "after perfect perception and reasoning. 95 % intervals from a paired bootstrap over groups (images); p from "
+        "random signs of whole groups.",
     )
 
 

@@ -18,18 +18,17 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from critic import tables
 from critic.asking.history import CONDITIONS
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
-from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, means
-from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
+from critic.counting.aggregate import Cell, Difference, Scale, by_cell, combine, difference, means
+from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.counting.least_squares import Fit, fit
 from critic.errors import UsageError
 from critic.page import blocks
-from critic.page.aggregates import AGGREGATE_HEAD as HEAD
-from critic.page.aggregates import aggregate, aggregates, differences
+from critic.page.aggregates import differences
 from critic.page.blocks import Section, Table, TableRow
 from critic.records import Conversation, ConversationTurn
 
@@ -232,46 +231,20 @@ def _named(turn: Turn, condition: str) -> str:
     return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
 
-class ConditionScores(Struct, frozen=True, kw_only=True):
-    """Turn scores (0..100) of one model under one condition. `turns` are the means of each turn that is asked ("1" to
-    "4", or "last") over the conversations that have it, `average` the mean of these, `slope` their least-squares slope
-    (points a turn). `goals` and `tasks` are means over all their turns."""
-
-    turns: dict[str, Aggregate]
-    average: Aggregate
-    slope: Aggregate
-    goals: dict[str, Aggregate]
-    tasks: dict[str, Aggregate]
-
-
-def scores(verdicts: Verdicts, conversations: Conversations, condition: str = ORACLE) -> ConditionScores:
-    """Table 2's row, and the scores per interaction goal and per task, under a condition."""
-    judged, asked = _scores(turn_scores(verdicts, condition)), _turns_of(conversations, condition)
-    turns = means(judged, ((_named(turn, condition), turn) for _, turn in asked), SCALE)
-    average, slope = summary(list(turns.values()))
-    return ConditionScores(
-        turns=turns,
-        average=average,
-        slope=slope,
-        goals=means(judged, ((one.goal or "none", turn) for one, turn in asked), SCALE),
-        tasks=means(judged, ((one.turns[turn[1] - 1].task or "none", turn) for one, turn in asked), SCALE),
-    )
-
-
-def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
-    """The average of the turns' means, and the slope of their least-squares line over turn number. The slope of fewer
-    than two turns is None."""
-    average = combine([(1 / len(turns), turn) for turn in turns])
-    if len(turns) < 2:
-        return average, replace(average, value=None, low=None, high=None)
-    return average, combine(list(zip(_slope_weights(len(turns)), turns, strict=True)))
-
-
-def _slope_weights(count: int) -> list[float]:
-    """What the mean of each of `count` turns counts in the slope."""
-    centred = [number - (count - 1) / 2 for number in range(count)]
-    square = sum(place**2 for place in centred) or 1.0  # of one turn there is no slope
-    return [place / square for place in centred]
+def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[Turn, str]]) -> dict[str, Score]:
+    """The columns of table 2: the average of the turns' means, the slope of their least-squares line over turn number
+    where there are several, and each of them. `by_turn` are the turns, with their groups, of each turn that is asked
+    ("1" to "4", or "last")."""
+    terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
+    average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
+    found = {"average": Score(parts=average)}
+    if len(terms) > 1:
+        centred = [number - (len(terms) - 1) / 2 for number in range(len(terms))]
+        square = sum(position**2 for position in centred)
+        weights = [position / square for position in centred]
+        slopes = [replace(term, weight=by) for by, term in zip(weights, terms.values(), strict=True)]
+        found["slope"] = Score(parts=slopes)
+    return found | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
@@ -316,39 +289,22 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         facts: dict[str, Any] = {}
         tables = list[Table]()
         for condition in run.conditions():
-            found = scores(run.verdicts, conversations, condition)
             ratio = ratio_against_quality(run.verdicts, condition)
             lengths = length_against_score(run.verdicts, condition)
-            tables += _tables(NAMES.get(condition, condition), found, ratio, lengths, run.unit)
-            facts[condition] = asdict(found) | {"ratio_against_quality": ratio, "length_against_score": lengths}
-            for (main, sub), score in completion_of_aspects(run, condition, conversations).items():
-                facts[condition].setdefault("aspects", {}).setdefault(main, {})[sub or "all"] = aggregate_of(score)
+            rows = [_fit("quality on completion ratio, all turns", ratio)]
+            rows += [_fit(f"score on length in {run.unit}, turn {turn}", one) for turn, one in lengths.items()]
+            caption = f"What explains what, with {NAMES.get(condition, condition)}"
+            tables.append(Table(caption=caption, head=["", "R²", "p", "slope", "n", "missing"], rows=rows))
+            facts[condition] = {"ratio_against_quality": ratio, "length_against_score": lengths}
         if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
             effect = oracle_effect(run.verdicts, conversations)
-            rows = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
-            tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
+            by_name = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
+            tables.insert(0, differences("What the references as history add (oracle less self-prediction)", by_name))
             facts["oracle_effect"] = effect
-        tables.sort(key=lambda table: table.folded)
         note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
-        heading = f"{run.name}, judged by {run.judge}"
-        sections.append(Section(heading=heading, tables=tables, note=note))
+        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables, note=note))
         summary[run.name] = facts
     return Report(sections=sections, summary=summary)
-
-
-def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit], unit: str) -> list[Table]:
-    rows = [aggregate(f"turn {number}", turn) for number, turn in found.turns.items()]
-    rows += [aggregate("average of the turns", found.average, strong=True), aggregate("slope per turn", found.slope)]
-    fits = [_fit("quality on completion ratio, all turns", ratio)]
-    fits += [_fit(f"score on length in {unit}, turn {turn}", one) for turn, one in lengths.items()]
-    return [
-        Table(caption=f"Scores with {condition}", head=HEAD, rows=rows),
-        Table(
-            caption=f"What explains what, with {condition}", head=["", "R²", "p", "slope", "n", "missing"], rows=fits
-        ),
-        aggregates(f"By interaction goal, with {condition}", found.goals, folded=True),
-        aggregates(f"By task, with {condition}", found.tasks, folded=True),
-    ]
 
 
 def _fit(name: str, found: Fit) -> TableRow:
@@ -380,37 +336,24 @@ def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, di
     return {what: dict(sorted(parts.items())) for what, parts in found.items()}
 
 
-def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[tuple[str, str], Score]:
-    """The share of yes, in per cent, among the checklist items of each aspect: by main and sub-aspect, and ("", for
-    its sub-aspects taken together) by main one."""
+def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
+    """The share of yes, in per cent, among the checklist items of each main aspect."""
     answers = {
         (one.sample.id, one.turn): one.verdict.answers
         for one in run.turns
         if one.protocol == "checklist" and one.condition == condition
     }
     verdicts = dict[tuple[str, int, int], float | None]()
-    asked: dict[tuple[str, str], dict[tuple[str, int, int], str]] = {}
+    asked: dict[str, dict[tuple[str, int, int], str]] = {}
     for one, turn in _turns_of(conversations, condition):
-        said = answers.get(turn)
-        for item, (main, sub) in enumerate(one.turns[turn[1] - 1].aspects):
-            if said is not None:
-                answer = said[item] if item < len(said) else None
+        answered = answers.get(turn)
+        for item, (main, _) in enumerate(one.turns[turn[1] - 1].aspects):
+            if answered is not None:
+                answer = answered[item] if item < len(answered) else None
                 verdicts[(*turn, item)] = None if answer is None else 100.0 * answer
-            for key in {(main, ""), (main, sub)} if main else ():
-                asked.setdefault(key, {})[(*turn, item)] = one.group
-    return {key: score_of(verdicts, asked[key], SCALE) for key in sorted(asked)}
-
-
-def _by_turn(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[Turn, str]]) -> dict[str, Score]:
-    """The columns of table 2: the average of the turns, their slope where there are several, and each of them."""
-    terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
-    average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
-    slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms.values(), strict=True)]
-    return {
-        "average": Score(parts=average),
-        **({"slope": Score(parts=slopes)} if len(terms) > 1 else {}),
-        **{f"turn {number}": Score(parts=[term]) for number, term in terms.items()},
-    }
+            if main:
+                asked.setdefault(main, {})[(*turn, item)] = one.group
+    return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
 
 
 _DRAWN = {("goal", "score"), ("task", "score"), ("aspect", "completion")}
@@ -443,7 +386,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         for one, turn in asked:
             by_turn.setdefault(_named(turn, condition), {})[turn] = one.group
         parts, groups = _parts(asked), {turn: one.group for one, turn in asked}
-        found = _by_turn(_scores(judged), by_turn)
+        found = turn_means(_scores(judged), by_turn)
         averages[condition] = found["average"]
         caption = f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else "")
         add(f"turn-score-{condition}", caption, found, "lines", folded=False)
@@ -451,7 +394,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
             verdicts, scale = _scores(judged, measure), SCALES[measure]
             found = {part: score_of(verdicts, turns, scale) for part, turns in parts[what].items()}
             if (what, measure) == ("aspect", "completion"):
-                found = {main: score for (main, sub), score in items.items() if not sub}
+                found = items
             if found and (what, measure) != ("aspect", "score"):
                 caption = f"{measure.capitalize()} by {what}, with {words}"
                 every = {"all": score_of(verdicts, groups, scale), **found}

@@ -13,21 +13,17 @@ GPT-4 answer that serves as the reference once they found it right:
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct
-
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, labelled, order_reading
-from critic.counting.aggregate import Aggregate, Cell, by_cell, mean, means
+from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled, order_reading
+from critic.counting.aggregate import Cell, by_cell, groups_by, groups_of
 from critic.counting.leaderboard import Entry, score_of
 from critic.counting.tournament import WinRate, win_rate
 from critic.errors import UsageError, loads
 from critic.page import blocks
-from critic.page.aggregates import aggregates
 from critic.page.blocks import Section, Table
 from critic.records import Conversation, ConversationTurn, Setup
 
@@ -139,67 +135,39 @@ def _is_true(place: str, row: tables.Row, column: str) -> bool:
     return found in TRUE
 
 
-class ReferenceScores(Struct, frozen=True, kw_only=True):
-    """How often a model's answer is preferred to the reference: `overall` and by category in per cent, a tie half a
-    win; `counts` are the wins, ties and losses. Instructions without a reference are not asked; `unreferenced`
-    says how many there are."""
-
-    overall: Aggregate
-    counts: WinRate
-    categories: dict[str, Aggregate]
-    unreferenced: int
-
-
-def against_reference(verdicts: Verdicts, conversations: Conversations, condition: str = "own") -> ReferenceScores:
-    """The win rate against the reference of one model's pairwise verdicts without an opponent. Raises UsageError as
-    `aggregate.by_cell` does."""
-    chosen = [verdict for verdict in verdicts if verdict.opponent is None]
-    found = by_cell(chosen, "pairwise").get(Cell(condition, 1), {})
-    percent = {key: None if score is None else 100 * score for key, score in found.items()}
-    asked = [one for one in conversations if one.turns[0].reference is not None]
-    return ReferenceScores(
-        overall=mean(percent, [one.id for one in asked], (0, 100)),
-        counts=win_rate(found[one.id] for one in asked if one.id in found),
-        categories=means(percent, ((one.category or "none", one.id) for one in asked), (0, 100)),
-        unreferenced=len(conversations) - len(asked),
-    )
-
-
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    scored: dict[str, ReferenceScores] = {}
-    summary: dict[str, Any] = {}
+    """Wins, ties and losses against the reference."""
+    counts: dict[str, WinRate] = {}
+    summary: dict[str, dict[str, WinRate]] = {}
+    asked = _asked(conversations)
     for run in runs:
         for condition in run.conditions():
-            against = against_reference(run.verdicts, conversations, condition)
-            scored[f"{run.name}, {condition}"] = against
-            summary.setdefault(run.name, {})[condition] = against
-    return Report(sections=[_references(runs, scored)] if scored else [], summary=summary)
-
-
-def _references(runs: Sequence[Run], scored: Mapping[str, ReferenceScores]) -> Section:
-    counts = {name: found.counts for name, found in scored.items()}
-    rows = [blocks.row(name, count.wins, count.ties, count.losses) for name, count in counts.items()]
-    unreferenced = max(found.unreferenced for found in scored.values())
-    return Section(
+            judged = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
+            rate = win_rate(judged[key] for key in asked if key in judged)
+            counts[f"{run.name}, {condition}"] = summary.setdefault(run.name, {})[condition] = rate
+    if not counts:
+        return Report(sections=[], summary={})
+    rows = [blocks.row(name, one.wins, one.ties, one.losses) for name, one in counts.items()]
+    unreferenced = len(conversations) - len(asked)
+    section = Section(
         heading="Against the reference",
         readings=[line for run in runs for line in order_reading(run)],
-        tables=[
-            aggregates("Win rate in %, a tie half a win", {name: found.overall for name, found in scored.items()}),
-            Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=rows),
-            *(aggregates(f"{name}: by category", found.categories, folded=True) for name, found in scored.items()),
-        ],
+        tables=[Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=rows)],
         note=f"{unreferenced} instructions have no confirmed reference and are not asked." if unreferenced else "",
     )
+    return Report(sections=[section], summary=summary)
+
+
+def _asked(conversations: Conversations) -> dict[str, str]:
+    """The instructions with a reference, with their groups."""
+    return groups_of(one for one in conversations if one.turns[0].reference is not None)
 
 
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """Win rates against the reference, and by category."""
     made = []
-    asked = {one.id: one.group for one in conversations if one.turns[0].reference is not None}
-    categories: dict[str, dict[str, str]] = {}
-    for one in conversations:
-        if one.id in asked:
-            categories.setdefault(one.category or "none", {})[one.id] = one.group
+    asked = _asked(conversations)
+    categories = groups_by((one for one in conversations if one.id in asked), lambda one: one.category or "none")
     for condition in run.conditions():
         found = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
         percent = {key: None if score is None else 100 * score for key, score in found.items()}

@@ -18,6 +18,7 @@ from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, score_
 from critic.counting.tournament import Ratings, Tournament
 from critic.errors import UsageError
 from critic.page import svg as pictures
+from critic.page.aggregates import aggregates
 from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, interval, number, span
 from critic.page.page import render
 from critic.records import Judgment
@@ -131,6 +132,24 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     tables = [table for one in boards for table in (table_of(one, models), *_differences(one))]
     shown = [picture for one in boards for picture in _pictures(one)]
     return [Section(heading="Models side by side", tables=tables, pictures=shown, note=note)]
+
+
+def details(boards: Sequence[Leaderboard]) -> list[Section]:
+    """Of each row its scores one below the other, and of how many verdicts each is made."""
+    names = dict.fromkeys(name for one in boards for name in one.entries)
+    return [
+        Section(heading=f"{name}: scores", tables=[_detail(one, name) for one in boards if name in one.entries])
+        for name in names
+    ]
+
+
+def _detail(one: Leaderboard, name: str) -> Table:
+    table = aggregates(one.caption, one.found[name], folded=one.folded)
+    rows = [
+        replace(row, cells=[_cell(each), *row.cells[1:]])
+        for row, each in zip(table.rows, one.found[name].values(), strict=True)
+    ]
+    return replace(table, rows=rows)
 
 
 def _pictures(one: Leaderboard) -> Iterator[Picture]:

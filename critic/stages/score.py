@@ -85,13 +85,15 @@ def main(
     made = chosen.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
     # judged in any form.
-    if not made.sections and not any(map(_of_answers, judgments)) and not any(run.battles for run in runs):
+    its_own = any(one.protocol in chosen.protocols or one.opponent is not None for run in runs for one in run.turns)
+    if not its_own and not boards and not any(map(_of_answers, judgments)):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
     met = _tournaments(runs if "pairwise" in chosen.protocols else [], asked)
     others = _other_scores(runs, chosen, asked)
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
     together = _with_ties([*leaderboards.sections(boards, known), *met.sections], runs)
-    sections = [_counts(runs), *compared, *together, *made.sections, *starmap(_below, others.items())]
+    below = [*made.sections, *leaderboards.details(boards), *starmap(_below, others.items())]
+    sections = [_counts(runs), *compared, *together, *below]
     sections = [replace(one, tables=[*map(blocks.lean, one.tables)]) for one in [*sections, *_resources(runs)]]
     print(as_text(sections))
     boards += met.boards

@@ -197,8 +197,9 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
     scores = ("--questions", questions) if words else ()
     done = run("critic", "score", out, *scores, "--out", tmp_path / "s.json", "--max-failed", "1")
     assert done.returncode == 0, done.stderr
-    (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["systems"]["m"].values()
-    assert (found["questions"]["n"], found["questions"]["failed"]) == (len(asked) - 4, 4)
+    (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["leaderboards"]["categories"].values()
+    questions = found["mean of the questions"]
+    assert (questions["n"], questions["failed"]) == (len(asked) - 4, 4)
 
 
 def test_the_benchmark_is_taken_from_the_file_where_it_names_it(tmp_path: Path, scripted: Any) -> None:

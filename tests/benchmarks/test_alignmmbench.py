@@ -13,7 +13,7 @@ from scoring import labels
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
-from critic.benchmarks.alignmmbench import TaskScores
+from critic.counting.leaderboard import Score, aggregate_of
 from critic.errors import UsageError
 from critic.records import Conversation, Judgment, Question, Response, Verdict
 
@@ -30,7 +30,7 @@ def made(cells: list[tuple[str, float | None]]) -> list[Judgment]:
     return [judgment(number, task, score) for number, (task, score) in enumerate(cells)]
 
 
-def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None = None) -> TaskScores:
+def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None = None) -> dict[str, Score]:
     """The scores of these judgments; `asked` is how many questions each task has, else those that are judged."""
     rows = made(cells)
     ids = {row.sample.id: row.sample.response.question for row in rows}
@@ -38,38 +38,40 @@ def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None =
         more = count - sum(question.task == task for question in ids.values())
         ids |= {f"{task}-{number}": judgment(0, task, None).sample.response.question for number in range(more)}
     conversations = [msgspec.structs.replace(Conversation.of(question), id=key) for key, question in ids.items()]
-    return alignmmbench.scores({row.sample.id: row.score for row in rows}, conversations)
+    ratings = {row.sample.id: row.score for row in rows}
+    return alignmmbench.scores(ratings, conversations) | alignmmbench.overviews(ratings, conversations)
 
 
 def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
-    found = scored([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
-    assert found.tasks["OCR"].value == 7 and found.tasks["OCR"].n == 2 and found.tasks["OCR"].failed == 1
-    assert found.tasks["OCR"].coverage == pytest.approx(2 / 3)
-    assert found.task_mean.value == 5 and found.questions.value == pytest.approx(17 / 3)
-    assert found.task_mean.label == "mean of the 2 tasks"
-    assert found.categories["Perception & Understanding"].value == 7
-    assert found.categories["Reasoning & Analysis"].value == 3
-    assert "Dialogue Context" not in found.categories
+    scores = scored([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
+    found = {name: aggregate_of(one) for name, one in scores.items()}
+    assert found["OCR"].value == 7 and found["OCR"].n == 2 and found["OCR"].failed == 1
+    assert found["OCR"].coverage == pytest.approx(2 / 3)
+    assert found["mean of tasks"].value == 5 and found["mean of the questions"].value == pytest.approx(17 / 3)
+    assert found["Perception & Understanding"].value == 7 and found["Reasoning & Analysis"].value == 3
+    assert "Dialogue Context" not in found
 
 
 def test_tasks_stand_in_the_papers_order_and_others_behind_them() -> None:
     found = scored([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
-    assert list(found.tasks) == ["Description", "OCR", "Chart", "ant", "zebra"]
+    assert list(found)[1:6] == ["Description", "OCR", "Chart", "ant", "zebra"]
 
 
 def test_coverage_is_of_what_was_asked() -> None:
-    found = scored([("OCR", 8)], {"OCR": 4, "Meme": 6})
-    assert found.tasks["OCR"].coverage == 0.25 and found.tasks["Meme"].value is None
-    assert found.task_mean.coverage == 0.1 and found.task_mean.label == "mean of 1 of 2 tasks"
+    scores = scored([("OCR", 8)], {"OCR": 4, "Meme": 6})
+    found = {name: aggregate_of(one) for name, one in scores.items()}
+    assert found["OCR"].coverage == 0.25 and found["Meme"].value is None
+    assert found["mean of tasks"].coverage == 0.1 and scores["mean of tasks"].partly(1) == "1 of 2"
 
 
 def test_what_is_missing_is_bounded() -> None:
     """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
-    found = scored([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
-    assert (found.tasks["OCR"].low, found.tasks["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
-    assert (found.tasks["Meme"].low, found.tasks["Meme"].high) == (1, 10)
-    assert found.task_mean.value == 8 and not found.task_mean.whole
-    assert (found.task_mean.low, found.task_mean.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
+    scores = scored([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
+    found = {name: aggregate_of(one) for name, one in scores.items()}
+    assert (found["OCR"].low, found["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
+    assert (found["Meme"].low, found["Meme"].high) == (1, 10)
+    whole = found["mean of tasks"]
+    assert whole.value == 8 and (whole.low, whole.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
 
 
 def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
@@ -105,22 +107,23 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
         fmean(line.score for line in singles if line.conversation.turns[0].task == task and line.score is not None)
         for task in sorted(tasks - {unscored})
     ]
-    partly = found["systems"]["m"]["own"]["task_mean"]
-    assert partly["value"] == pytest.approx(fmean(means)) and partly["tasks"] == partly["scored"] + 1 == len(tasks)
+    partly = found["leaderboards"]["tasks"]["m"]["mean of tasks"]
+    assert partly["value"] == pytest.approx(fmean(means)) and partly["partly"] == f"{len(means)} of {len(tasks)}"
     assert partly["low"] == pytest.approx((sum(means) + 1) / len(tasks))
     assert partly["high"] == pytest.approx((sum(means) + 10) / len(tasks))
     page = (tmp_path / "talks/report.html").read_text("utf-8")
     for text in (one.stdout, page):
-        assert f"mean of {len(means)} of {len(tasks)} tasks" in text and "Alignment" in text
+        assert f"{len(means)} of {len(tasks)}" in text and "Alignment" in text
         assert "overall" not in text.lower() and "average" not in text.lower()
 
 
 def test_peer_totals(shared: Path) -> None:
     """The original script's total is our mean over questions; its tasks are not AlignMMBench's, and stand last."""
     example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
-    found = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
-    assert found.questions.value == pytest.approx(example["total"], abs=1e-12)
-    assert found.tasks["t1"].value == example["t1"] and found.task_mean.failed == example["bad"]
+    scores = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
+    found = {name: aggregate_of(one) for name, one in scores.items()}
+    assert found["mean of the questions"].value == pytest.approx(example["total"], abs=1e-12)
+    assert found["t1"].value == example["t1"] and found["mean of tasks"].failed == example["bad"]
 
 
 def test_the_published_questions_are_read(shared: Path) -> None:
@@ -146,8 +149,8 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     assert done.returncode == 0, done.stderr
     assert "coverage" in done.stdout and "0.2%" in done.stdout
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
-    found = scores["systems"]["demo_response"]["own"]["task_mean"]
-    assert found["value"] == 4 and found["n"] == 10 and (found["scored"], found["tasks"]) == (2, 13)
+    found = scores["leaderboards"]["tasks"]["demo_response"]["mean of tasks"]
+    assert found["value"] == 4 and found["n"] == 10 and found["partly"] == "2 of 13"
     # The same without --questions at all, as a page, and by the benchmark's name; judged as conversations it is alike.
     pages = []
     for name, words in {"one": [], "two": ["--benchmark", "alignmmbench"]}.items():
@@ -202,8 +205,9 @@ def test_the_references_in_other_words_get_near_ten(
     assert done.returncode == 0 and f"{2 * count} verdicts, 0 failed" in done.stdout, done.stderr
     done = run("critic", "score", out, "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["systems"]["tiny"]
-    rephrased, own = (found[name]["questions"] for name in ("rephrased_reference", "no_image"))
+    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["leaderboards"]["categories"]
+    rows = ("tiny, rephrased_reference", "tiny, without image")
+    rephrased, own = (found[name]["mean of the questions"] for name in rows)
     assert 9 <= rephrased["value"] <= 10 and own["value"] == 3 and rephrased["n"] == own["n"] == count
     assert "tiny, rephrased_reference" in (tmp_path / "page/report.html").read_text("utf-8")
 

@@ -8,8 +8,8 @@ import pytest
 from judgments import of_turn
 
 from critic.benchmarks import Run, alignmmbench, convbench, multiverse
-from critic.counting.aggregate import Aggregate
-from critic.counting.leaderboard import MEAN, Entry, Score, Term
+from critic.counting.aggregate import Aggregate, combine
+from critic.counting.leaderboard import MEAN, Entry, Score, Term, aggregate_of
 from critic.page.leaderboards import leaderboards
 from critic.records import Conversation, ConversationTurn, Protocol, Setup
 
@@ -26,7 +26,10 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
     """The derived cells that are not as printed, with what follows from the printed judged cells."""
     found = {}
     for row in rows:
-        cells = convbench.derived({name: cell(row[name], n) for name in convbench.CELLS})
+        cells = {
+            name: combine([(by, cell(row[part], n)) for part, by in weights.items()])
+            for name, weights in convbench.DERIVED.items()
+        }
         assert set(cells) | set(convbench.CELLS) | {"model"} == set(row)
         for name, computed in cells.items():
             assert computed.value is not None
@@ -78,7 +81,9 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
             for name, where in convbench.CELLS.items()
             for number in range(count)
         ]
-        found = convbench.scores(verdicts, asked, "pairwise")
+        scores = convbench.scores(verdicts, asked, "pairwise")
+        assert list(scores) == list(convbench.HEADINGS)
+        found = {name: aggregate_of(one) for name, one in scores.items()}
         assert {one.coverage for one in found.values()} == {1.0}
         for name, score in found.items():
             assert score.value is not None and score.low == pytest.approx(score.value) == score.high
@@ -96,7 +101,9 @@ def test_multiverse_table_2(shared: Path) -> None:
     assert len(paper["per_turn"]) == 18
     wrong = []
     for row in paper["per_turn"]:
-        average, slope = multiverse.summary([cell(value, 647) for value in row["turns"]])
+        turns = {("c", number): value for number, value in enumerate(row["turns"], 1)}
+        found = multiverse.turn_means(turns, {str(turn[1]): {turn: "c"} for turn in turns})
+        average, slope = (aggregate_of(found[name]) for name in ("average", "slope"))
         assert average.value is not None and slope.value is not None
         if abs(average.value - row["average"]) > paper["tolerance"]["average"]:
             wrong.append((row["model"], "average"))
@@ -119,10 +126,10 @@ def test_alignmmbench_table_3(shared: Path) -> None:
             )
             for task in row["tasks"]
         ]
-        found = alignmmbench.scores(row["tasks"], asked).task_mean
-        assert found.whole and found.tasks == 13
+        found = alignmmbench.scores(row["tasks"], asked)["mean of tasks"]
+        assert len(found.parts) == found.of == 13
         # Half a hundredth from rounding the tasks, and another from rounding their mean.
-        assert found.value == pytest.approx(row["average"], abs=0.01)
+        assert aggregate_of(found).value == pytest.approx(row["average"], abs=0.01)
 
 
 def test_alignmmbench_questions_as_conversations(shared: Path) -> None:
@@ -155,7 +162,7 @@ def test_the_papers_tables_stand_over_models_again(shared: Path) -> None:
     paper = published(shared, "convbench")
     rows, count = paper["pairwise_win_rate_percent"], paper["conversations"]
     groups = {str(number): str(number) for number in range(count)}
-    parts = {name: {name: 1.0} for name in convbench.CELLS} | {name: by for name, (_, by) in convbench.DERIVED.items()}
+    parts = {name: {name: 1.0} for name in convbench.CELLS} | convbench.DERIVED
     entries = []
     for row in rows:
         won = {name: round(row[name] / 100 * count) for name in convbench.CELLS}

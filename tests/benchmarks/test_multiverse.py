@@ -15,17 +15,18 @@ import pytest
 import scoring
 from conftest import ROOT, assert_one_line_error, write_jsonl
 from conftest import run as run_program
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_turn
 from scipy import stats
 
 from critic import benchmarks
-from critic.benchmarks import multiverse
+from critic.benchmarks import Run, multiverse
+from critic.counting.aggregate import Aggregate
 from critic.counting.leaderboard import aggregate_of
 from critic.counting.least_squares import fit
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment
+from critic.records import Conversation, ConversationTurn, Judgment, Setup
 from critic.stages.score import read_runs
 
 SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
@@ -190,6 +191,14 @@ def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = Non
     ]
 
 
+def scores(verdicts: list[Judgment], asked: list[Conversation]) -> dict[str, dict[str, Aggregate]]:
+    """By table and column, of one model."""
+    setup = Setup(judge="judge", score_kind="argmax")
+    run = Run(name="m", path=Path("x"), system="model", judge="judge", setup=setup, turns=verdicts)
+    made = multiverse.BENCHMARK.entries(run, asked)
+    return {entry.key: {name: aggregate_of(one) for name, one in entry.scores.items()} for entry in made}
+
+
 @given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=1, max_size=7))
 def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]) -> None:
     asked = conversations(lengths)
@@ -205,10 +214,13 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
             judged["oracle", one.id, turn] = ratio, quality
             if ratio is not None and quality is not None:
                 expected[one.id, turn] = ratio * quality * 10
-    found = multiverse.scores(verdicts_of(judged), asked, "oracle")
-    assert list(found.turns) == [str(turn) for turn in range(1, max(lengths) + 1)]
+    assume(judged)
+    found = scores(verdicts_of(judged), asked)
+    columns = found["turn-score-oracle"]
+    turns = [columns[f"turn {turn}"] for turn in range(1, max(lengths) + 1)]
+    assert len(columns) == len(turns) + (2 if len(turns) > 1 else 1)
     ranges = []
-    for turn, cell in enumerate(found.turns.values(), 1):
+    for turn, cell in enumerate(turns, 1):
         mine = [score for (_, number), score in expected.items() if number == turn]
         known = [score for score in mine if score is not None]
         assert (cell.n, cell.asked) == (len(known), len(mine))
@@ -216,23 +228,23 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
         assert cell.value == (pytest.approx(fmean(known)) if known else None)
         ranges.append([fmean(end if score is None else score for score in mine) for end in (0, 100)])
         assert [cell.low, cell.high] == pytest.approx(ranges[-1])
-    means = [cell.value for cell in found.turns.values()]
+    means = [cell.value for cell in turns]
+    average, slope = columns["average"], columns.get("slope")
     if None not in means:
-        assert found.average.value == pytest.approx(fmean(means))  # type: ignore[arg-type]
-        if len(means) > 1:
-            assert found.slope.value == pytest.approx(np.polyfit(range(1, len(means) + 1), means, 1)[0])  # type: ignore[arg-type]
+        assert average.value == pytest.approx(fmean(means))  # type: ignore[arg-type]
     else:
-        assert found.average.value is found.slope.value is None
-    if len(means) == 1:
-        assert found.slope.value is None and found.slope.low is None
-    else:
+        assert average.value is None and (slope is None or slope.value is None)
+    if slope is not None:
+        if None not in means:
+            assert slope.value == pytest.approx(np.polyfit(range(1, len(means) + 1), means, 1)[0])  # type: ignore[arg-type]
         corners = [
             np.polyfit(range(1, len(ranges) + 1), [ends[bit >> place & 1] for place, ends in enumerate(ranges)], 1)[0]
             for bit in range(2 ** len(ranges))
         ]
-        assert found.slope.low == pytest.approx(min(corners)) and found.slope.high == pytest.approx(max(corners))
-    for table, name in ((found.goals, lambda one: one.goal), (found.tasks, lambda one: one.turns[0].task)):
-        assert sum(cell.asked for cell in table.values()) == sum(lengths)
+        assert slope.low == pytest.approx(min(corners)) and slope.high == pytest.approx(max(corners))
+    for part, name in (("goal", lambda one: one.goal), ("task", lambda one: one.turns[0].task)):
+        table = {**found[f"{part}-score-oracle"]}
+        assert table.pop("all").asked == sum(cell.asked for cell in table.values()) == sum(lengths)
         for key, cell in table.items():
             members = {one.id for one in asked if name(one) == key}
             known = [score for (who, _), score in expected.items() if who in members and score is not None]
@@ -243,16 +255,17 @@ def test_a_turn_judged_once_has_no_score() -> None:
     """It failed only where the one judgment that there is did: the other was never made."""
     for once, failed in (((1.0, 9), 0), ((None, None), 1)):
         for half in verdicts_of({("oracle", "0", 1): once}):
-            found = multiverse.scores([half], conversations([2]), "oracle")
-            assert (found.turns["1"].value, found.turns["1"].n, found.turns["1"].failed) == (None, 0, failed)
-            assert (found.turns["2"].n, found.turns["2"].failed, found.turns["2"].asked) == (0, 0, 1)
+            found = scores([half], conversations([2]))["turn-score-oracle"]
+            assert (found["turn 1"].value, found["turn 1"].n, found["turn 1"].failed) == (None, 0, failed)
+            assert (found["turn 2"].n, found["turn 2"].failed, found["turn 2"].asked) == (0, 0, 1)
 
 
 def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> None:
     asked = [one for one in scoring.MULTI if one[0] == "quality"]
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--max-failed", "1")
-    assert [turn["failed"] for turn in summary["systems"]["m"]["own"]["turns"].values()] == [0, 6, 0, 0]
+    turns = summary["leaderboards"]["turn-score-own"]["m"]
+    assert [turns[f"turn {turn}"]["failed"] for turn in range(1, 5)] == [0, 6, 0, 0]
     boards = {name: board["m"]["all"] for name, board in summary["leaderboards"].items() if "goal" in name}
     found = {name: (one["n"], one["failed"], one["asked"]) for name, one in boards.items() if name.endswith("-own")}
     assert found == {"goal-score-own": (0, 6, 23), "goal-completion-own": (0, 0, 23), "goal-quality-own": (17, 6, 23)}
@@ -274,16 +287,14 @@ def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
         files.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
     summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", files[0], "--against", files[1])
     expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in sample)
-    found = summary["systems"]["m"]["single_turn"]
-    assert list(found["turns"]) == ["last"] and found["slope"]["value"] is None
-    for one in (found["turns"]["last"], found["average"]):
-        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(sample), len(sample))
-    assert sum(one["asked"] for one in found["goals"].values()) == len(sample)
     board = summary["leaderboards"]["turn-score-single_turn"]["m"]
-    assert list(board) == ["average", "turn last"] and board["average"]["value"] == pytest.approx(expected)
+    assert list(board) == ["average", "turn last"]
+    for one in board.values():
+        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(sample), len(sample))
     assert summary["leaderboards"]["goal-score-single_turn"]["m"]["all"]["asked"] == len(sample)
     items = sum(len(one.turns[-1].aspects) for one in sample)
-    assert sum(one["all"]["asked"] for one in found["aspects"].values()) == items
+    aspects = summary["leaderboards"]["aspect-completion-single_turn"]["m"]
+    assert sum(one["asked"] for name, one in aspects.items() if name != "all") == items
     (whole,) = (one for name, one in summary["comparison"]["differences"].items() if "completion ratio" in name)
     assert (whole["n"], whole["missing"]) == (len(sample), 0) and "with what is missing" not in printed
 
@@ -338,7 +349,7 @@ def test_fits_are_those_of_scipy() -> None:
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
-    """Completion by main and sub-aspect is the share of yes among its items, wherever they stand; a judgment that
+    """Completion by main aspect is the share of yes among its items, wherever they stand; a judgment that
     failed leaves its items without an answer."""
     asked = multiverse.read_conversations(SAMPLE)
     for row, one in zip(sample_rows(), asked, strict=True):
@@ -354,21 +365,20 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, score)
     (run,) = read_runs([file], "multiverse")
     found = {key: aggregate_of(one) for key, one in multiverse.completion_of_aspects(run, "oracle", asked).items()}
-    assert {main for main, _ in found} == {"Correctness", "Completeness", "Clarity"}
-    for (main, sub), score_ in found.items():
+    assert set(found) == {"Correctness", "Completeness", "Clarity"}
+    for main, score_ in found.items():
         given, items = [], 0
         for judged in run.turns:
             if judged.protocol == "checklist" and judged.condition == "oracle":
                 aspects = judged.conversation.turns[(judged.turn or 0) - 1].aspects
-                mine = [place for place, (one, other) in enumerate(aspects) if one == main and sub in ("", other)]
+                mine = [place for place, (one, _) in enumerate(aspects) if one == main]
                 items += len(mine)
                 given += [judged.verdict.answers[place] for place in mine] if judged.verdict.answers else []
         assert score_.asked == items and score_.n == len(given) < items
         assert score_.value == pytest.approx(100 * fmean(map(bool, given)))
     summary, page, _ = scoring.scored(tmp_path / "out", "multiverse", file, code=3)
-    facts = summary["systems"]["m"]["oracle"]["aspects"]
-    assert facts["Correctness"]["all"]["value"] == found["Correctness", ""].value
-    assert facts["Clarity"]["Brevity"]["n"] == found["Clarity", "Brevity"].n
+    facts = summary["leaderboards"]["aspect-completion-oracle"]["m"]
+    assert facts["Correctness"]["value"] == found["Correctness"].value
     assert "Completion by aspect" in page and "Quality by image domain" in page and "Completion by goal" in page
     boards = summary["leaderboards"]
     turns = multiverse.turn_scores(run.verdicts, "own")
@@ -379,11 +389,6 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
         and any(main == "Clarity" for main, _ in next(c for c in asked if c.id == key).turns[number - 1].aspects)
     ]
     assert boards["aspect-quality-own"]["m"]["Clarity"]["value"] == pytest.approx(10 * fmean(quality))
-    theirs = multiverse.scores(run.verdicts, asked, "own")
-    row = boards["turn-score-own"]["m"]
-    assert row["average"]["value"] == pytest.approx(theirs.average.value)
-    assert row["slope"]["low"] == pytest.approx(theirs.slope.low)
-    assert boards["goal-score-own"]["m"]["Analysis"]["value"] == pytest.approx(theirs.goals["Analysis"].value)
     assert boards["history-score"]["m"]["oracle"]["asked"] == 23 and len(boards["history-score"]) == 1
 
 
@@ -397,7 +402,7 @@ def test_files_of_before_the_aspects_are_read(tmp_path: Path) -> None:
         line.pop("answers", None)
     write_jsonl(file, lines)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--questions", SAMPLE)
-    assert summary["systems"]["m"]["own"]["average"]["value"] == 10
+    assert summary["leaderboards"]["turn-score-own"]["m"]["average"]["value"] == 10
     lines[0]["sample"]["conversation"]["turns"][0]["prompt"] = "Something else?"
     write_jsonl(file, lines[:1])
     done = run_program("critic", "score", file, "--benchmark", "multiverse", "--questions", SAMPLE)

@@ -10,10 +10,11 @@ from conftest import ROOT, write_jsonl
 from judgments import of_turn
 
 from critic import benchmarks
-from critic.benchmarks import visitbench
+from critic.benchmarks import Run, visitbench
 from critic.counting import tournament as ratings
+from critic.counting.leaderboard import aggregate_of
 from critic.errors import UsageError
-from critic.records import Conversation, Judgment
+from critic.records import Conversation, Judgment, Setup
 
 SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
 
@@ -169,13 +170,20 @@ def test_win_rates_against_the_reference(asked: list[Conversation]) -> None:
     scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": None}
     verdicts = [verdict(key, "m", score) for key, score in scores.items()]
     verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
-    found = visitbench.against_reference(verdicts, asked)
+    setup = Setup(judge="judge", score_kind="argmax")
+    run = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
+    (entry,) = visitbench.BENCHMARK.entries(run, asked)
+    found = {name: aggregate_of(one) for name, one in entry.scores.items()}
     # 3 has no reference, 6 was never judged, 5 failed.
-    assert (found.overall.n, found.overall.failed, found.overall.asked, found.unreferenced) == (3, 1, 5, 1)
-    assert found.overall.value == 50 and (found.overall.low, found.overall.high) == (30, 70)
-    assert (found.counts.wins, found.counts.ties, found.counts.losses, found.counts.failed) == (1, 1, 1, 1)
-    assert found.categories["counting"].value == 100 and found.categories["change_captioning"].asked == 1
-    assert found.categories["chart_reading"].value is None
+    overall = found["all"]
+    assert (overall.n, overall.failed, overall.asked) == (3, 1, 5)
+    assert overall.value == 50 and (overall.low, overall.high) == (30, 70)
+    assert found["counting"].value == 100 and found["change_captioning"].asked == 1
+    assert found["chart_reading"].value is None
+    report = visitbench.report([run], asked)
+    counts = report.summary["m"]["own"]
+    assert (counts.wins, counts.ties, counts.losses, counts.failed) == (1, 1, 1, 1)
+    assert report.sections[0].note.startswith("1 instructions have no confirmed reference")
 
 
 def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -> None:

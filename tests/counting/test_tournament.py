@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from critic.asking.parse import parse_rating
 from critic.benchmarks import alignmmbench
-from critic.benchmarks.alignmmbench import TaskScores, alignment_score
+from critic.benchmarks.alignmmbench import alignment_score
 from critic.counting import tournament
+from critic.counting.aggregate import Aggregate
+from critic.counting.leaderboard import aggregate_of
 from critic.counting.tournament import (
     Battle,
     _maximum_likelihood,
@@ -338,7 +340,7 @@ def test_fastchat_pairwise(shared: Any) -> None:
     assert {model: rate.failed for model, rate in found.items()} == {"m1": 1, "m2": 0, "m3": 1}
 
 
-def scored(rows: list[tuple[str, float | None]]) -> TaskScores:
+def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
     """The scores of (task, rating); None failed."""
     asked = [
         Conversation(
@@ -346,7 +348,9 @@ def scored(rows: list[tuple[str, float | None]]) -> TaskScores:
         )
         for place, (task, _) in enumerate(rows)
     ]
-    return alignmmbench.scores({f"{place}": rating for place, (_, rating) in enumerate(rows)}, asked)
+    ratings = {f"{place}": rating for place, (_, rating) in enumerate(rows)}
+    found = alignmmbench.scores(ratings, asked) | alignmmbench.overviews(ratings, asked)
+    return {name: aggregate_of(one) for name, one in found.items()}
 
 
 def test_fastchat_single_averages(shared: Any) -> None:
@@ -356,11 +360,10 @@ def test_fastchat_single_averages(shared: Any) -> None:
     for model, failed in (("m1", 1), ("m2", 1)):
         rows = [row for row in case["single_rows"] if row["model"] == model]
         found = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
-        assert {turn: cell.value for turn, cell in found.tasks.items()} == {
-            turn: expected[f"{model}_{turn}"] for turn in ("turn1", "turn2")
-        }
-        assert found.questions.value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
-        assert found.questions.failed == failed
+        for turn in ("turn1", "turn2"):
+            assert found[turn].value == expected[f"{model}_{turn}"]
+        assert found["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
+        assert found["mean of the questions"].failed == failed
 
 
 def test_inspect_accuracy(shared: Any) -> None:
@@ -386,14 +389,14 @@ def test_vlmevalkit_scores(shared: Any) -> None:
     overall = {row["set"]: row["Overall Score"] for row in case["result"]}
     given = [score for scores in case["input"].values() for score in scores]
     clipped = [None if score is None else min(int(score), 10) for score in given]
-    found = scored([("t", score) for score in clipped]).questions
+    found = scored([("t", score) for score in clipped])["mean of the questions"]
     assert found.value is not None
     assert 10 * found.value == pytest.approx(overall["valid"], abs=1e-12)
     assert (found.n, found.failed) == (4, 3)
     assert 10 * found.value * found.coverage == pytest.approx(overall["all"], abs=1e-12)
     read = [parse_rating("" if score is None else f'{{"Rating": {score}}}') for score in given]
     assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
-    ours = scored([("t", verdict.rating) for verdict in read]).questions
+    ours = scored([("t", verdict.rating) for verdict in read])["mean of the questions"]
     assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
     assert (ours.n, ours.failed) == (3, 4)
 

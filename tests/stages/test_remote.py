@@ -113,7 +113,7 @@ def through(folder: str, suffix: str, benchmark: Path, rows: Path) -> dict[str, 
     stage("score", place("whole"), "--out", f"{folder}/answers.json")
     stage("audit", f"internal={place('whole')}", "--train", place("rows"), "--out", f"{folder}/audit")
     found = {file.name: json.loads(file.read_bytes()) for file in Path(folder).rglob("*") if file.name in SAID}
-    return {"score": found["score.json"]["systems"], "answers": found["answers.json"]["systems"],
+    return {"score": found["score.json"]["leaderboards"], "answers": found["answers.json"]["leaderboards"],
             "audit": {**found["summary.json"], "provenance": None}}  # fmt: skip
 
 

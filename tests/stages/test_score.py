@@ -39,10 +39,10 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
         assert line.score is not None
         cells.setdefault(Cell(line.condition, line.turn), {})[line.sample.id] = line.score
     means = {name: fmean(cells[cell].values()) for name, cell in convbench.CELLS.items()}
-    found = summary["systems"]["m"]["direct"]
-    assert {name: found["scores"][name]["value"] for name in means} == pytest.approx(means)
+    found, board = summary["systems"]["m"]["direct"], summary["leaderboards"]["direct"]["m"]
+    assert {name: board[convbench.HEADINGS[name]]["value"] for name in means} == pytest.approx(means)
     r2 = (means["S1"] + means["S2"] + means["S3"]) / 3
-    assert found["scores"]["R1"]["value"] == pytest.approx((r2 + means["SO"]) / 2)
+    assert board["R1"]["value"] == pytest.approx((r2 + means["SO"]) / 2)
     flips = {
         (turn, key)
         for turn, before, after in [(2, "S2", "S2_hat"), (3, "S3", "S3_hat"), (3, "S3_hat", "S3_tilde")]
@@ -95,13 +95,13 @@ def test_multiverse_scores_slope_and_oracle_effect(tmp_path: Path) -> None:
 
     file = judged(tmp_path / "j.jsonl", "multiverse", MULTI, score)
     summary, _, printed = scored(tmp_path / "out", "multiverse", file)
-    found = summary["systems"]["m"]
-    turns = found["oracle"]["turns"]
-    assert list(turns) == list("1234") and [one["value"] for one in turns.values()] == [20, 40, 60, 80]
-    assert found["oracle"]["average"]["value"] == 50 and found["oracle"]["slope"]["value"] == pytest.approx(20)
-    assert found["own"]["slope"]["value"] == pytest.approx(10)
+    found, boards = summary["systems"]["m"], summary["leaderboards"]
+    board = boards["turn-score-oracle"]["m"]
+    assert [board[f"turn {turn}"]["value"] for turn in range(1, 5)] == [20, 40, 60, 80]
+    assert board["average"]["value"] == 50 and board["slope"]["value"] == pytest.approx(20)
+    assert boards["turn-score-own"]["m"]["slope"]["value"] == pytest.approx(10)
     assert [found["oracle_effect"][str(turn)]["mean"] for turn in range(1, 5)] == [10, 20, 30, 40]
-    assert "slope per turn" in printed and "oracle less self-prediction" in printed
+    assert "slope " in printed and "oracle less self-prediction" in printed
 
 
 def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
         files.append(file)
     summary, _, printed = scored(tmp_path / "out", "visitbench", *files)
     asked = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
-    assert summary["systems"]["m"]["own"]["overall"]["value"] == 100
-    assert summary["systems"]["n"]["own"]["overall"]["n"] == len(asked)
+    board = summary["leaderboards"]["reference"]
+    assert board["m"]["all"]["value"] == 100 and board["n"]["all"]["n"] == len(asked)
     assert set(summary["systems"]) == {"m", "n", "tournament"}
     elo = summary["systems"]["tournament"]["elo"]["ratings"]
     assert elo["m"] > elo["n"] and elo["o"] > elo["n"] and sum(elo.values()) == pytest.approx(3000)
@@ -142,14 +142,15 @@ def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None
     for one in asked:
         by_task.setdefault(one.turns[0].task or "", []).append(ratings[one.id])
         by_group.setdefault(one.group, []).append(ratings[one.id])
-    found = summary["systems"]["m"]["own"]
-    assert found["task_mean"]["value"] == pytest.approx(fmean(fmean(values) for values in by_task.values()))
-    assert found["questions"]["value"] == pytest.approx(fmean(ratings.values()))
+    found, boards = summary["systems"]["m"]["own"], summary["leaderboards"]
+    mean_of_tasks = fmean(fmean(values) for values in by_task.values())
+    assert boards["tasks"]["m"]["mean of tasks"]["value"] == pytest.approx(mean_of_tasks)
+    assert boards["categories"]["m"]["mean of the questions"]["value"] == pytest.approx(fmean(ratings.values()))
     sigmas = [pstdev(values) for values in by_group.values()]
     assert found["alignment"]["score"] == pytest.approx(len(sigmas) / sum(sigmas))
     several = [pstdev(values) for values in by_group.values() if len(values) > 1]
     assert found["alignment"]["without_singletons"] == pytest.approx(len(several) / sum(several))
-    assert summary["systems"]["m"]["no_image"]["task_mean"]["value"] == pytest.approx(1) and "without image" in printed
+    assert boards["tasks"]["m, without image"]["mean of tasks"]["value"] == pytest.approx(1)
     page = (tmp_path / "out/report.html").read_text("utf-8")
     rows = re.findall(r'<tr class="(.*?) ?"><th scope="row">(m.*?)</th>', page)
     assert rows[:2] == [("strong", "m"), ("", "m, without image")]  # what was judged without image is beside the point
@@ -200,7 +201,7 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
     ]
     assert ranked[-3:] == ["high", "low", "partly"]
     assert set(summary["systems"]["quadrants"]) == {"high", "low"}
-    assert summary["systems"]["partly"]["own"]["task_mean"]["value"] > 8
+    assert summary["leaderboards"]["tasks"]["partly"]["mean of tasks"]["value"] > 8
     words = ["--max-failed", "1", "--baseline", "low"]
     summary, _, printed = scored(tmp_path / "less", "alignmmbench", *files, *words)
     board, tasks = summary["leaderboards"]["tasks"], {one.turns[0].task for one in asked_}
@@ -219,8 +220,8 @@ def test_judgments_in_any_order_meet_their_questions(tmp_path: Path) -> None:
     other = tmp_path / "k.jsonl"
     other.write_text("\n".join(reversed(file.read_text("utf-8").splitlines())), "utf-8")
     words = ["--questions", sample("convbench")]
-    first, second = (scored(tmp_path / one.stem, "convbench", one, *words)[0]["systems"] for one in (file, other))
-    assert first == second
+    first, second = (scored(tmp_path / one.stem, "convbench", one, *words)[0] for one in (file, other))
+    assert first["systems"] == second["systems"] and first["leaderboards"] == second["leaderboards"]
 
 
 def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) 
     )  # fmt: skip
     words = ["--questions", sample("convbench")]
     summary, page, printed = scored(tmp_path / "out", "convbench", file, *words, code=3)
-    cell = summary["systems"]["m"]["direct"]["scores"]["S1"]
+    cell = summary["leaderboards"]["direct"]["m"]["S1"]
     assert (cell["value"], cell["n"], cell["failed"], cell["asked"]) == (8, 2, 1, 6)
     assert cell["low"] == pytest.approx((16 + 4) / 6) and cell["high"] == pytest.approx((16 + 40) / 6)
     for text in (printed, page):
@@ -240,7 +241,7 @@ def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) 
         **summary, "files": summary["files"],
     }  # fmt: skip
     without = scored(tmp_path / "part", "convbench", file, code=3)[0]
-    assert without["systems"]["m"]["direct"]["scores"]["S1"]["asked"] == 3
+    assert without["leaderboards"]["direct"]["m"]["S1"]["asked"] == 3
 
 
 def test_two_models_on_the_same_questions(tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         for n, name in enumerate("ab", 2)
     ]
     summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files)
-    averages = [one["own"]["task_mean"]["value"] for name, one in summary["systems"].items() if name != "quadrants"]
+    averages = sorted(one["mean of the questions"]["value"] for one in summary["leaderboards"]["categories"].values())
     assert averages == pytest.approx([2, 3])
     again = ["--benchmark", "alignmmbench"]
     assert_one_line_error(run("critic", "score", files[0], files[0], *again), "judged.jsonl", "given twice")
