@@ -242,11 +242,6 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         "references": [len(turn.reference) for turn in turns if turn.reference is not None],
     }
     drawn = [
-        pictures.scatter(
-            "Mean of the tasks against alignment (without singletons); dashed: medians.",
-            placed,
-            ("mean of the tasks", "alignment"),
-        ),
         pictures.lengths(f"Lengths of the answers in {runs[0].unit}: share of them from each number up.", lengths),
         pictures.lengths("Lengths of questions and references in characters (figure 6 of the paper).", asked_lengths),
     ]
@@ -264,9 +259,8 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks, spreads = scores(ratings, conversations), dict[str, Score]()
-        named: dict[int, dict[str, str]] = {}  # where no group has one rating alone, both are of the same groups
         for heading, spread in deviations(ratings, conversations).items():
-            names = named.setdefault(id(spread), dict(zip(spread, spread, strict=True)))
+            names = {group: group for group in spread}
             spreads[heading] = Score(parts=[Term(1.0, spread, names, (0.0, 4.5))], inverse=True)
         tasks = Entry(
             key="tasks",
@@ -291,13 +285,12 @@ def _task(one: Conversation) -> str:
 def deviations(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, dict[str, float]]:
     """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
     of those that have two."""
-    every, alone = dict[str, float](), set[str]()
-    for group, given in by_group(ratings, conversations).items():
-        if some := [rating for rating in given if rating is not None]:
-            every[group] = pstdev(some)
-            if len(some) == 1:
-                alone.add(group)
-    several = {group: spread for group, spread in every.items() if group not in alone} if alone else every
+    every, several = dict[str, float](), dict[str, float]()
+    for group, ratings_ in by_group(ratings, conversations).items():
+        if known := [rating for rating in ratings_ if rating is not None]:
+            every[group] = pstdev(known)
+            if len(known) > 1:
+                several[group] = every[group]
     return {"alignment": every, "alignment without singletons": several}
 
 

@@ -7,7 +7,7 @@ and is what the tests check ours against; it would bring pandas, and knows neith
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -72,7 +72,7 @@ class Ratings(Struct, frozen=True, kw_only=True):
     """Rating points by model, from `n` battles; `failed` judgments are left out.
 
     `ratings` is None exactly when `undefined` says why. `intervals` holds 95 % intervals, None exactly when
-    `no_intervals` says why. `unrated` are the models of whose battles every judgment failed.
+    `no_intervals` says why.
     """
 
     n: int
@@ -81,7 +81,6 @@ class Ratings(Struct, frozen=True, kw_only=True):
     undefined: str | None = None
     intervals: dict[str, Interval] | None = None
     no_intervals: str | None = "not asked for"
-    unrated: list[str] = field(default_factory=list)
 
 
 def win_rate(points: Iterable[float | None]) -> WinRate:
@@ -108,24 +107,14 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
     )
 
 
-def head_to_head(battles: Iterable[Battle]) -> dict[str, dict[str, WinRate]]:
-    """The `win_rate` of each model over each other that it met."""
-    return {model: {other: win_rate(met[other]) for other in sorted(met)} for model, met in _points_of(battles).items()}
-
-
 def win_rates(battles: Iterable[Battle]) -> dict[str, WinRate]:
     """The `win_rate` of every model, by name, over its own battles."""
-    return {model: win_rate(chain.from_iterable(met.values())) for model, met in _points_of(battles).items()}
-
-
-def _points_of(battles: Iterable[Battle]) -> dict[str, dict[str, list[float | None]]]:
-    """The points of each model, by name, against each other; None is a failed judgment."""
-    points: dict[str, dict[str, list[float | None]]] = {}
+    points: dict[str, list[float | None]] = {}
     for battle in battles:
         score = _POINTS.get(battle.outcome)
-        points.setdefault(battle.a, {}).setdefault(battle.b, []).append(score)
-        points.setdefault(battle.b, {}).setdefault(battle.a, []).append(None if score is None else 1 - score)
-    return {model: points[model] for model in sorted(points)}
+        points.setdefault(battle.a, []).append(score)
+        points.setdefault(battle.b, []).append(None if score is None else 1 - score)
+    return {model: win_rate(points[model]) for model in sorted(points)}
 
 
 class _Games(Struct, frozen=True, kw_only=True):
@@ -138,7 +127,6 @@ class _Games(Struct, frozen=True, kw_only=True):
     score: Floats
     member: Integers
     failed: int
-    unrated: list[str]
 
     @property
     def cell(self) -> Integers:
@@ -147,7 +135,7 @@ class _Games(Struct, frozen=True, kw_only=True):
 
     def rated(self, points: Floats) -> Ratings:
         ratings = dict(zip(self.models, points.tolist(), strict=True))
-        return Ratings(n=len(self.score), failed=self.failed, ratings=ratings, unrated=self.unrated)
+        return Ratings(n=len(self.score), failed=self.failed, ratings=ratings)
 
     def undefined(self, reason: str) -> Ratings:
         return replace(self.rated(np.zeros(len(self.models))), ratings=None, undefined=reason, no_intervals=reason)
@@ -157,7 +145,6 @@ def _games(battles: Sequence[Battle]) -> _Games:
     judged = [(battle, score) for battle in battles if (score := _POINTS.get(battle.outcome)) is not None]
     models = sorted({model for battle, _ in judged for model in (battle.a, battle.b)})
     number = {model: place for place, model in enumerate(models)}
-    everyone = {model for battle in battles for model in (battle.a, battle.b)}
     groups = [(place,) if battle.group is None else battle.group for place, (battle, _) in enumerate(judged)]
     return _Games(
         models=models,
@@ -166,7 +153,6 @@ def _games(battles: Sequence[Battle]) -> _Games:
         score=np.array([score for _, score in judged], dtype=np.float64),
         member=group_numbers(groups),
         failed=len(battles) - len(judged),
-        unrated=sorted(everyone - number.keys()),
     )
 
 

@@ -9,17 +9,17 @@ AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with w
 DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
 
 
-def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> TableRow:
+def _aggregate(name: str, found: Aggregate) -> TableRow:
     """A score, with its interval where it has one, and how much of it is missing; the range only where something is."""
     bounds = found.interval if isinstance(found, EqualVerdicts) else None
     missing = span(found.low, found.high) if found.n < found.asked else ""
     counts = found.n, found.failed, found.asked
     value = TableCell(number(found.value), interval(bounds))
-    return row(name, value, *counts, f"{found.coverage:.1%}", missing, strong=strong, depth=depth)
+    return row(name, value, *counts, f"{found.coverage:.1%}", missing)
 
 
 def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False) -> Table:
-    made = [aggregate(name, found) for name, found in rows.items()]
+    made = [_aggregate(name, found) for name, found in rows.items()]
     return Table(caption=caption, head=AGGREGATE_HEAD, rows=made, folded=folded)
 
 

@@ -28,14 +28,13 @@ class Bar(Struct, frozen=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """`about` says in small print what the row is; `strong` rows are what the table is about; `depth` sets one in."""
+    """`about` says in small print what the row is; `strong` rows are what the table is about."""
 
     name: str
     cells: list[TableCell]
     about: str = ""
     bar: Bar | None = None
     strong: bool = False
-    depth: int = 0
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -80,11 +79,9 @@ class Section(Part, frozen=True, kw_only=True):
 Shown = TableCell | str | int
 
 
-def row(
-    name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False, depth: int = 0
-) -> TableRow:
+def row(name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False) -> TableRow:
     made = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
-    return TableRow(name=name, cells=made, about=about, bar=bar, strong=strong, depth=depth)
+    return TableRow(name=name, cells=made, about=about, bar=bar, strong=strong)
 
 
 class Columns(Generic[T]):
@@ -195,7 +192,7 @@ def _lines(table: Table) -> list[str]:
     grid = [table.head]
     for row in table.rows:
         cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
-        grid.append(["  " * row.depth + row.name, *cells])
+        grid.append([row.name, *cells])
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = []
     for line in grid:

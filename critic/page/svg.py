@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
 from xml.etree import ElementTree
 
 from critic.page.blocks import Bounds, Picture, number, shortened
@@ -58,14 +57,12 @@ class _Canvas:
     def stroke(self, series: int, one: Spot, other: Spot) -> None:
         self.add("line", f"s{series % COLOURS} stroke", x1=one[0], y1=one[1], x2=other[0], y2=other[1])
 
-    def axis(self, low: float, high: float, label: str = "") -> None:
+    def axis(self, low: float, high: float) -> None:
         """Five lines across, with their values."""
         for value in _steps(low, high):
             y = _y(value, low, high)
             self.add("line", "grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
             self.add("text", text=f"{value:.3g}", x=LEFT - 8, y=y + 4, text_anchor="end")
-        if label:
-            self.add("text", "soft", text=label, x=4, y=TOP - 14)
 
     def places(self, labels: Iterable[str], count: int) -> None:
         """The names of places below the picture."""
@@ -121,36 +118,6 @@ def lines(caption: str, series: Mapping[str, Sequence[float | None]], labels: Se
             if spot:
                 canvas.dot(place, spot, f"{name}, {label}: {number(value)}", 4.5)
     return canvas.picture(caption, series)
-
-
-def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str]) -> Picture | None:
-    """Named points, with a dashed line at the median of each axis; None without points."""
-    if not points:
-        return None
-    xs, ys = zip(*points.values(), strict=True)
-    x_range, y_range = _padded(xs), _padded(ys)
-    canvas = _Canvas("; ".join(f"{name}: {number(x)}, {number(y)}" for name, (x, y) in points.items()))
-    canvas.axis(*y_range, axes[1])
-
-    def across(x: float) -> float:
-        return _x((x - x_range[0]) / (x_range[1] - x_range[0]))
-
-    for value in _steps(*x_range):
-        canvas.add("text", text=f"{value:.3g}", x=across(value), y=HEIGHT - 24, text_anchor="middle")
-    canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
-    middle_x, middle_y = across(median(xs)), _y(median(ys), *y_range)
-    canvas.add("line", "median", x1=middle_x, x2=middle_x, y1=TOP, y2=HEIGHT - BOTTOM)
-    canvas.add("line", "median", x1=LEFT, x2=WIDTH - RIGHT, y1=middle_y, y2=middle_y)
-    for place, (name, (x, y)) in enumerate(points.items()):
-        canvas.dot(place, (across(x), _y(y, *y_range)), f"{name}: {number(x)}, {number(y)}", 6)
-    return canvas.picture(caption, points)
-
-
-def _padded(values: Sequence[float]) -> Bounds:
-    """From a little below the lowest to a little above the highest."""
-    low, high = min(values), max(values)
-    margin = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
-    return low - margin, high + margin
 
 
 def lengths(caption: str, series: Mapping[str, Sequence[int]]) -> Picture | None:

@@ -374,8 +374,7 @@ def _tournament(
     )
     made.boards.extend((rated, wins))
     counted = {model: one[leaderboards.RATE].asked for model, one in rated.found.items()}
-    facts = {"asked": counted, "head_to_head": tournament.head_to_head(fought)}
-    made.summary[name] = asdict(found) | facts
+    made.summary[name] = asdict(found) | {"asked": counted}
 
 
 def _named(cell: Cell, asked: Sequence[Conversation]) -> str:
