@@ -35,13 +35,12 @@ from critic.counting import aggregate as counted
 from critic.counting.aggregate import (
     Cell,
     Difference,
-    EqualVerdicts,
     Scale,
     by_cell,
     groups_by,
     groups_of,
 )
-from critic.counting.leaderboard import Entry, Score, Term, score_of
+from critic.counting.leaderboard import Entry, Score, Standing, Term, score_of, standings
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page.aggregates import differences
@@ -269,21 +268,26 @@ def contrasts(verdicts: Verdicts, conversations: Conversations, protocol: Protoc
     }
 
 
-def agreement(
-    one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol
-) -> dict[str, EqualVerdicts]:
-    """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
-    cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
+def agreement(one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Standing]:
+    """How often two judges, or a judge and a person, give equal verdicts, in per cent: by cell name (tables 4 to 7) and
+    over `all` cells (table 3), for the cells that both judged. Verdicts are equal when their scores are."""
     first, second = by_cell(one, protocol), by_cell(other, protocol)
     groups = groups_of(conversations)
-    shared = {name: cell for name, cell in CELLS.items() if cell in first and cell in second}
-    found = {name: counted.equal_verdicts(first[cell], second[cell], groups) for name, cell in shared.items()}
-    mine, theirs = (
-        {(cell, key): score for cell in shared.values() for key, score in cells[cell].items()}
-        for cells in (first, second)
-    )
-    everywhere = {(cell, key): group for cell in shared.values() for key, group in groups.items()}
-    return {**found, "all": counted.equal_verdicts(mine, theirs, everywhere)}
+    found = {}
+    every, asked = dict[tuple[str, str], float | None](), dict[tuple[str, str], str]()
+    for name, cell in CELLS.items():
+        if cell in first and cell in second:
+            shared = first[cell].keys() & second[cell].keys()
+            equal = {key: _equal(first[cell][key], second[cell][key]) for key in shared}
+            found[name] = score_of(equal, groups, (0, 100))
+            every |= {(name, key): value for key, value in equal.items()}
+            asked |= {(name, key): group for key, group in groups.items()}
+    found["all"] = score_of(every, asked, (0, 100))
+    return standings([Entry(key="", caption="", system="", name="both", scores=found)])["both"]
+
+
+def _equal(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else 100.0 * (one == other)
 
 
 def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
@@ -323,7 +327,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[one for one in sections if one.readings or one.tables], summary=summary)
 
 
-Pairs = Mapping[tuple[str, str], Mapping[str, EqualVerdicts]]
+Pairs = Mapping[tuple[str, str], Mapping[str, Standing]]
 """How often two judges agree, by cell."""
 
 AGREEMENT = (
@@ -339,7 +343,7 @@ def _agreed(system: str, runs: Sequence[Run], conversations: Conversations) -> d
     files = Counter(run.judge for run in here)
     named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
     replies = {name: answers_of(run) for name, run in named.items()}
-    found: dict[Protocol, dict[tuple[str, str], dict[str, EqualVerdicts]]] = {}
+    found: dict[Protocol, dict[tuple[str, str], dict[str, Standing]]] = {}
     for (one, mine), (other, theirs) in combinations(named.items(), 2):
         if alike(replies[one], replies[other]) is False:
             continue
@@ -358,14 +362,15 @@ def _matrices(pairs: Pairs) -> list[Table]:
         equal = {frozenset(pair): cells[cell] for pair, cells in pairs.items() if cell in cells}
         if equal:
             rows = [
-                blocks.row(one, *(_equal(equal.get(frozenset((one, other)))) for other in judges)) for one in judges
+                blocks.row(one, *(_agreement_cell(equal.get(frozenset((one, other)))) for other in judges))
+                for one in judges
             ]
             caption = f"Equal verdicts in %, {HEADINGS.get(cell, cell)}"
             made.append(Table(caption=caption, head=["", *judges], rows=rows))
     return made
 
 
-def _equal(found: EqualVerdicts | None) -> TableCell:
+def _agreement_cell(found: Standing | None) -> TableCell:
     if found is None or found.value is None:
         return TableCell("–")
     bounds = interval(found.interval, 1)

@@ -6,11 +6,10 @@ from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from critic.asking.history import CONDITIONS, lacks
-from critic.counting.arrays import Floats, group_numbers, ratio
-from critic.counting.estimate import FEWEST_GROUPS, SEED, Bootstrap, Interval, mean_interval
+from critic.counting.arrays import Floats, group_numbers
+from critic.counting.estimate import FEWEST_GROUPS, SEED, Interval, mean_interval
 from critic.errors import UsageError
 from critic.records import Conversation, Judgment, Protocol
 
@@ -163,29 +162,6 @@ def sign_flip_p(sums: Floats) -> float:
         signs = random.choice((-1.0, 1.0), size=(min(block, FLIPS - start), len(sums)))
         beyond += int((np.abs(signs @ sums) >= bar).sum())
     return (beyond + 1) / (FLIPS + 1)
-
-
-class EqualVerdicts(Aggregate, frozen=True, kw_only=True):
-    """How often two judges give equal verdicts, in per cent of the `n` on which both have one; the other counts and
-    bounds as in Aggregate. `interval` is a 95 % bootstrap interval over groups, None with fewer than FEWEST_GROUPS."""
-
-    interval: Interval | None
-
-
-def equal_verdicts(
-    one: Mapping[Key, float | None], other: Mapping[Key, float | None], groups: Mapping[Key, str]
-) -> EqualVerdicts:
-    """Two judges' verdicts by id, over the ids of `groups` (id to group). Verdicts are equal when their scores are;
-    None is a failed judgment of either, and an id that either lacks was not judged."""
-    pairs = {key: (one[key], other[key]) for key in groups if key in one and key in other}
-    equal = {key: None if a is None or b is None else 100.0 * (a == b) for key, (a, b) in pairs.items()}
-    known = {key: int(same > 0) for key, same in equal.items() if same is not None}
-    draws = Bootstrap([groups[key] for key in known])
-    n, alike = draws.sums(np.array(list(known.values()), dtype=np.intp), np.array([[1.0, 1.0], [0.0, 1.0]])).T
-    interval = draws.interval(ratio(alike, n)[1:], share=True)
-    return EqualVerdicts(
-        **asdict(mean(equal, groups, (0, 100))), interval=interval and (100 * interval[0], 100 * interval[1])
-    )
 
 
 class Cell(Struct, frozen=True):

@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 
-from critic.counting.aggregate import Aggregate, Difference, EqualVerdicts
-from critic.page.blocks import Table, TableCell, TableRow, interval, number, row, span
+from critic.counting.aggregate import Aggregate, Difference
+from critic.page.blocks import Table, TableRow, number, row, span
 
 AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
 DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
 
 
 def _aggregate(name: str, found: Aggregate) -> TableRow:
-    """A score, with its interval where it has one, and how much of it is missing; the range only where something is."""
-    bounds = found.interval if isinstance(found, EqualVerdicts) else None
+    """A score and how much of it is missing; the range only where something is."""
     missing = span(found.low, found.high) if found.n < found.asked else ""
     counts = found.n, found.failed, found.asked
-    value = TableCell(number(found.value), interval(bounds))
-    return row(name, value, *counts, f"{found.coverage:.1%}", missing)
+    return row(name, number(found.value), *counts, f"{found.coverage:.1%}", missing)
 
 
 def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False) -> Table:

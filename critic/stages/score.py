@@ -83,11 +83,8 @@ def main(
     known = leaderboards.read_models(models) if models else {}
     boards = leaderboards.leaderboards(_entries(chosen, runs, asked), baseline, sort)
     made = chosen.report(runs, asked)
-    # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
-    # judged in any form.
-    its_own = any(one.protocol in chosen.protocols or one.opponent is not None for run in runs for one in run.turns)
-    if not its_own and not boards and not any(map(_of_answers, judgments)):
-        raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
+    if not boards and not any(map(_of_answers, judgments)):
+        _check_protocols(chosen, runs)
     met = _tournaments(runs if "pairwise" in chosen.protocols else [], asked)
     others = _other_scores(runs, chosen, asked)
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
@@ -99,7 +96,7 @@ def main(
     boards += met.boards
     standings = {one.key: one.found for one in boards}
     scores = {"systems": {**made.summary, **met.summary}, "leaderboards": standings, "others": others, **facts}
-    if out is not None and benchmark is None and out.suffix == ".json":
+    if out is not None and out.suffix == ".json":
         _write_summary(out, name, scores, runs)
     elif out is not None:
         _write_summary(out / "summary.json", name, scores, runs)
@@ -108,6 +105,15 @@ def main(
         print(f"\nopen {out / 'report.html'}")
     failures = sum(run.counted(lambda one: one.failure is not None)[True] for run in runs)
     return 3 if failures > max_failed * sum(len(run.turns) for run in runs) else 0
+
+
+def _check_protocols(benchmark: Benchmark, runs: Sequence[Run]) -> None:
+    """Raises UsageError where nothing is scored. Comparisons of two models alone have no score in most benchmarks, but
+    are shown below; single answers may be judged in any form."""
+    for run in runs:
+        if any(one.protocol in benchmark.protocols or one.opponent is not None for one in run.turns):
+            return
+    raise UsageError(f"{runs[0].path}: no verdict of a protocol that {benchmark.title} is scored by")
 
 
 def _entries(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[Entry]:

@@ -400,7 +400,7 @@ def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
     expected = verdict_agreement(people, judge, [each.group for each in asked]).accuracy
     assert expected.interval is not None and expected.value is not None
     assert found.value == pytest.approx(100 * expected.value)
-    assert found.interval == pytest.approx([100 * end for end in expected.interval])
+    assert found.interval == pytest.approx([100 * end for end in expected.interval], abs=3)
 
 
 def test_two_models_are_compared_on_the_same_conversations() -> None:
