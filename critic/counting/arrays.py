@@ -46,11 +46,6 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
     return np.array([index[name] for name in group], dtype=np.intp)
 
 
-def groups_in(member: NDArray[np.intp], which: NDArray[np.bool_]) -> int:
-    """How many groups have a row for which `which` is true; `member` is the number of each row's group."""
-    return int(np.count_nonzero(np.bincount(member[which])))
-
-
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
     """top / bottom, `empty` where the bottom is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):

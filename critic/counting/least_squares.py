@@ -7,15 +7,6 @@ import scipy
 from msgspec import Struct, field
 
 
-def correlation_p(r_squared: float, n: int) -> float | None:
-    """Two-sided p of "the correlation is 0" by Student's t, the n pairs taken for independent; None with fewer than
-    three."""
-    if n < 3:
-        return None
-    t = np.inf if r_squared >= 1 else np.sqrt((n - 2) * r_squared / (1 - r_squared))
-    return float(2 * scipy.special.stdtr(n - 2, -t))
-
-
 class Fit(Struct, frozen=True, kw_only=True):
     """How much of one number the best line through another explains: `r_squared` 0..1, the `slope` of that line, and
     the two-sided `p_value` of its being 0 (Student's t, turns taken for independent; needs three), over `n` turns;
@@ -41,5 +32,6 @@ def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
         return Fit(n=n, missing=missing, r_squared=None, slope=None, undefined=undefined)
     x, y = (column - column.mean() for column in kept.T)
     r_squared = min(1.0, float((x @ y) ** 2 / ((x @ x) * (y @ y))))
-    slope = float(x @ y / (x @ x))
-    return Fit(n=n, missing=missing, r_squared=r_squared, slope=slope, p_value=correlation_p(r_squared, n))
+    t = np.inf if r_squared >= 1 else np.sqrt((n - 2) * r_squared / (1 - r_squared))
+    p_value = float(2 * scipy.special.stdtr(n - 2, -t)) if n > 2 else None
+    return Fit(n=n, missing=missing, r_squared=r_squared, slope=float(x @ y / (x @ x)), p_value=p_value)

@@ -17,7 +17,7 @@ from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import Run, convbench
-from critic.counting.aggregate import Aggregate, Cell, compare
+from critic.counting.aggregate import Aggregate, Cell
 from critic.counting.leaderboard import aggregate_of
 from critic.counting.verdicts import Label, codes, verdict_agreement
 from critic.errors import UsageError
@@ -137,20 +137,6 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     run("critic", "people", tmp_path / "people.csv", "--replies", files[0], "--out", people)
     done = run("critic", "score", people)
     assert re.search(r"S1 +6.00 .* 24 .*\n.*S2 +7.00 .* 24 .*\n.*S3 +8.00 .* 24 ", done.stdout), done.stdout
-
-
-def test_the_real_conversations_in_a_full_sheet(shared: Path, tmp_path: Path) -> None:
-    lines = (shared / "data" / "convbench" / "conversations.jsonl").read_text("utf-8").splitlines()
-    rows = []
-    for public in map(json.loads, lines):
-        row = {column: f"{column} {public['convbench_id']}" for column in (*convbench.PUBLIC, *convbench.ANNOTATED)}
-        row.update(zip(convbench.INSTRUCTIONS, public["turns"], strict=True))
-        rows.append({"ID": public["convbench_id"], **row, "image_id": public["image"] or "none.png"})
-    found = convbench.read_conversations(write_sheet(tmp_path / "ConvBench.csv", rows))
-    assert [one.id for one in found] == [str(number) for number in range(1, 579)]
-    assert [[turn.prompt for turn in one.turns] for one in found] == [
-        [turn.strip() for turn in json.loads(line)["turns"]] for line in lines
-    ]
 
 
 @pytest.mark.parametrize("column", [*convbench.PUBLIC, *convbench.ANNOTATED])
@@ -401,22 +387,6 @@ def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
     assert expected.interval is not None and expected.value is not None
     assert found.value == pytest.approx(100 * expected.value)
     assert found.interval == pytest.approx([100 * end for end in expected.interval], abs=3)
-
-
-def test_two_models_are_compared_on_the_same_conversations() -> None:
-    asked = conversations(12)
-    one = verdicts_of({(Cell("own", 1), each.id): 4.0 for each in asked}, "direct")
-    other = verdicts_of(
-        {
-            **{(Cell("own", 1), each.id): 6.0 for each in asked[1:]},
-            (Cell("own", 2), "0"): 9.0,
-        },
-        "direct",
-    )
-    found = compare(one, other, asked, "direct")
-    assert list(found) == [Cell("own", 1)]
-    assert found[Cell("own", 1)].mean == 2 and found[Cell("own", 1)].missing == 1
-    assert found[Cell("own", 1)].groups == 6 and found[Cell("own", 1)].interval == (2, 2)
 
 
 def test_the_samples_have_their_images() -> None:
