@@ -330,6 +330,7 @@ def test_fits_are_those_of_scipy() -> None:
     line = stats.linregress(ratios, qualities)
     assert (both.n, both.missing) == (40, 1)
     assert both.r_squared == pytest.approx(line.rvalue**2) and both.slope == pytest.approx(line.slope)
+    assert both.p_value == pytest.approx(line.pvalue)
     per_turn = multiverse.length_against_score(verdicts)
     assert list(per_turn) == [1, 2]
     for turn, found in per_turn.items():
