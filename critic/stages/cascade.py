@@ -6,7 +6,7 @@ critic judge rows.jsonl --judge CHEAP --judge DEAR --cascade both.jsonl --out j.
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,22 +125,7 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
     return unsure, np.where(np.isnan(first_error), second, first_error), second, groups
 
 
-def by_key(path: Path) -> dict[str, Judgment]:
-    """The judgments of a file by what tells them apart."""
-    return {one.sample.key: one for _, one in jsonl.read(path, Judgment)}
-
-
-def unsure_keys(path: Path, threshold: float) -> set[str]:
-    """The rows of the first judge's file that the second is asked for."""
-    return {key for key, one in by_key(path).items() if deviation(one.verdict) > threshold}
-
-
-def merged(first: Path, second: Path, unsure: Collection[str], name: str) -> Iterator[Judgment]:
-    """Each row as the last judge said that was asked for it, the second for those that are `unsure`, with what each of
-    them said."""
-    later = by_key(second) if unsure else {}
-    for _, one in jsonl.read(first, Judgment):
-        key = one.sample.key
-        asked = [one, later[key]] if key in unsure and key in later else [one]
-        setup = replace(asked[-1].setup, judge=name)
-        yield replace(asked[-1], setup=setup, members=[each.part for each in asked], **spent(asked))
+def last(parts: Sequence[Judgment], name: str) -> Judgment:
+    """A row as the last judge said that was asked for it, with what each of them said."""
+    setup = replace(parts[-1].setup, judge=name)
+    return replace(parts[-1], setup=setup, members=[each.part for each in parts], **spent(parts))

@@ -331,19 +331,14 @@ async def _judged_again(
             after[one.key] = await judge.judge(one.response, other)
 
     await side_by_side(work() for _ in range(concurrency))
-    both = [(line, after[name]) for name, line in before.items()]
-    pairs = [(one, other) for one, other in both if other.verdict.failure is None]
-    moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
-    spent = Spent()
-    for other in after.values():
-        spent.pay(other)
+    pairs = [(line, after[key]) for key, line in before.items() if after[key].score is not None]
     facts = {
         "rows": len(pairs),
-        "failed": len(both) - len(pairs),
+        "failed": len(before) - len(pairs),
         "ratings_changed": sum(_said(one.verdict) != _said(other.verdict) for one, other in pairs),
-        "replies_changed": sum(one.reply != other.reply for one, other in pairs),
-        "largest_move_of_a_score": max(moves, default=0.0),
-        "tokens": dict(spent.tokens),
+        "largest_move_of_a_score": max(
+            (abs((one.score or 0) - (other.score or 0)) for one, other in pairs), default=0.0
+        ),
     }
     return facts, list(after.values())
 
@@ -384,24 +379,7 @@ def judge_responses(
             members[-1].go_on_as_begun()
         for _ in known(out, Judgment, partial(_other_panel, members[0], panel)):
             pass  # only looked at: another panel's file is not written over
-        if labelled is not None:
-            return _in_turn(run, members, labelled, panel)
-        return _together(run, members, how, panel)
-
-
-def _together(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
-    """By all judges of a panel, one after another."""
-    for member in members:
-        member.run()
-    jsonl.write(run.out, _merged([member.out for member in members], how, panel))
-    facts = {
-        "responses": members[0].facts["responses"],
-        "judge": panel,
-        "aggregate": how,
-        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
-        "processors": processors(member.judge.backend for member in members),
-    }
-    return _finish_panel(run, members, facts, [])
+        return _by_panel(run, members, how, panel, labelled)
 
 
 def _other_panel(member: JudgeResponses, panel: str, one: Judgment) -> str | None:
@@ -410,27 +388,50 @@ def _other_panel(member: JudgeResponses, panel: str, one: Judgment) -> str | Non
     return member.problem(one, judge=panel, score_kind=kind)
 
 
-def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, name: str) -> int:
-    """By the first judge, and by the second where that one is unsure."""
-    first, second = members
-    how = {name: value for name, value in first.judge.origin().items() if name != "judge"}
-    found = cascade.choose(labelled, [first.judge.name, second.judge.name], how)
-    print(found.line())
-    first.run()
-    if unsure := cascade.unsure_keys(first.out, found.deviation):
-        second.only(unsure)
-        second.run()
-    count = jsonl.write(run.out, cascade.merged(first.out, second.out, unsure, name))
+def _by_panel(
+    run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str, labelled: str | None
+) -> int:
+    """By all judges, one after another; of a cascade by the second where the first is unsure, as `labelled` tells."""
+    first, *others = members
     facts = {
         "responses": first.facts["responses"],
-        "judge": name,
+        "judge": panel,
         "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
-        "cascade": msgspec.to_builtins(found),
-        "asked_of_the_second": len(unsure),
         "processors": processors(member.judge.backend for member in members),
     }
-    asked = members if unsure else [first]
-    return _finish_panel(run, asked, facts, [f"{second.judge.name} was asked for {len(unsure)} of {count}"])
+    threshold = None
+    if labelled is not None:
+        origin = {name: value for name, value in first.judge.origin().items() if name != "judge"}
+        threshold = cascade.choose(labelled, [member.judge.name for member in members], origin)
+        print(threshold.line())
+    first.run()
+    keys, lines = set(first.wanted), list[str]()
+    if threshold is None:
+        facts["aggregate"] = how
+    else:
+        (second,) = others
+        keys = {key for key, one in _by_key(first.out).items() if cascade.deviation(one.verdict) > threshold.deviation}
+        second.only(keys)
+        facts |= {"cascade": msgspec.to_builtins(threshold), "asked_of_the_second": len(keys)}
+        lines.append(f"{second.judge.name} was asked for {len(keys)} of {len(first.wanted)}")
+    asked = [first, *(others if keys else [])]
+    for member in asked[1:]:
+        member.run()
+    later = [_by_key(member.out) for member in asked[1:]]
+
+    def judgments() -> Iterator[Judgment]:
+        for _, one in jsonl.read(first.out, Judgment):
+            key = one.sample.key
+            parts = [one, *(judged[key] for judged in later if key in keys)]
+            yield panel_judgment(parts, how, panel) if threshold is None else cascade.last(parts, panel)
+
+    jsonl.write(run.out, judgments())
+    return _finish_panel(run, asked, facts, lines)
+
+
+def _by_key(path: Path) -> dict[str, Judgment]:
+    """The judgments of a file by what tells them apart."""
+    return {one.sample.key: one for _, one in jsonl.read(path, Judgment)}
 
 
 def _finish_panel(run: RunOptions, asked: Sequence[JudgeResponses], facts: dict[str, Any], lines: list[str]) -> int:
@@ -449,11 +450,3 @@ def _finish_panel(run: RunOptions, asked: Sequence[JudgeResponses], facts: dict[
     if without := {name for member in asked for name in member.without | lacking(member.backend)}:
         facts["server_lacks"] = sorted(without)
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
-
-
-def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:
-    """The panel's judgment of each response, from files that judge the same ones in any order."""
-    first, *others = files
-    later = [cascade.by_key(file) for file in others]
-    for _, one in jsonl.read(first, Judgment):
-        yield panel_judgment([one, *(judged[one.sample.key] for judged in later)], how, panel)

@@ -440,7 +440,6 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
     expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
     assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
     assert found["largest_move_of_a_score"] == 1.0
-    assert found["tokens"] == {"prompt": 4000, "cached": 0, "completion": 360}
     assert facts["tokens"] == {"prompt": 9000, "cached": 0, "completion": 810} and facts["rows"] == 50
 
 
