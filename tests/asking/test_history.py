@@ -62,14 +62,10 @@ def test_every_condition_has_its_case() -> None:
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_turn_3(name: str) -> None:
+    assert list(CONDITIONS[name].asked(3)) == ASKED[name]
     said = messages(conversation(), 3, REPLIES, CONDITIONS[name])
     assert shown(said) == TURN_3[name]
     assert [one.role for one in said] == [("user", "assistant")[n % 2] for n in range(len(said))]
-
-
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_which_turns_are_asked(name: str) -> None:
-    assert list(CONDITIONS[name].asked(3)) == ASKED[name]
 
 
 def test_oracle_shows_all_of_more_turns() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.asking.forms import BY_NAME, form_of, inquiry
+from critic.asking.forms import BY_NAME, form_of
 from critic.asking.judge import Judge
 from critic.asking.parse import parse_checklist
 from critic.asking.prompt import load
@@ -253,12 +253,13 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
 
 
 def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
-    other = talk(system="other", turns={1: talk().turns[1]})
+    compared = Assignment(one=talk(), protocol="pairwise", against=talk(system="other", turns={1: talk().turns[1]}))
     setup = Setup(judge="j", score_kind="argmax")
     for turn in (2, None):
-        planned = Assignment(one=talk(), protocol="pairwise", against=other).planned(turn, setup)
-        assert planned.material is None and planned.problem[0] == "not_run" and "of other" in planned.problem[1]
-    assert Assignment(one=talk(), protocol="pairwise", against=other).planned(1, setup).problem is None
+        planned = compared.planned(turn, setup)
+        assert planned.material is None and planned.problem is not None
+        assert planned.problem[0] == "not_run" and "of other" in planned.problem[1]
+    assert compared.planned(1, setup).problem is None
 
 
 @pytest.mark.parametrize("protocol", ["pointwise", "direct", "checklist", "pairwise"])
@@ -278,16 +279,14 @@ def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condi
         assert made is not None and made.pictures() == there == made.images
 
 
-def judged(one: Transcript, order: str, answer: Any) -> Any:
-    setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
-    judge = Judge(ScriptedBackend(answer), setup, 256)
-    return asyncio.run(judge.verdict_on(Assignment(one=one, protocol="pairwise").planned(2, setup)))
-
-
 PAIRS = [
     ("A", "A", 0.5), ("A", "B", 1.0), ("A", "tie", 0.5), ("B", "A", 0.0), ("B", "B", 0.5), ("B", "tie", 0.5),
     ("tie", "A", 0.5), ("tie", "B", 0.5), ("tie", "tie", 0.5), ("", "B", None), ("A", "", None),
 ]  # fmt: skip
+
+
+def judge_that(answer: Any, **setup: Any) -> Judge:
+    return Judge(ScriptedBackend(answer), Setup(**{"judge": "j", "score_kind": "argmax", **setup}), 256)
 
 
 @pytest.mark.parametrize(("one", "two", "score"), PAIRS)
@@ -298,27 +297,25 @@ def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> N
         model_first = request.messages[0]["content"].index("> m2") < request.messages[0]["content"].index("> r2")
         return Reply(text=f'{{"Verdict":"{one if model_first else two}"}}' if (one if model_first else two) else "")
 
-    line = judged(talk(), "both", answer)
+    judge = judge_that(answer)
+    line = asyncio.run(judge.verdict_on(Assignment(one=talk(), protocol="pairwise").planned(2, judge.setup)))
     assert line.score == score
     assert line.verdict.failure == (None if score is not None else "empty")
 
 
-def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
-    one = talk()
+def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
     firsts = []
     for seed in range(40):
-        setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
-        judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-        planned = Assignment(one=one, protocol="pairwise").planned(2, setup)
-        assert judge.firsts(planned) == judge.firsts(planned) and len(judge.firsts(planned)) == 1
-        firsts += judge.firsts(planned)
+        judge = judge_that(lambda request: Reply(text=""), order="random", seed=seed)
+        planned = [Assignment(one=talk(), protocol="pairwise").planned(turn, judge.setup) for turn in (1, 2, None)]
+        ((first,),) = {judge.firsts(each) for each in planned}
+        firsts.append(first)
     assert 8 < firsts.count("model") < 32
 
 
 def test_a_whole_needs_its_turns_verdicts() -> None:
-    setup = Setup(judge="j", score_kind="argmax", extraction=False)
-    judge = Judge(ScriptedBackend(lambda request: Reply(text="no idea")), setup, 256)
-    direct = Assignment(one=talk(), protocol="direct")
+    judge = judge_that(lambda request: Reply(text="no idea"), extraction=False)
+    direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
     turn = asyncio.run(judge.verdict_on(direct.planned(1, setup)))
     assert turn.verdict.failure == "no_rating"
     whole = direct.planned(None, setup, [turn])
@@ -328,27 +325,14 @@ def test_a_whole_needs_its_turns_verdicts() -> None:
 
 def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
     """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
-    setup = Setup(judge="j", score_kind="expected", strict=False)
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
-    judge = Judge(ScriptedBackend(lambda request: said), setup, 256)
-    direct = Assignment(one=talk(), protocol="direct")
+    judge = judge_that(lambda request: said, score_kind="expected", strict=False)
+    direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
     lines = [asyncio.run(judge.verdict_on(direct.planned(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
     whole = direct.planned(None, setup, lines)
     assert whole.material is not None and whole.unjudged == 2
     assert whole.material.verdicts == [TurnJudgment(1, "not judged"), TurnJudgment(2, "not judged")]
-
-
-def test_one_order_is_kept_for_the_whole_conversation() -> None:
-    found = set()
-    for seed in range(20):
-        setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
-        judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-        planned = [Assignment(one=talk(), protocol="pairwise").planned(turn, setup) for turn in (1, 2, None)]
-        firsts = {judge.firsts(each) for each in planned}
-        assert len(firsts) == 1
-        found |= firsts
-    assert found == {("model",), ("opponent",)}
 
 
 def test_a_turn_in_sight_of_all_turns() -> None:
@@ -381,28 +365,14 @@ def test_a_turn_in_sight_of_all_turns() -> None:
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
-    setup = Setup(judge="j", score_kind="argmax")
-    judge = Judge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-    one = talk()
+    judge, one = judge_that(lambda request: Reply(text="")), talk()
     names = {
-        (protocol, judging): judge.asked(Assignment(one=one, protocol=protocol, judging=judging).planned(2, setup))
+        (protocol, judging): judge.asked(
+            Assignment(one=one, protocol=protocol, judging=judging).planned(2, judge.setup)
+        )
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")
     }
     assert names["direct", "standard"] != names["direct", "no_focus"]
     assert names["pointwise", "standard"] == names["pointwise", "no_focus"]
     assert len(set(names.values())) == 5
-
-
-YES_OR_NO = [("yes yes no yes", 0.75), ("no no no no", 0.0), ("yes yes no", None)]
-
-
-@pytest.mark.parametrize(("answers", "score"), YES_OR_NO)
-def test_a_checklist_scores_its_share_of_yes(answers: str, score: float | None) -> None:
-    """Where an answer is missing the share is not known."""
-    reply = json.dumps({str(number): word for number, word in enumerate(answers.split(), 1)})
-    setup = Setup(judge="j", score_kind="argmax", extraction=False)
-    judge = Judge(ScriptedBackend(lambda request: Reply(text=reply)), setup, 256)
-    shown = Material(sides=[Side(answer="a")], question="q", references=["r"], checklist=["i"] * 4)
-    found = asyncio.run(judge.opinion(inquiry("checklist", "en", shown)))
-    assert found.score == score and found.verdict.failure == (None if score is not None else "no_verdict")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Done, Servers, assert_one_line_error, human_row, run, write_jsonl
+from conftest import Done, Scripted, Servers, assert_one_line_error, human_row, run, write_jsonl
 
 from critic import jsonl
 
@@ -75,16 +75,27 @@ def dear(body: dict[str, Any]) -> dict[str, Any]:
 Judge = Callable[..., Done]
 
 
-@pytest.fixture
-def judge(tmp_path: Path, scripted: Servers) -> Judge:
-    first, second = scripted(cheap), scripted(dear)
+def asking(out: Path, first: Scripted, second: Scripted) -> Judge:
+    """critic judge by two servers, into `out`."""
     first.told["id"], second.told["id"] = "cheap", "dear"
 
-    def ask(data: Path, out: str, *words: object) -> Done:
+    def ask(data: Path, name: str, *words: object) -> Done:
         judges = ["--judge", f"{first.url}#cheap", "--judge", f"{second.url}#dear", "--score", "argmax"]
-        return run("critic", "judge", data, "--out", tmp_path / out, *judges, *words)
+        return run("critic", "judge", data, "--out", out / name, *judges, *words)
 
     return ask
+
+
+@pytest.fixture
+def judge(tmp_path: Path, scripted: Servers) -> Judge:
+    return asking(tmp_path, scripted(cheap), scripted(dear))
+
+
+@pytest.fixture
+def both(tmp_path: Path, judge: Judge) -> Path:
+    """Rows that people scored, by both judges."""
+    assert judge(rows(tmp_path, "labelled.jsonl", 0, 160), "both.jsonl").returncode == 0
+    return tmp_path / "both.jsonl"
 
 
 def lines(path: Path) -> dict[str, dict[str, Any]]:
@@ -92,10 +103,9 @@ def lines(path: Path) -> dict[str, dict[str, Any]]:
     return {line["sample"]["id"]: line for line in found}
 
 
-def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, judge: Judge) -> None:
-    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 160), rows(tmp_path, "rows.jsonl", 1000, 60)
-    assert judge(labelled, "both.jsonl").returncode == 0
-    done = judge(data, "j.jsonl", "--cascade", tmp_path / "both.jsonl")
+def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, judge: Judge, both: Path) -> None:
+    data = rows(tmp_path, "rows.jsonl", 1000, 60)
+    done = judge(data, "j.jsonl", "--cascade", both)
     assert done.returncode == 0, done.stderr
     found, unsure = lines(tmp_path / "j.jsonl"), {f"row-{number}" for number in range(1000, 1060) if hard(number)}
     assert len(found) == 60 and 5 < len(unsure) < 40
@@ -112,17 +122,18 @@ def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, j
     second = tmp_path / "j.2.jsonl"
     second.write_bytes(second.read_bytes()[:-100])
     for judged in (1, 0):
-        assert judge(data, "j.jsonl", "--cascade", tmp_path / "both.jsonl").returncode == 0
+        assert judge(data, "j.jsonl", "--cascade", both).returncode == 0
         assert jsonl.facts(tmp_path / "j.jsonl")["judged_in_this_run"] == judged
     assert sorted(before.splitlines()) == sorted((tmp_path / "j.jsonl").read_bytes().splitlines())
 
 
-def test_what_it_may_cost_moves_the_threshold_and_is_measured_elsewhere(tmp_path: Path, judge: Judge) -> None:
-    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 160), rows(tmp_path, "rows.jsonl", 1000, 30)
-    assert judge(labelled, "both.jsonl").returncode == 0
+def test_what_it_may_cost_moves_the_threshold_and_is_measured_elsewhere(
+    tmp_path: Path, judge: Judge, both: Path
+) -> None:
+    data = rows(tmp_path, "rows.jsonl", 1000, 30)
     asked = {}
     for points in ("0", "0.05", "9"):
-        done = judge(data, f"j{points}.jsonl", "--cascade", f"{tmp_path / 'both.jsonl'}:{points}")
+        done = judge(data, f"j{points}.jsonl", "--cascade", f"{both}:{points}")
         assert done.returncode == 0, done.stderr
         asked[points] = jsonl.facts(tmp_path / f"j{points}.jsonl")
     assert asked["9"]["asked_of_the_second"] == 0 < asked["0"]["asked_of_the_second"] < 30
@@ -151,11 +162,9 @@ def test_a_file_that_cannot_tell_is_refused(tmp_path: Path, judge: Judge, script
 
 
 @pytest.mark.parametrize("spent", [150, 300, 660])
-def test_behind_a_budget_it_goes_on(tmp_path: Path, judge: Judge, spent: int) -> None:
+def test_behind_a_budget_it_goes_on(tmp_path: Path, judge: Judge, both: Path, spent: int) -> None:
     """What the first judge was not asked for is for the second to say, until the first has said it."""
-    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 160), rows(tmp_path, "rows.jsonl", 1000, 40)
-    assert judge(labelled, "both.jsonl").returncode == 0
-    words = ["--cascade", tmp_path / "both.jsonl", "--concurrency", 1]
+    data, words = rows(tmp_path, "rows.jsonl", 1000, 40), ["--cascade", both, "--concurrency", 1]
     assert judge(data, "whole.jsonl", *words).returncode == 0
     some = judge(data, "j.jsonl", *words, "--budget", f"{spent}tokens", "--max-failed", 1)
     assert some.returncode == 0 and "budget" in some.stdout, some.stderr
@@ -180,13 +189,11 @@ def test_what_the_second_said_for_a_first_that_failed_is_left_out_once_that_has_
             return {"choices": [{"message": {"role": "assistant", "content": "no"}, "finish_reason": "stop"}]}
         return reply(rating(number_of(body)), 0.98)
 
-    first, second = scripted(now_and_then), scripted(dear)
-    first.told["id"], second.told["id"] = "cheap", "dear"
-    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 60), rows(tmp_path, "rows.jsonl", 1000, 20)
-    judges = ["--judge", f"{first.url}#cheap", "--judge", f"{second.url}#dear", "--score", "argmax"]
-    assert run("critic", "judge", labelled, "--out", tmp_path / "both.jsonl", *judges).returncode == 0
-    words = ["critic", "judge", data, "--out", tmp_path / "j.jsonl", *judges, "--cascade", tmp_path / "both.jsonl"]
-    assert run(*words, "--max-failed", 1).returncode == 0
+    second = scripted(dear)
+    judge, data = asking(tmp_path, scripted(now_and_then), second), rows(tmp_path, "rows.jsonl", 1000, 20)
+    assert judge(rows(tmp_path, "labelled.jsonl", 0, 60), "both.jsonl").returncode == 0
+    words = [data, "j.jsonl", "--cascade", tmp_path / "both.jsonl"]
+    assert judge(*words, "--max-failed", 1).returncode == 0
     asked = len(second.requests)
 
     def by_both() -> set[str]:
@@ -194,10 +201,10 @@ def test_what_the_second_said_for_a_first_that_failed_is_left_out_once_that_has_
 
     assert by_both() == {"row-1001", "row-1002", "row-1003"}
     del broken[1:]
-    done = run(*words, "--retry-failed", "--max-failed", 1)
+    done = judge(*words, "--retry-failed", "--max-failed", 1)
     assert done.returncode == 0 and by_both() == {"row-1001"}, done.stderr
     assert "j.2.jsonl: 1 judged before, 0 to go" in done.stderr and "j.2.jsonl: 1 judged, 0 failed" in done.stdout
     broken.clear()
-    done = run(*words, "--retry-failed")
+    done = judge(*words, "--retry-failed")
     assert done.returncode == 0 and not by_both(), done.stderr
     assert len(second.requests) == asked and "dear was asked for 0 of 20" in done.stdout

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import (
-    Done,
     Scripted,
     Servers,
     assert_one_line_error,
@@ -23,7 +22,7 @@ from conftest import (
 from hypothesis import given
 from hypothesis import strategies as st
 from stages.test_infer import infer, sheet
-from stages.test_judge import LikeVllm, judged, reply_with, rows, token
+from stages.test_judge import LikeVllm, judge, judged, reply_with, rows, token
 
 from critic import jsonl
 from critic.asking.forms import inquiry
@@ -38,11 +37,6 @@ RATED = '{"Rating":7,"Reason":"fine"}'
 
 
 DEEP = "[" * 5000 + "]" * 5000
-
-
-def judge(server: Scripted, out: Path, *words: object, count: int = 3) -> Done:
-    data = rows(out.with_name("rows.jsonl"), count)
-    return run("critic", "judge", data, "--out", out, "--base-url", server.url, "--attempts", "1", *words)
 
 
 def raw(text: str) -> tuple[int, dict[str, str], bytes]:

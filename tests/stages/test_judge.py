@@ -14,27 +14,41 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, Servers, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import (
+    ROOT,
+    Done,
+    Scripted,
+    Servers,
+    asked_of,
+    assert_one_line_error,
+    completion,
+    human_row,
+    run,
+    write_jsonl,
+)
 
 from critic import human_scored, jsonl
 from critic.asking import rating
 from critic.asking.forms import inquiry
 from critic.asking.render import Material
-from critic.backends import Request, Served, Token
+from critic.backends import Request, Token
 from critic.backends.identity import learned_forms
 from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
 from critic.records import Judgment
-from critic.stages import options
 
 
 def rows(path: Path, count: int = 12) -> Path:
     return write_jsonl(path, [human_row(number) for number in range(count)])
+
+
+def judge(server: Scripted, out: Path, *words: object, count: int = 3) -> Done:
+    data = rows(out.with_name("rows.jsonl"), count)
+    return run("critic", "judge", data, "--out", out, "--base-url", server.url, "--attempts", "1", *words)
 
 
 def judged(path: Path) -> list[dict[str, Any]]:
@@ -60,10 +74,8 @@ def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, 
 
 def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 0.6, "2": 0.3, "9": 0.1}))
-    data = rows(tmp_path / "rows.jsonl", 3)
     for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
-        out = tmp_path / f"{kind}.jsonl"
-        done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--score", kind)
+        done = judge(server, out := tmp_path / f"{kind}.jsonl", "--score", kind)
         assert done.returncode == 0, done.stderr
         lines = judged(out)
         assert sorted(line["sample"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
@@ -72,12 +84,12 @@ def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted
             assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
             assert sum(line["verdict"]["distribution"]) == pytest.approx(1.0, abs=1e-12)
             assert line["sample"]["human"]["score"] >= 1
-    assert json.loads((tmp_path / "expected.jsonl.run.json").read_text("utf-8"))["rows"] == 3
+        assert jsonl.facts(out)["rows"] == 3
 
 
 def test_what_is_asked_for(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    judge(server, tmp_path / "out.jsonl", count=1)
     (body,) = server.requests
     assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
     assert body["response_format"]["json_schema"]["schema"] == inquiry("pointwise", "en", Material()).schema()
@@ -113,9 +125,7 @@ def test_ten_is_told_from_one(tmp_path: Path, scripted: Servers, ten: float, ref
     """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one probe, or in two where the
     server cannot be made to write a 1."""
     server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses), owner="vllm")
-    out = tmp_path / "out.jsonl"
-    words = ["--base-url", server.url, "--concurrency", "1"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
     assert done.returncode == 0, done.stderr
     for line in judged(out):
         distribution = line["verdict"]["distribution"]
@@ -128,32 +138,27 @@ def test_ten_is_told_from_one(tmp_path: Path, scripted: Servers, ten: float, ref
 
 def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(LikeVllm({"7": 0.99995, "1": 0.00005}, 0.5, refuses_bias=True), owner="vllm")
-    out = tmp_path / "out.jsonl"
-    words = ["--base-url", server.url, "--concurrency", "1"]
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
     assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
 
 
 def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted: Servers) -> None:
     """A server can be told to give them as sampling leaves them: then every answer would look like a 1."""
-    like = LikeVllm({"1": 1.0, "7": 1e-44, "3": 1e-44}, 0.5)
-    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 2)
-    words = ["critic", "judge", data, "--out", out, "--base-url", scripted(like, owner="vllm").url]
-    assert_one_line_error(run(*words), "processed_logprobs", "raw_logprobs")
+    like, out = LikeVllm({"1": 1.0, "7": 1e-44, "3": 1e-44}, 0.5), tmp_path / "out.jsonl"
+    server = scripted(like, owner="vllm")
+    assert_one_line_error(judge(server, out), "processed_logprobs", "raw_logprobs")
     like.first = {"1": math.exp(100), "8": math.exp(20), "7": math.exp(18)}
-    assert_one_line_error(run(*words), "processed_logprobs")  # logits in their place
+    assert_one_line_error(judge(server, out), "processed_logprobs")  # logits in their place
     like.first = {"1": 1.0 - 1e-20, "7": 1e-20}
-    assert run(*words).returncode == 0, "a judge may be as sure as that"
+    assert judge(server, out).returncode == 0, "a judge may be as sure as that"
 
 
-def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: Servers) -> None:
+@pytest.mark.parametrize("words", [[], ["--no-reason"]])
+def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: Servers, words: list[str]) -> None:
     """Where the model would go on with a space, what little is left to the favoured 1 says nothing."""
     server = scripted(LikeVllm({" ": 0.99, "1": 0.01}, 0.5), owner="vllm")
-    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 1)
-    for number, words in enumerate(([], ["--no-reason"])):
-        out = tmp_path / f"{number}.jsonl"
-        run("critic", "judge", data, "--out", out, "--base-url", server.url, *words)
-        assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+    judge(server, out := tmp_path / "out.jsonl", *words, count=1)
+    assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
 
 
 def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted: Servers) -> None:
@@ -162,9 +167,8 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
             return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
         return reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
 
-    server, out = scripted(answer, owner="vllm"), tmp_path / "out.jsonl"
-    words = ["--base-url", server.url, "--concurrency", "1"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 4), "--out", out, *words)
+    server = scripted(answer, owner="vllm")
+    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4)
     assert done.returncode == 0, done.stderr
     assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 2 + 4
 
@@ -178,17 +182,6 @@ def test_thoughts_that_do_not_show_are_passed_over() -> None:
     assert drafted is not None and drafted.mass[8] == 1.0
 
 
-def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(LikeVllm({"7": 0.5, "1": 0.5}, 0.5), owner="vllm")
-    out = tmp_path / "out.jsonl"
-    words = ["--base-url", server.url, "--samples", "5", "--temperature", "0.7"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, *words)
-    assert done.returncode == 0, done.stderr
-    (line,) = judged(out)
-    assert len(server.requests) == 6 and len(line["samples"]) == 5
-    assert all(one["distribution"] == line["verdict"]["distribution"] for one in line["samples"])
-
-
 def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted: Servers) -> None:
     """What the rating follows from is not in the reply, so that no probe could go on from it."""
 
@@ -200,9 +193,7 @@ def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: P
         return reply
 
     server = scripted(answer, owner="vllm")
-    out = tmp_path / "out.jsonl"
-    words = ["--base-url", server.url, "--concurrency", "2"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", out, *words)
+    done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6)
     assert done.returncode == 0, done.stderr
     assert [line["score"] for line in judged(out)] == [6.0] * 6 and 7 <= len(server.requests) <= 8
 
@@ -260,15 +251,14 @@ FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("failure", FAILING)
 def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers, failure: str) -> None:
+    """What is refused is not asked twice."""
     server = scripted(FAILING[failure])
-    out = tmp_path / "out.jsonl"
-    done = run(
-        "critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--base-url", server.url, "--attempts", "2"
-    )
+    done = judge(server, out := tmp_path / "out.jsonl", "--attempts", "2", count=2)
     assert done.returncode == 3, done.stderr
     assert [line["verdict"]["failure"] for line in judged(out)] == [failure] * 2
     assert all(line.get("score") is None for line in judged(out))
     assert f"{failure} 2" in done.stdout
+    assert len(server.requests) == (4 if failure == "server_error" else 2)
 
 
 @pytest.mark.parametrize("said", [{}, {"top_logprobs": None}, {"top_logprobs": []}])
@@ -282,8 +272,7 @@ def test_log_probabilities_of_the_written_tokens_alone_are_none(
     backend = OpenAIBackend(server.url, attempts=1)
     backend.choose(None)
     assert asyncio.run(backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))).tokens == []
-    words = ["--base-url", server.url, "--out", out := tmp_path / "out.jsonl"]
-    assert run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), *words).returncode == 0
+    assert judge(server, out := tmp_path / "out.jsonl", count=2).returncode == 0
     assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 2
 
 
@@ -300,19 +289,12 @@ def test_transient_trouble_is_tried_again(tmp_path: Path, scripted: Servers, tro
         calls += 1
         return trouble if calls <= 2 else reply_with({"7": 1.0})
 
-    out = tmp_path / "out.jsonl"
-    words = ["--concurrency", "1", "--base-url", scripted(answer).url]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, *words)
+    words = ["--concurrency", "1", "--attempts", "5"]
+    done = judge(scripted(answer), out := tmp_path / "out.jsonl", *words, count=2)
     assert done.returncode == 0, done.stderr
     assert [line["score"] for line in judged(out)] == [7, 7]
     assert sorted(line.get("attempts", 1) for line in judged(out)) == [1, 3]
     assert calls == 4
-
-
-def test_a_refusal_is_not_repeated(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(FAILING["refused"])
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
-    assert len(server.requests) == 2
 
 
 def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted: Servers) -> None:
@@ -357,41 +339,14 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -
 
     back = False
     server = scripted(answer)
-    data, out = rows(tmp_path / "rows.jsonl", 100), tmp_path / "out.jsonl"
-    words = ["critic", "judge", data, "--out", out, "--base-url", server.url, "--concurrency", "4", "--attempts", "1"]
-    assert_one_line_error(run(*words), "rows in a row", "--retry-failed")
+    out, words = tmp_path / "out.jsonl", ["--concurrency", "4"]
+    assert_one_line_error(judge(server, out, *words, count=100), "rows in a row", "--retry-failed")
     failures = [line["verdict"].get("failure") for line in judged(out)]
     assert failures.count(None) == 5 and 8 <= failures.count("server_error") <= 12
     back = True
-    assert run(*words, "--retry-failed").returncode == 0
+    assert judge(server, out, *words, "--retry-failed", count=100).returncode == 0
     assert sorted(line["sample"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
     assert all(line["score"] == 7 for line in judged(out))
-
-
-def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted: Servers) -> None:
-    broken = True
-
-    def answer(body: dict[str, Any]) -> Any:
-        bad = broken and "table 3?" in body["messages"][0]["content"]
-        return completion("") if bad else reply_with({"7": 1.0})
-
-    server = scripted(answer)
-    words = [
-        "critic",
-        "judge",
-        rows(tmp_path / "rows.jsonl"),
-        "--out",
-        tmp_path / "out.jsonl",
-        "--base-url",
-        server.url,
-    ]
-    assert run(*words).returncode == 3
-    broken, asked = False, len(server.requests)
-    assert run(*words).returncode == 3
-    assert len(server.requests) == asked
-    assert run(*words, "--retry-failed").returncode == 0
-    assert len(server.requests) == asked + 1
-    assert len({line["sample"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
 
 
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
@@ -470,187 +425,114 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> 
 
 
 def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda body: reply_with({"7": 1.0}))
-    words = [
-        "critic",
-        "judge",
-        rows(tmp_path / "rows.jsonl", 2),
-        "--out",
-        tmp_path / "out.jsonl",
-        "--base-url",
-        server.url,
-    ]
-    assert run(*words).returncode == 0
-    before = (tmp_path / "out.jsonl").read_bytes()
-    assert_one_line_error(run(*words, "--name", "other"), "judge 'tiny'", "--out")
-    assert_one_line_error(run(*words, "--temperature", "0.5"), "decoding", "--out")
-    other = rows(tmp_path / "more.jsonl", 1)
-    assert_one_line_error(run("critic", "judge", other, *words[3:]), "not among the responses")
-    assert (tmp_path / "out.jsonl").read_bytes() == before
+    server, out = scripted(lambda body: reply_with({"7": 1.0})), tmp_path / "out.jsonl"
+    assert judge(server, out).returncode == 0
+    before = out.read_bytes()
+    assert_one_line_error(judge(server, out, "--name", "other"), "judge 'tiny'", "--out")
+    assert_one_line_error(judge(server, out, "--temperature", "0.5"), "decoding", "--out")
+    assert_one_line_error(judge(server, out, count=1), "not among the responses")
+    assert out.read_bytes() == before
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda body: reply_with({"7": 1.0}))
-    data, out = rows(tmp_path / "rows.jsonl", 2), tmp_path / "out.jsonl"
-
-    def judge(*words: object) -> subprocess.CompletedProcess[str]:
-        return run("critic", "judge", *words, "--out", out)
-
-    assert_one_line_error(judge(data, "--base-url", server.url, "--model", "gpt-4"), "'gpt-4'", "it offers tiny")
-    assert_one_line_error(judge(data, "--base-url", "http://127.0.0.1:9"), "no OpenAI-compatible server answers")
-    assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
-    assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "'expected', 'median', 'argmax'")
-    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "unknown form 'pairwice'")
-    assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
+    here, data = scripted(lambda body: reply_with({"7": 1.0})).url, rows(tmp_path / "rows.jsonl", 2)
+    for file, words, parts in (
+        (data, ["--base-url", here, "--model", "gpt-4"], ["'gpt-4'", "it offers tiny"]),
+        (data, ["--base-url", "http://127.0.0.1:9"], ["no OpenAI-compatible server answers"]),
+        (data, ["--base-url", "127.0.0.1:8000"], ["http(s) URL"]),
+        (data, ["--base-url", here, "--score", "mean"], ["'expected', 'median', 'argmax'"]),
+        (data, ["--base-url", here, "--prompt", "pairwice"], ["unknown form 'pairwice'"]),
+        (data, ["--concurrency", "0"], ["--concurrency"]),
+        (tmp_path / "none.jsonl", ["--base-url", here], ["none.jsonl: no such file"]),
+    ):
+        assert_one_line_error(run("critic", "judge", file, *words, "--out", tmp_path / "out.jsonl"), *parts)
     assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, people, score, audit, attack, demo")
-    assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
-    assert not out.exists()
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted: Servers) -> None:
     """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
-    server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}))
-    out = tmp_path / "out.jsonl"
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
+    server, out = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4})), tmp_path / "out.jsonl"
+    judge(server, out, count=1)
     assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
     assert all("structured_outputs" not in body for body in server.requests)
     out.unlink()
-    run(
-        "critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url, "--score", "argmax"
-    )
+    judge(server, out, "--score", "argmax", count=1)
     assert judged(out)[0]["score"] == 7
 
 
 def two_questions(path: Path) -> Path:
     """Three answers to one question and two to another, one of them alone of its kind."""
-    asked = {0: [9, 3, 5], 1: [2, 8]}
     lines = [
         human_row(
             10 * question + number, question=f"Question {question}?", reference="r", group=f"g{question}", image=None,
-            system=f"system-{number}", response=f"answer {number}", human_score=score, scale_min=1, scale_max=10,
-            annotators=None,
+            system=f"system-{number}", response=f"answer {number}",
         )
-        for question, scores in asked.items()
-        for number, score in enumerate(scores)
+        for question, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
     ]  # fmt: skip
-    lines.append(human_row(99, question="Alone?", image=None))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    return path
+    return write_jsonl(path, [*lines, human_row(99, question="Alone?", image=None)])
 
 
 def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers) -> None:
     """Who says A to whatever stands first is undecided; a killed run goes on with the same pairs."""
     server = scripted(lambda body: completion('{"Verdict":"A"}'))
     data, out = two_questions(tmp_path / "rows.jsonl"), tmp_path / "pairs.jsonl"
-    words = [
-        "critic",
-        "judge",
-        data,
-        "--out",
-        out,
-        "--base-url",
-        server.url,
-        "--prompt",
-        "pairwise",
-        "--concurrency",
-        "1",
-    ]
-    done = run(*words)
+    common = ["critic", "judge", data, "--out", out]
+    words = [*common, "--base-url", server.url, "--concurrency", "1", "--prompt"]
+    done = run(*words, "pairwise")
     assert done.returncode == 0, done.stderr
     assert "left out 1 rows: no other answer to the same question to compare with" in done.stderr
-    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    lines = judged(out)
     assert {line["sample"]["conversation"]["turns"][0]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
     assert all(line["sample"]["conversation"] == line["sample"]["other"]["conversation"] for line in lines)
     assert all(line["score"] == 0.5 and [call["value"] for call in line["calls"]] == ["A", "A"] for line in lines)
     assert len(server.requests) == 2 * len(lines)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
-    assert run(*words).returncode == 0
-    assert sorted(map(json.dumps, lines)) == sorted(
-        json.dumps(json.loads(line)) for line in out.read_text("utf-8").splitlines()
-    )
-    assert_one_line_error(run(*words[:-4], "--prompt", "pairwise_turn"), "made with prompt 'pairwise'")
-    panel = [*words[:-6], "--judge", server.url, "--judge", server.url, "--prompt", "pairwise"]
-    assert_one_line_error(run(*panel), "does not rate")
-    assert_one_line_error(run(*words[:-2], "--samples", "3"), "draw ratings, not choices")
+    assert run(*words, "pairwise").returncode == 0
+    assert sorted(map(json.dumps, lines)) == sorted(map(json.dumps, judged(out)))
+    assert_one_line_error(run(*words, "pairwise_turn"), "made with prompt 'pairwise'")
+    panel = ["--judge", server.url, "--judge", server.url, "--prompt", "pairwise"]
+    assert_one_line_error(run(*common, *panel), "does not rate")
+    assert_one_line_error(run(*words, "pairwise", "--samples", "3"), "draw ratings, not choices")
 
 
 def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda body: completion('{"clarity":3,"Rating":6,"Reason":"so"}'))
-    data, out, file = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", tmp_path / "criteria.toml"
-    words = [
-        "critic",
-        "judge",
-        data,
-        "--out",
-        out,
-        "--base-url",
-        server.url,
-        "--prompt",
-        "criteria",
-        "--score",
-        "argmax",
-    ]
-    assert_one_line_error(run(*words), "no usable row to judge")
-    for content, part in (("clarity = 3", "name = "), ('Rating = "so"', "'Rating'"), ("a b", "criteria.toml")):
+    """And others are another run."""
+    server = scripted(lambda body: completion('{"clarity":3,"other":4,"Rating":6,"Reason":"so"}'))
+    out, file = tmp_path / "out.jsonl", tmp_path / "criteria.toml"
+    words = ["--prompt", "criteria", "--score", "argmax"]
+    assert_one_line_error(judge(server, out, *words), "no usable row to judge")
+    words += ["--criteria", file]
+    for content, part in (
+        ("clarity = 3", "name = "),
+        ('Rating = "so"', "'Rating'"),
+        ("a b", "criteria.toml"),
+        ("", "names no criterion"),
+        ('acc = "a"\nAcc = "b"', "'Acc'"),
+    ):
         file.write_text(content, "utf-8")
-        assert_one_line_error(run(*words, "--criteria", file), part)
+        assert_one_line_error(judge(server, out, *words), part)
     file.write_text('clarity = "Is it easy to follow?"', "utf-8")
-    assert run(*words, "--criteria", file).returncode == 0
+    assert_one_line_error(judge(server, out, *words[2:]), "--criteria is one of --prompt criteria")
+    assert judge(server, out, *words).returncode == 0
     assert all(line["verdict"]["criteria"] == {"clarity": {"rating": 3.0}} for line in judged(out))
     own = {"clarity": "What the row says it is"}
-    words[2:5] = [
-        write_jsonl(tmp_path / "own.jsonl", [human_row(0, criteria=own)]),
-        "--out",
-        tmp_path / "own-out.jsonl",
-    ]
-    assert run(*words, "--criteria", file).returncode == 0
-    assert judged(tmp_path / "own-out.jsonl")[0]["sample"]["conversation"]["criteria"] == own
-
-
-def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(lambda body: completion('{"acc":3,"other":4,"Rating":6,"Reason":"so"}'))
-    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
-    words = ["critic", "judge", data, "--out", out, "--base-url", server.url, "--score", "argmax"]
-    files = {name: tmp_path / f"{name}.toml" for name in ("acc", "other", "none", "twice")}
-    for name, file in files.items():
-        file.write_text({"none": "", "twice": 'acc = "a"\nAcc = "b"'}.get(name, f'{name} = "what it means"'), "utf-8")
-    assert run(*words, "--prompt", "criteria", "--criteria", files["acc"]).returncode == 0
-    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
-    again = run(*words, "--prompt", "criteria", "--criteria", files["other"])
-    assert_one_line_error(again, "criteria or answer are others now", "--out")
-    assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["none"]), "names no criterion")
-    assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["twice"]), "'Acc'")
-    assert_one_line_error(run(*words, "--criteria", files["acc"]), "--criteria is one of --prompt criteria")
-
-
-@pytest.mark.parametrize(
-    ("learned", "asked", "warns"),
-    [
-        ({"pointwise_short": 0.4, "scale_5": 0.0}, "pointwise", True),
-        ({"pointwise_short@zh": 1.0}, "pointwise_short", False),
-        ({"pointwise_short": 0.4, "scale_5": 0.0}, "scale_5", True),
-        (None, "pointwise", False),
-    ],
-)
-def test_a_form_that_a_judge_never_learned_is_said_once(
-    learned: dict[str, float] | None, asked: str, warns: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = {} if learned is None else {"recipe": {"forms": learned}}
-    served = Served("judge", None, is_vllm=True, forms=learned_forms(facts))
-    options.say_untrained(cast(Any, SimpleNamespace(place="runs/judge", served=served)), [asked], "prompt")
-    told = capsys.readouterr().err
-    assert told == (
-        f"warning: runs/judge was trained in pointwise_short, and is asked in {asked} (--prompt)\n" if warns else ""
-    )
+    data, other = write_jsonl(tmp_path / "own.jsonl", [human_row(0, criteria=own)]), tmp_path / "own-out.jsonl"
+    assert run("critic", "judge", data, "--out", other, "--base-url", server.url, *words).returncode == 0
+    assert judged(other)[0]["sample"]["conversation"]["criteria"] == own
+    file.write_text('other = "what it means"', "utf-8")
+    assert_one_line_error(judge(server, out, *words), "criteria or answer are others now", "--out")
 
 
 def test_a_served_judge_says_which_forms_it_learned(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda _: completion('{"Rating":7,"Reason":"x"}'))
-    server.told = {"forms": ["pointwise_short"]}
-    words = ["critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--base-url", server.url, "--score", "argmax"]
-    said = "was trained in pointwise_short, and is asked in pointwise (--prompt)"
-    assert f"warning: {server.url.removesuffix('/v1')} {said}" in run(*words, "--out", tmp_path / "a.jsonl").stderr
-    assert "warning" not in run(*words, "--out", tmp_path / "b.jsonl", "--prompt", "pointwise_short").stderr
+    server.told = {"forms": learned_forms({"recipe": {"forms": {"pointwise_short@zh": 0.4, "scale_5": 0.0}}})}
+    said = "was trained in pointwise_short, and is asked in"
+    for form, warns in (("pointwise", True), ("scale_5", True), ("pointwise_short", False)):
+        done = judge(server, tmp_path / f"{form}.jsonl", "--score", "argmax", "--prompt", form)
+        assert (f"warning: {server.url.removesuffix('/v1')} {said} {form} (--prompt)" in done.stderr) == warns
+    server.told = {"forms": learned_forms({})}
+    assert "warning" not in judge(server, tmp_path / "none.jsonl", "--score", "argmax").stderr
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])
@@ -737,8 +619,8 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
 def test_judging_again_does_not_ask_the_cache(tmp_path: Path, scripted: Servers) -> None:
     numbers = itertools.count()
     server = scripted(lambda body: reply_with({str(digit := next(numbers) % 9 + 1): 1.0}, chosen=str(digit)))
-    words = ["--base-url", server.url, "--cache", tmp_path / "cache", "--check-repeat", "5", "--concurrency", "1"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", tmp_path / "out.jsonl", *words)
+    words = ["--cache", tmp_path / "cache", "--check-repeat", "5", "--concurrency", "1"]
+    done = judge(server, tmp_path / "out.jsonl", *words, count=6)
     assert done.returncode == 0, done.stderr
     assert "judged again in another order: 5 of 5 ratings changed" in done.stdout and len(server.requests) == 11
 
@@ -746,8 +628,7 @@ def test_judging_again_does_not_ask_the_cache(tmp_path: Path, scripted: Servers)
 def test_what_fails_when_it_is_judged_again_did_not_change(tmp_path: Path, scripted: Servers) -> None:
     numbers = itertools.count()
     server = scripted(lambda body: reply_with({"7": 1.0}) if next(numbers) < 8 else completion("no verdict"))
-    words = ["--base-url", server.url, "--check-repeat", "5", "--concurrency", "1"]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", tmp_path / "out.jsonl", *words)
+    done = judge(server, tmp_path / "out.jsonl", "--check-repeat", "5", "--concurrency", "1", count=6)
     assert "0 of 2 ratings changed, scores by 0.0000 at most; 3 failed" in done.stdout, done.stderr
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking.history import CONDITIONS
@@ -24,7 +25,6 @@ from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse
 from critic.counting import tournament
-from critic.counting.aggregate import Cell, by_cell
 from critic.counting.leaderboard import aggregate_of
 from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage
 
@@ -99,9 +99,8 @@ def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: objec
     return run("critic", "judge", replies_file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words)
 
 
-def cells(lines: list[Judgment]) -> Counter[tuple[str, str, str, int | None]]:
-    verdicts = lines
-    return Counter((one.condition, one.protocol, one.judging, one.turn) for one in verdicts)
+def cells(lines: list[Judgment]) -> Counter[Any]:
+    return Counter((one.condition, one.protocol, one.judging, one.turn) for one in lines)
 
 
 def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
@@ -281,34 +280,36 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
 
 
 def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(answer_all)
-    files = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n", "o")]
-    words = ["--against", files[1], "--against", files[2], "--order", "random"]
-    done = judge(files[0], tmp_path / "j.jsonl", "visitbench", server.url, *words)
+    url = scripted(answer_all).url
+    first, *others = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n", "o")]
+    one, both = ["--against", others[0], "--order", "random"], [w for file in others for w in ("--against", file)]
+    done = judge(first, tmp_path / "j.jsonl", "visitbench", url, *both, "--order", "random")
     assert done.returncode == 0, done.stderr
     found = Counter((line.system, line.opponent) for line in judged(tmp_path / "j.jsonl"))
     assert set(found) == {("m", "n"), ("m", "o")} and len(set(found.values())) == 1
-    for more, part in [
-        (["--against", files[1]], "the same model, 'n', as in"),
-        (["--protocol", "direct"], "--protocol pairwise alone"),
-    ]:
-        refused = judge(files[0], tmp_path / "k.jsonl", "visitbench", server.url, *words, *more)
-        assert_one_line_error(refused, part)
-    refused = judge(files[0], tmp_path / "k.jsonl", "visitbench", server.url, *words[:2], "--battles", "random")
-    assert_one_line_error(refused, "three models or more")
+    for words, part in (
+        ([*both, "--against", others[0]], "the same model, 'n', as in"),
+        ([*both, "--protocol", "direct"], "--protocol pairwise alone"),
+        ([*one, "--battles", "random"], "three models or more"),
+    ):
+        assert_one_line_error(judge(first, tmp_path / "k.jsonl", "visitbench", url, *words), part)
 
 
-def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(lambda body: completion('{"Verdict":"tie"}'))
+@pytest.mark.parametrize("words", [["--no-extraction"], []])
+def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any, words: list[str]) -> None:
+    """Not in the second question either."""
+    server = scripted(lambda body: completion('{"Verdict":"tie"}' if words else "[[C]]"))
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "pairwise", "--order", "forced", "--no-extraction", "--strict"]
-    done = judge(file, out, "convbench", server.url, *words)
-    assert done.returncode == 3
+    more = ["--protocol", "pairwise", "--order", "forced", "--strict"]
+    assert judge(file, out, "convbench", server.url, *more, *words).returncode == 3
+    second = [prompt_of(body) for body in server.requests if "> [[C]]" in prompt_of(body)]
+    assert bool(second) == (not words)
+    assert all('"tie"' not in content and '{"Verdict":"Unknown"}' in content for content in second)
     for body in server.requests:
-        assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
-        assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
-    failures = Counter(line.failure for line in judged(out))
-    assert failures == {"no_verdict": 18, "turn_not_judged": 6}
+        if prompt_of(body) not in second:
+            assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
+            assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
+    assert Counter(line.failure for line in judged(out)) == {"no_verdict": 18, "turn_not_judged": 6}
 
 
 def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> None:
@@ -321,7 +322,7 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
     turns = sum(len(one.turns) for one in asked)
     lines = judged(out)
     assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(asked))
-    facts = json.loads((tmp_path / "j.jsonl.run.json").read_text("utf-8"))
+    facts = jsonl.facts(out)
     assert facts["asked"] == len(server.requests) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     for line in lines:
         items = asked[[one.id for one in asked].index(line.sample.id)].turns[line.turn - 1].checklist
@@ -454,7 +455,7 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
     assert all(line.unread == tie for line in lines) and all(line.calls[1].extracted for line in lines)
     said = f"{len(lines)} verdicts could not be read and count as ties"
     assert (said in done.stdout) == tie
-    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["unread_ties"] == (len(lines) if tie else 0)
+    assert jsonl.facts(out)["unread_ties"] == (len(lines) if tie else 0)
     done = run("critic", "score", out, "--benchmark", "visitbench", "--out", tmp_path / "page", "--max-failed", 1)
     said, table = (
         f"; ties for want of a verdict: m {len(lines)}",
@@ -467,16 +468,6 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
         assert_one_line_error(
             judge(file, tmp_path / "k", "visitbench", server.url, "--unread", "tie", *words), "--unread"
         )
-
-
-def test_a_forced_choice_is_never_offered_a_tie(tmp_path: Path, scripted: Any) -> None:
-    """Not by the second question either."""
-    server = scripted(lambda body: completion("[[C]]"))
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    judge(file, out, "convbench", server.url, "--protocol", "pairwise", "--order", "forced")
-    assert {line.failure for line in judged(out) if line.turn} == {"no_verdict"}
-    second = [prompt_of(body) for body in server.requests if "> [[C]]" in prompt_of(body)]
-    assert second and all('"tie"' not in content and '{"Verdict":"Unknown"}' in content for content in second)
 
 
 @pytest.mark.parametrize(("kills", "seconds"), [(2, 0.02), pytest.param(20, 0.15, marks=pytest.mark.slow)])
@@ -580,42 +571,37 @@ def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scrip
     assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 
 
-def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:
+@pytest.mark.parametrize("strict", [[], ["--strict"]])
+def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(
+    tmp_path: Path, scripted: Any, strict: list[str]
+) -> None:
+    """It takes the score of the whole away only if told to; once it is judged, the whole is judged again."""
     answer = Lapsing()
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "direct", "--strict"]
-    assert judge(file, out, "convbench", server.url, *words).returncode == 3
-    failures = {line.turn: line.failure for line in judged(out) if line.failure}
-    assert failures == {2: "empty", None: "turn_not_judged"}
-    answer.broken, asked = False, len(server.requests)
-    assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
-    assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
-    assert len(server.requests) == asked + 2 and len(judged(out)) == 24
-    facts = json.loads(Path(f"{out}.run.json").read_text("utf-8"))
-    assert facts["verdicts"] == 24 and facts["failed"] == {} and facts["judged_in_this_run"] == 2
-
-
-def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Path, scripted: Any) -> None:
-    """It does not take the score of the whole away; once it is judged, the whole is judged again."""
-    answer = Lapsing()
-    server = scripted(answer)
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "direct"]
+    words = ["--protocol", "direct", *strict]
     done = judge(file, out, "convbench", server.url, *words)
-    assert done.returncode == 3 and "1 conversations were judged without the judgment of a turn" in done.stdout
-    assert {line.turn: line.failure for line in judged(out) if line.failure} == {2: "empty"}
-    wholes = {line.sample.id: line for line in judged(out) if line.turn is None}
-    assert wholes["1"].score == 7 and {one.unjudged for one in wholes.values()} == {0, 1} and wholes["1"].unjudged == 1
-    (content,) = [text for body in server.requests if "> Turn 2: not judged" in (text := prompt_of(body))]
-    assert "> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content
-    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["without_the_judgment_of_a_turn"] == 1
-    assert "m: 1 whole conversations were judged without the" in run("critic", "score", out, "--max-failed", "1").stdout
+    failures = {line.turn: line.failure for line in judged(out) if line.failure}
+    assert done.returncode == 3 and failures == {2: "empty"} | ({None: "turn_not_judged"} if strict else {})
+    said = "1 conversations were judged without the judgment of a turn"
+    assert (said in done.stdout) == (not strict)
+    assert jsonl.facts(out)["without_the_judgment_of_a_turn"] == (0 if strict else 1)
+    (whole,) = [line for line in judged(out) if line.turn is None and line.sample.id == "1"]
+    assert (whole.score, whole.unjudged) == ((None, 0) if strict else (7, 1))
+    shown = [text for body in server.requests if "> Turn 2: not judged" in (text := prompt_of(body))]
+    assert len(shown) == (0 if strict else 1)
+    assert all("> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content for content in shown)
+    scored = run("critic", "score", out, "--max-failed", "1").stdout
+    assert ("m: 1 whole conversations were judged without the" in scored) == (not strict)
     answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
     assert len(server.requests) == asked + 2 and {line.unjudged for line in judged(out)} == {0}
-    assert_one_line_error(judge(file, out, "convbench", server.url, *words, "--strict"), "made with strict False, now")
+    facts = jsonl.facts(out)
+    assert (facts["verdicts"], facts["failed"], facts["judged_in_this_run"]) == (24, {}, 2)
+    if not strict:
+        refused = judge(file, out, "convbench", server.url, *words, "--strict")
+        assert_one_line_error(refused, "made with strict False, now")
 
 
 def test_a_whole_conversation_whose_judgment_failed_as_well_was_not_judged_without_one(
@@ -626,7 +612,7 @@ def test_a_whole_conversation_whose_judgment_failed_as_well_was_not_judged_witho
     done = judge(file, out, "convbench", server.url, "--protocol", "direct")
     assert done.returncode == 3 and "24 verdicts, 24 failed" in done.stdout
     assert "without the judgment" not in done.stdout
-    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["without_the_judgment_of_a_turn"] == 0
+    assert jsonl.facts(out)["without_the_judgment_of_a_turn"] == 0
     assert "without the judgment" not in run("critic", "score", out, "--max-failed", "1").stdout
 
 
@@ -730,17 +716,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     assert out.read_bytes() == before
 
 
-def test_by_cell_takes_a_file_of_both_protocols(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(answer_all)
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    assert judge(file, out, "convbench", server.url).returncode == 0
-    verdicts = judged(out)
-    assert set(by_cell(verdicts, "direct")) == set(by_cell(verdicts, "pairwise")) == {
-        Cell("own", 1), Cell("own", 2), Cell("own", 3), Cell("own", None),
-    }  # fmt: skip
-    assert set(by_cell(verdicts, "pairwise")[Cell("own", 1)].values()) == {0.5}
-
-
 def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_path: Path, scripted: Any) -> None:
     """With and without the image the model said the same: one question to the judge, and still one after a kill."""
     server = scripted(answer_all)
@@ -759,13 +734,11 @@ def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_
 
 def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, scripted: Any) -> None:
     server, out = scripted(answer_all), tmp_path / "j.jsonl"
-    file = replies(tmp_path / "r.jsonl", "alignmmbench")
-    first = msgspec.json.decode(file.read_bytes().splitlines()[0], type=ModelTurn)
-    twin = msgspec.structs.replace(first, conversation=msgspec.structs.replace(first.conversation, id="twin"))
-    file.write_bytes(msgspec.json.encode(first) + b"\n" + msgspec.json.encode(twin) + b"\n")
+    _, first = next(iter(jsonl.read(replies(tmp_path / "all.jsonl", "alignmmbench"), ModelTurn)))
+    twin = replace(first, conversation=replace(first.conversation, id="twin"))
+    jsonl.write(file := tmp_path / "r.jsonl", [first, twin])
     assert judge(file, out, "alignmmbench", server.url).returncode == 0
-    facts = json.loads((tmp_path / "j.jsonl.run.json").read_text("utf-8"))
-    assert (facts["asked"], facts["tokens"]["prompt"]) == (2, 22)
+    assert (jsonl.facts(out)["asked"], jsonl.facts(out)["tokens"]["prompt"]) == (2, 22)
 
 
 @pytest.mark.parametrize("words", [["--reference-free"], ["--no-extraction"], ["--order", "forced"]])

@@ -150,12 +150,6 @@ def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path
     assert_one_line_error(done, f"judges 'r0', which is not among the responses of shard {here}/2")
 
 
-def test_a_shard_goes_into_its_own_file(tmp_path: Path) -> None:
-    rows(tmp_path)
-    parts(tmp_path, 2)
-    assert_one_line_error(judge(tmp_path, "part.1.jsonl", "--shard", "2/2"), "not among the responses")
-
-
 def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
     rows(tmp_path)
     files = parts(tmp_path, 4)
