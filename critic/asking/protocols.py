@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -58,17 +58,15 @@ def form_name(protocol: Protocol, turn: int | None, setup: Setup, backed: bool =
     return variant_of(f"{setup.pack}/{name}", wanted) if setup.pack else name
 
 
-def form_names(chosen: Iterable[str], setup: Setup, turns: int = 1) -> dict[str, set[int]]:
-    """The forms in which the chosen protocols ask of conversations of so many turns, pointwise apart, which has a
-    prompt of its own choice; and of which turns each asks, none of the whole."""
-    protocols: tuple[Protocol, ...] = (*OF_WHOLES, "checklist", "quality")
-    found: dict[str, set[int]] = {}
-    for protocol in (one for one in protocols if one in chosen):
-        for turn in (*range(1, turns + 1), *([None] if protocol in OF_WHOLES else [])):
-            for backed in (False, True) if protocol == "pairwise" else (False,):
-                asked = found.setdefault(form_name(protocol, turn, setup, backed), set())
-                asked |= set() if turn is None else {turn}
-    return found
+def form_names(chosen: Iterable[str], setup: Setup, turns: int) -> list[str]:
+    """The forms in which the chosen protocols ask of conversations of so many turns and of the whole, pointwise apart,
+    which has a prompt of its own choice."""
+    names = []
+    for protocol in (one for one in get_args(Protocol) if one in chosen and one != "pointwise"):
+        wholes = [None] if protocol in OF_WHOLES else []
+        for turn in (*range(1, turns + 1), *wholes):
+            names += [form_name(protocol, turn, setup, backed) for backed in {False, protocol == "pairwise"}]
+    return list(dict.fromkeys(names))
 
 
 class Transcript(Struct, frozen=True, kw_only=True):

@@ -284,7 +284,7 @@ def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> Non
 def _say_pack(setup: Setup, chosen: Sequence[str], turns: int) -> None:
     """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
     does cannot be asked for a verdict without a reason."""
-    names = list(protocols.form_names(chosen, setup, turns))
+    names = protocols.form_names(chosen, setup, turns)
     # Of a form's second question the prompt is in the same pack.
     seconds = ((name.rpartition("/")[0], form_of(name).extraction) for name in names)
     used = [*names, *sorted({prompt_name(f"{pack}/{form}") for pack, form in seconds if form})]

@@ -8,15 +8,16 @@ from statistics import fmean, multimode
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking import protocols
 from critic.asking.forms import POINTS
-from critic.asking.protocols import Transcripts, form_name
+from critic.asking.protocols import Assignment, Transcripts
 from critic.asking.replies import benchmark_of
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import Conversation, Judgment, Protocol, Sample, Setup, Verdict
+from critic.records import Conversation, Judgment, Protocol, Setup, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -113,31 +114,18 @@ def main(
         chosen = {one: score for one, score in found.items() if rater in (None, one)}
         if not chosen:
             continue
-        one = transcripts[key, condition]
-        answer = one.answer(turn) if turn is not None else None
-        sample = Sample(
-            id=key,
-            conversation=one.conversation,
-            system=one.system,
-            condition=condition,
-            turn=turn,
-            answer=answer,
-            length=len(answer) if answer is not None else None,
-            opponent=against if protocol == "pairwise" else None,
+        compares = protocol == "pairwise"
+        planned = Assignment(one=transcripts[key, condition], protocol=protocol).planned(turn, setup)
+        line = Judgment(
+            sample=replace(planned.sample, opponent=against if compares else None),
+            setup=setup,
+            verdict=Verdict(),
+            prompt=planned.form,
+            prompt_hash="people",
+            protocol=protocol,
+            score=settled(chosen, compares),
         )
-        form = form_name(protocol, turn, setup)
-        score = settled(chosen, protocol == "pairwise")
-        lines.append(
-            Judgment(
-                sample=sample,
-                setup=setup,
-                verdict=Verdict(),
-                prompt=form,
-                prompt_hash="people",
-                protocol=protocol,
-                score=score,
-            )
-        )
+        lines.append(line)
     if not lines:
         raise UsageError(f"{table}: nothing by {rater!r}")
     jsonl.write(out, lines)

@@ -75,7 +75,8 @@ def without_probabilities(lines: list[dict[str, Any]]) -> None:
 
 
 def in_two_kinds(lines: list[dict[str, Any]]) -> None:
-    lines[1] |= {"score_kind": "argmax", "score": 7.0}
+    lines[1]["setup"]["score_kind"] = "argmax"
+    lines[1]["score"] = 7.0
 
 
 def a_panel(lines: list[dict[str, Any]]) -> None:
@@ -126,15 +127,6 @@ def test_a_score_that_is_not_named_takes_no_other_s_place(tmp_path: Path, server
     words = ["critic", "judge", tmp_path / "rows.jsonl", "--out", out, "--base-url", server.url]
     assert_one_line_error(run(*words), "made with score_kind 'median', now 'expected'")
     assert out.read_bytes() == before
-
-
-def test_another_judge_s_file_stays_as_it_is(tmp_path: Path, server: Scripted) -> None:
-    out = tmp_path / "out.jsonl"
-    judge(server, out, "expected", of=[0, 1, 2])
-    before = out.read_bytes()
-    done = judge(server, out, "median", "--name", "another")
-    assert_one_line_error(done, "out.jsonl:1: made with judge", "now 'another'")
-    assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
 
 
 def test_the_time_that_runs_took_outlives_what_they_failed_on(tmp_path: Path, server: Scripted) -> None:
