@@ -318,17 +318,15 @@ class ResponseJudge(Judge):
     def score_kind(self) -> str:
         return self.asker.score_kind
 
-    async def judge(self, response: Response, other: Response | None = None) -> Judgment:
-        """The judgment of `response` or, in a form that compares, of it beside the `other`."""
-        material = self.form.material(response, other)
-        return await self.verdict_on(
-            PlannedVerdict(sample=Sample.of(response, other), form=self.prompt, material=material)
-        )
-
-    async def not_asked(self, response: Response, failure: Failure) -> Judgment:
-        """The judgment of a response that is none."""
-        problem = failure, "there is no reply"
-        return await self.verdict_on(PlannedVerdict(sample=Sample.of(response), form=self.prompt, problem=problem))
+    async def judge(
+        self, response: Response, other: Response | None = None, *, lost: Failure | None = None
+    ) -> Judgment:
+        """The judgment of `response` or, in a form that compares, of it beside the `other`; of one that was `lost` the
+        failure that it is."""
+        planned = PlannedVerdict(sample=Sample.of(response, other), form=self.prompt)
+        if lost:
+            return await self.verdict_on(replace(planned, problem=(lost, "there is no reply")))
+        return await self.verdict_on(replace(planned, material=self.form.material(response, other)))
 
     def origin(self) -> dict[str, Any]:
         """The fields of a judgment that say how it was made: those of one file are all alike."""

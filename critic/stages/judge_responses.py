@@ -265,12 +265,11 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self.wanted = keys
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
-        if self._responses.replies and (failure := lost(item[0].text)):
-            keep(await self.judge.not_asked(item[0], failure))
-            return
-        judgment = await self.judge.judge(*item)
+        failure = lost(item[0].text) if self._responses.replies else None
+        judgment = await self.judge.judge(*item, lost=failure)
         keep(judgment)
-        self.note(judgment.verdict.failure, judgment.detail)
+        if failure is None:
+            self.note(judgment.verdict.failure, judgment.detail)
 
     async def afterwards(self) -> None:
         if self._check_repeat:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from conftest import Done, Scripted, Servers, assert_one_line_error, human_row, run, write_jsonl
+from conftest import Done, Scripted, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
+from stages.test_judge import reply_with
 
 from critic import jsonl
 
@@ -38,19 +38,7 @@ def rows(path: Path, name: str, start: int, count: int) -> Path:
 def reply(rating: int, sure: float) -> dict[str, Any]:
     """A rating, and the rest of the mass six points away."""
     other = rating + 6 if rating < 4 else max(rating - 6, 2) if rating != 2 else 8
-    texts = [
-        ('{"Rating": ', {'{"Rating": ': 0.0}),
-        (str(rating), {}),
-        (', "Reason": "so"}', {', "Reason": "so"}': 0.0}),
-    ]
-    texts[1] = (str(rating), {str(rating): float(np.log(sure)), str(other): float(np.log(1 - sure))})
-    tokens = [
-        {"token": text, "logprob": 0.0, "top_logprobs": [{"token": t, "logprob": p} for t, p in alternatives.items()]}
-        for text, alternatives in texts
-    ]
-    message = {"role": "assistant", "content": "".join(text for text, _ in texts)}
-    choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": tokens}}
-    return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
+    return reply_with({str(rating): sure, str(other): 1 - sure}, chosen=str(rating))
 
 
 def number_of(body: dict[str, Any]) -> int:
@@ -161,7 +149,7 @@ def test_a_file_that_cannot_tell_is_refused(tmp_path: Path, judge: Judge, script
     assert_one_line_error(alone, "--cascade: give two --judge")
 
 
-@pytest.mark.parametrize("spent", [150, 300, 660])
+@pytest.mark.parametrize("spent", [150, 300, 780])
 def test_behind_a_budget_it_goes_on(tmp_path: Path, judge: Judge, both: Path, spent: int) -> None:
     """What the first judge was not asked for is for the second to say, until the first has said it."""
     data, words = rows(tmp_path, "rows.jsonl", 1000, 40), ["--cascade", both, "--concurrency", 1]
@@ -186,7 +174,7 @@ def test_what_the_second_said_for_a_first_that_failed_is_left_out_once_that_has_
 
     def now_and_then(body: dict[str, Any]) -> dict[str, Any]:
         if any(one in body["messages"][-1]["content"] for one in broken):
-            return {"choices": [{"message": {"role": "assistant", "content": "no"}, "finish_reason": "stop"}]}
+            return completion("no")
         return reply(rating(number_of(body)), 0.98)
 
     second = scripted(dear)

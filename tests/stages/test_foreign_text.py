@@ -486,21 +486,9 @@ def test_file_names_that_the_locale_cannot_read(tmp_path: Path, encoding: str, e
             where.mkdir()
             data.rename(where / data.name)
         out = folder / named(f"{where.name}出.jsonl") if encoding == "utf-8" else folder / f"{where.is_dir()}.jsonl"
-        words = [
-            "critic",
-            "judge",
-            where,
-            "--judge",
-            scripts,
-            "--out",
-            out,
-            "--name",
-            named("法官"),
-            "--score",
-            "argmax",
-        ]
+        words = ["--judge", scripts, "--name", named("法官"), "--score", "argmax"]
         for _ in range(2):
-            done = run_apart(*words, env=apart)
+            done = run_apart("critic", "judge", where, "--out", out, *words, env=apart)
             assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         (line,) = judged(out)
         assert line["score"] == 7

@@ -173,13 +173,27 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
     assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 2 + 4
 
 
-def test_thoughts_that_do_not_show_are_passed_over() -> None:
-    quoted = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
-    tokens = [Token(text, [(text, 0.0)]) for text in quoted]
-    found = rating.first_digit(tokens, last=True)
-    assert found is not None and found.mass[1] == 1.0
-    drafted = rating.first_digit(tokens)
-    assert drafted is not None and drafted.mass[8] == 1.0
+QUOTED = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
+THOUGHTS, VERDICT = ["<think>", '{"Rating":', "9", "</think>"], ['{"Rating":', "2", ","]
+IN_A_REASON = ['{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rating\\":10"}']
+
+
+@pytest.mark.parametrize(
+    ("texts", "last", "rating_read"),
+    [
+        (QUOTED, True, 2),
+        (QUOTED, False, 9),
+        (THOUGHTS + VERDICT, False, 2),
+        (THOUGHTS[:-1], False, None),
+        # A chat template may write <think> itself, so that the reply begins behind it.
+        (["Maybe ", *THOUGHTS[1:], *VERDICT], False, 2),
+        (IN_A_REASON, False, 2),
+    ],
+)
+def test_the_rating_is_not_looked_for_among_thoughts(texts: list[str], last: bool, rating_read: int | None) -> None:
+    """Those that do not show are passed over as well: then the `last` one counts."""
+    found = rating.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
+    assert (found and found.mass.index(1.0) + 1) == rating_read
 
 
 def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted: Servers) -> None:
@@ -213,23 +227,6 @@ def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     few = rating.first_digit(tokens({"1": 1.0}, "1", {"0": 0.6, ",": 0.3}))
     assert few is not None and few.ten_given_one == pytest.approx(0.6)
     assert rating.first_digit([]) is None
-
-
-def test_the_rating_is_not_looked_for_among_thoughts() -> None:
-    def token(text: str, **shares: float) -> Token:
-        return Token(text, [(text, 0.0), *((name, math.log(share)) for name, share in shares.items())])
-
-    thoughts = [token("<think>"), token('{"Rating":'), token("9"), token("</think>")]
-    verdict = [token('{"Rating":'), token("2"), token(",")]
-    found = rating.first_digit(thoughts + verdict)
-    assert found is not None and found.mass[1] == 1.0
-    assert rating.first_digit(thoughts[:-1]) is None
-    # A chat template may write <think> itself, so that the reply begins behind it.
-    found = rating.first_digit([token("Maybe "), *thoughts[1:], *verdict])
-    assert found is not None and found.mass[1] == 1.0
-    whole = [token('{"Rating":'), token("2"), token(',"Reason":"it ends with\n</think>\n'), token('\\"Rating\\":10"}')]
-    found = rating.first_digit(whole)
-    assert found is not None and found.mass[1] == 1.0
 
 
 def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
