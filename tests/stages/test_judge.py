@@ -346,8 +346,20 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -
     assert all(line["score"] == 7 for line in judged(out))
 
 
+def killed(words: list[str], out: Path, chance: random.Random) -> None:
+    """kill -9 at a random moment after critic has added to `out`."""
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    before = out.stat().st_size if out.is_file() else 0
+    while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+        time.sleep(0.005)
+    time.sleep(chance.uniform(0.0, 0.2))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
-    """kill -9, three times, at random moments: the finished file has every row once."""
+    """Three times: the finished file has every row once."""
 
     def answer(body: dict[str, Any]) -> Any:
         time.sleep(0.02)
@@ -357,16 +369,9 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -
     server = scripted(answer)
     data, out = rows(tmp_path / "rows.jsonl", 150), tmp_path / "out.jsonl"
     words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
     chance = random.Random(0)
     for kill in range(3):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        before = out.stat().st_size if out.is_file() else 0
-        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
-            time.sleep(0.005)
-        time.sleep(chance.uniform(0.0, 0.2))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        killed(words, out, chance)
         lines = len(out.read_text("utf-8").splitlines())
         assert lines < 150, f"kill {kill} came too late to prove anything"
     with out.open("ab") as file:

@@ -2,12 +2,8 @@
 
 import asyncio
 import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +13,7 @@ import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
+from stages.test_judge import killed
 
 from critic import benchmarks, jsonl
 from critic.asking.history import CONDITIONS
@@ -483,16 +480,9 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills
     assert run("critic", *words, "--out", tmp_path / "whole.jsonl").returncode == 0
     whole, asked = judged(tmp_path / "whole.jsonl"), len(server.requests)
     server.requests.clear()
-    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--out", str(out)]
     chance = random.Random(1)
     for _ in range(kills):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        before = out.stat().st_size if out.is_file() else 0
-        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
-            time.sleep(0.005)
-        time.sleep(chance.uniform(0.0, 0.2))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        killed([*words, "--out", str(out)], out, chance)
     assert len(out.read_bytes().splitlines()) < len(whole), "killed too late to prove anything"
     assert not Path(f"{out}.run.json").exists()
     with out.open("ab") as torn:
