@@ -330,13 +330,18 @@ def walk(
             _check_scores(row, place)
             left_out.update(f"no {name}" for name in unscored_by)
             response = response_of(row, columns)
-            typed = {} if strict else msgspec.to_builtins(row) | columns
-            whole = {name: typed.get(name, value) for name, value in raw.items()}
-            yield row, whole, msgspec.structs.replace(response, human=None) if lacks else response
-    for judge in judges:
-        if column_of(judge) not in seen:
-            there = ", ".join(sorted(seen)) or "none of another judge"
-            raise UsageError(f"{path}: no row has {column_of(judge)}; the columns on 1..10: {there}")
+            if lacks:
+                response = msgspec.structs.replace(response, human=None)
+            yield row, dict(raw) if strict else _typed(raw, row, columns), response
+    if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
+        there = ", ".join(sorted(seen)) or "none of another judge"
+        raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {there}")
+
+
+def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
+    """A row out of a CSV file with its numbers and lists in place of their texts."""
+    typed = msgspec.to_builtins(row) | columns
+    return {name: typed.get(name, value) for name, value in raw.items()}
 
 
 def _converted(place: str, raw: dict[str, Any], strict: bool) -> Row:
