@@ -345,5 +345,6 @@ def test_two_judges_of_convbench_one_of_which_looks(tmp_path: Path) -> None:
     done = run("critic", "score", judged["show"], *words)
     assert done.returncode == 0, done.stderr
     assert "the differences show as well: decoding's images blind and show." in " ".join(done.stdout.split())
-    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["agreement"]["direct"]
+    (by_protocol,) = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["systems"]["agreement"].values()
+    (found,) = by_protocol["direct"].values()
     assert set(found) >= {"S1", "S2", "S3", "SO", "all"} and found["all"]["value"] == 100
