@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.counting.estimate import Estimate
 from critic.errors import UsageError
-from critic.records import Judgment, Setup
+from critic.records import JudgeConfig, Judgment
+from critic.stats.estimate import Estimate
 
 QUOTED = ("mae", "pearson", "accuracy", "kappa")
 """The agreement that stands in the line to quote, where it was measured."""
@@ -52,7 +52,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
-def drawn(setup: Setup) -> dict[str, Any]:
+def drawn(setup: JudgeConfig) -> dict[str, Any]:
     """How verdicts are drawn and scored, whoever judges and by which prompt."""
     names = (name for name in setup.__struct_fields__ if name not in ("judge", "pointwise_prompt"))
     return {name: msgspec.to_builtins(getattr(setup, name)) for name in names}
@@ -101,7 +101,11 @@ def read(path: Path) -> tuple[Certificate, str]:
 
 
 def say_held(
-    path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], setup: Setup, members: Sequence[str] = ()
+    path: Path,
+    processors: Mapping[str, str],
+    prompts: Mapping[str, str],
+    setup: JudgeConfig,
+    members: Sequence[str] = (),
 ) -> None:
     """What may be quoted of a judge, or of a panel's `members`, that is asked as `setup` says. Raises UsageError as
     `hold_to` does."""

@@ -151,7 +151,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale: Scale | None = None
 
 
-class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are drawn: whether a reason is written beside the rating, and how many verdicts at what
     `temperature` with which `seed` make one judgment (one, greedy, unless said otherwise). `images`: whether the judge
     is shown them, made smaller to at most `max_image_pixels`."""
@@ -164,11 +164,11 @@ class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_image_pixels: int | None = None
 
 
-GREEDY = Decoding()
+GREEDY = SamplingParams()
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """A training example: the messages of a judging prompt in one form (`critic.asking.forms`), the verdict to learn.
+    """A training example: the messages of a judging prompt in one form (`critic.judging.forms`), the verdict to learn.
 
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
     `label[i]` is the share of raters who gave the form's rating lowest + i, a score between two ratings shared between
@@ -331,23 +331,23 @@ Order = Literal["both", "random", "forced"]
 """Of two answers: shown in both orders, a tie where the two verdicts differ; in a random order; in a random order
 without ties (ConvBench)."""
 
-Unread = Literal["fail", "tie"]
+OnUnparsed = Literal["fail", "tie"]
 """What becomes of a comparison in which no verdict can be read, even when asked again: a named failure, or a tie
 (VisIT-Bench, appendix F)."""
 
-Sight = Literal["before", "all"]
+TurnContext = Literal["before", "all"]
 """In sight of which other turns a turn is judged: those before it, or all (ConvBench's own prompts)."""
 
-Battles = Literal["all", "random"]
+Pairing = Literal["all", "random"]
 """Of several models: each conversation is fought by every two of them, or by each with an opponent drawn for it
 (VisIT-Bench, appendix F)."""
 
-Judging = Literal["standard", "no_focus", "no_turn_verdicts"]
+Ablation = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
 judgments of its turns (ConvBench's ablations)."""
 
 
-class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
     `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
     two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH. `unread` is
@@ -364,19 +364,19 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     extraction: bool = True
     reference_backed: bool = True
     pointwise_prompt: str = "pointwise"
-    decoding: Decoding = GREEDY
+    decoding: SamplingParams = GREEDY
     pack: str | None = None
-    unread: Unread = "fail"
+    unread: OnUnparsed = "fail"
     reason_first: bool = False
-    sight: Sight = "before"
+    sight: TurnContext = "before"
     texts: bool = False
     strict: bool = True
-    battles: Battles | None = None
+    battles: Pairing | None = None
 
 
-def differing(before: Setup, now: Setup) -> str:
+def differing(before: JudgeConfig, now: JudgeConfig) -> str:
     """The first thing in which two setups differ; they must differ in one."""
-    name = next(name for name in Setup.__struct_fields__ if getattr(before, name) != getattr(now, name))
+    name = next(name for name in JudgeConfig.__struct_fields__ if getattr(before, name) != getattr(now, name))
     return f"{name} {getattr(before, name)!r}, now {getattr(now, name)!r}"
 
 
@@ -501,7 +501,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     sample: Sample
-    setup: Setup
+    setup: JudgeConfig
     verdict: Verdict
     prompt: str = ""
     prompt_hash: str = ""
@@ -532,7 +532,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.setup.score_kind
 
     @property
-    def decoding(self) -> Decoding:
+    def decoding(self) -> SamplingParams:
         return self.setup.decoding
 
     @property

@@ -8,7 +8,7 @@ import scipy
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group
+from critic.stats.arrays import Floats, Group
 from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
 

@@ -8,20 +8,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.asking import rating
-from critic.counting.arrays import Floats
+from critic.judging import distribution
 from critic.records import RATINGS, Judgment, Response
+from critic.stats.arrays import Floats
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
 from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
-from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.metrics import Agreement, measured
+from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -64,7 +64,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     has two raters, `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
-    sample: Sample
+    sample: RatedSample
     unlabelled: int
     lines: list[Line]
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-def examine(sample: Sample, asked: AuditRequest) -> Findings:
+def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 
     Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
@@ -113,17 +113,17 @@ def examine(sample: Sample, asked: AuditRequest) -> Findings:
     )
 
 
-def _against(sample: Sample, name: str, scores: Floats) -> Comparison:
+def _against(sample: RatedSample, name: str, scores: Floats) -> Comparison:
     """The judge under audit against other scores of the same answers."""
     return compare(replace(sample, judges={sample.judge: sample.scores, name: scores}), sample.judge, name, {})
 
 
-def _plan(sample: Sample, within: float) -> LabelPlan:
+def _plan(sample: RatedSample, within: float) -> LabelPlan:
     why = None if sample.grouped else _UNGROUPED
     return labels_needed(within, sample.human, sample.scores, sample.groups, weight=sample.weight, undefined=why)
 
 
-def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
+def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
 
     def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
@@ -137,11 +137,11 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list
     ]
 
 
-def _raters(sample: Sample) -> RaterAgreement | None:
+def _raters(sample: RatedSample) -> RaterAgreement | None:
     return rater_agreement(sample.raters, sample.groups, sample.scores)
 
 
-def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
+def _replaces(sample: RatedSample, epsilon: float) -> AlternativeAnnotator:
     """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
     between theirs could never tie with them, and ties count for both sides."""
     used, scores = np.unique([score for rated in sample.raters for score in rated.values()]), sample.scores
@@ -151,7 +151,7 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
     return alternative_annotator(sample.raters, scores, sample.groups, epsilon)
 
 
-def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
+def biases(sample: RatedSample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
     noise, most = None, max(map(len, sample.raters), default=0)
     if most > 1:
@@ -176,7 +176,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     )
 
 
-def _calibration(sample: Sample) -> Calibration:
+def _calibration(sample: RatedSample) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
     rows = JudgedRows(sample.human, sample.scores, sample.groups)
     methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
@@ -191,7 +191,7 @@ _UNGROUPED = "only labelled answers have a group; give every answer's in a colum
 _NO_SYSTEM = "of answers without a label it is not known who answered; give a column system in the judge's file"
 
 
-def corrected(sample: Sample) -> dict[str, CorrectedMean]:
+def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
     """The mean human score of each answerer that has labels and answers without, or may have some: then without a
     value."""
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
@@ -212,7 +212,7 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
     return found
 
 
-def score_kinds(sample: Sample) -> list[Comparison]:
+def score_kinds(sample: RatedSample) -> list[Comparison]:
     """The score that was taken of the judge's probabilities (`critic judge --score`) against the other kinds."""
     scores = scores_by_kind(sample)
     used, *others = scores or [""]
@@ -223,7 +223,7 @@ _AS_RECORDED = 1e-6
 """By how many points a score may differ from that of its distribution, which files may hold with fewer digits."""
 
 
-def scores_by_kind(sample: Sample) -> dict[str, Floats]:
+def scores_by_kind(sample: RatedSample) -> dict[str, Floats]:
     """The scores of the judge under audit by each kind of `rating.ScoreKind`, (n,) each, the one that was taken first.
 
     Empty where a score is not that of one answer's own distribution: in tables, of panels, several criteria, ratings
@@ -235,18 +235,18 @@ def scores_by_kind(sample: Sample) -> dict[str, Floats]:
         return {}
     (used,) = asked
     scores: dict[str, Floats] = {}
-    for kind in sorted(get_args(rating.ScoreKind), key=lambda kind: kind != used):
+    for kind in sorted(get_args(distribution.ScoreKind), key=lambda kind: kind != used):
         scores[kind] = np.array([_by_kind(one, kind) for one in sample.judgments], dtype=np.float64)
     if not np.allclose(next(iter(scores.values())), sample.scores, rtol=0, atol=_AS_RECORDED, equal_nan=True):
         return {}
     return scores
 
 
-def _by_kind(judgment: Judgment | None, kind: rating.ScoreKind) -> float | None:
-    return None if judgment is None else rating.of_distribution(judgment.verdict, kind)
+def _by_kind(judgment: Judgment | None, kind: distribution.ScoreKind) -> float | None:
+    return None if judgment is None else distribution.of_distribution(judgment.verdict, kind)
 
 
-def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
+def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
     group, weight = sample.groups, sample.weight
 
@@ -260,7 +260,7 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     }
 
 
-def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
+def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
     """Judges that understand nothing: their scores, and what they do; where texts are missing, as in tables, only
     those that need none."""
     if not training:
@@ -287,7 +287,7 @@ def _median(scores: Floats, weight: Floats | None) -> float:
     return float(low + high) / 2
 
 
-def people(sample: Sample) -> list[Line]:
+def people(sample: RatedSample) -> list[Line]:
     """Each rater against the mean of the others, pooled, and the judge against those same means: the means of all
     raters, which the other lines compare with, are easier to come near. Empty where no answer has two raters. n counts
     (answer, rater) pairs."""

@@ -22,14 +22,14 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
-from critic.asking.forms import BY_NAME, form_of, prompt_of
-from critic.asking.prompt import LANGUAGES, Prompt, prompt_hash
-from critic.asking.render import of_response, render
-from critic.asking.tokens import RATING, target
 from critic.errors import UsageError
 from critic.human_scored import Loaded
+from critic.judging.forms import BY_NAME, form_of, prompt_of
+from critic.judging.prompt import LANGUAGES, Prompt, prompt_hash
+from critic.judging.render import of_response, render
+from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Language, Question, Response
-from eval_agreement import looking
+from eval_agreement import image_grounding
 from eval_agreement.attacks import CLEAN, SEPARATOR, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
 
@@ -88,7 +88,7 @@ def main(
     if not usable:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {what}")
     drawn = draw(loaded, usable, limit, seed)
-    made = list(looking.arms(loaded, drawn, looking.HIGH) if images else _lines(loaded, drawn, layouts))
+    made = list(image_grounding.arms(loaded, drawn, image_grounding.HIGH) if images else _lines(loaded, drawn, layouts))
     jsonl.write(out, made)
     counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in made)
     facts: dict[str, Any] = {

@@ -23,20 +23,20 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
-from eval_agreement.analysis import AuditRequest, Findings, examine
-from eval_agreement.annotate.doubtful import next_rows
+from eval_agreement.analysis import AuditRequest, Findings, run_audit
+from eval_agreement.annotate.active_sampling import next_rows
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
+from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
-from eval_agreement.looking import Looking
 from eval_agreement.page.decision import verdict
-from eval_agreement.page.looking import looking_sections
+from eval_agreement.page.image_grounding import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
 from eval_agreement.summary import (
     as_lines,
@@ -230,7 +230,7 @@ def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
 
 def _samples(
     judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
-) -> list[tuple[Sample, Files]]:
+) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     if judgments:
         files = inputs.named_files(judgments).items()
@@ -245,7 +245,7 @@ def _samples(
 
 
 def _audit_scores(
-    samples: Sequence[tuple[Sample, Files]],
+    samples: Sequence[tuple[RatedSample, Files]],
     asked: AuditRequest,
     train: Path | None,
     attacked: tuple[list[Injection], dict[Path, Looking]],
@@ -263,7 +263,7 @@ def _audit_scores(
     judged = first_files[first.judge].path
     how = how_judged(judged, first.judgments) if target.certificate else None
     target.prepare()
-    found = {sample.name: examine(sample, asked) for sample, _ in samples}
+    found = {sample.name: run_audit(sample, asked) for sample, _ in samples}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
@@ -295,18 +295,18 @@ def _decisions(verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looki
     return decisions + [f"{path}: {one.reading}" for path, one in looks.items()]
 
 
-def _labels_of(sample: Sample) -> tuple[int, int]:
+def _labels_of(sample: RatedSample) -> tuple[int, int]:
     """How many labels people gave, and how many raters are named."""
     raters = {name for rated in sample.raters for name in rated}
     return int((~np.isnan(sample.human)).sum()), len(raters)
 
 
-def _notes(samples: Mapping[str, Sample]) -> list[str]:
+def _notes(samples: Mapping[str, RatedSample]) -> list[str]:
     several = len(samples) > 1
     return [f"{name}: {note}" if several else note for name, sample in samples.items() for note in sample.notes]
 
 
-def _next(out: Path, samples: Mapping[str, Sample], found: Mapping[str, Findings]) -> list[str]:
+def _next(out: Path, samples: Mapping[str, RatedSample], found: Mapping[str, Findings]) -> list[str]:
     """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it. One
     that is there from before goes."""
     said = []

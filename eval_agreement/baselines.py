@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from critic.counting.arrays import Floats
 from critic.records import RATINGS, Response
+from critic.stats.arrays import Floats
 
 Predict = Callable[[Sequence[Response]], Floats]
 """Responses in, one score each on 1..10 out; NaN where the baseline has nothing to go by."""

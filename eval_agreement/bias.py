@@ -23,8 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
-from critic.counting.arrays import Floats, ratio
-from critic.counting.estimate import LEVEL, Interval, holm
+from critic.stats.arrays import Floats, ratio
+from critic.stats.estimate import LEVEL, Interval, holm
 from eval_agreement.metrics import half_up, same_length
 from eval_agreement.rows import JudgedRows
 

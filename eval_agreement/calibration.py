@@ -12,9 +12,9 @@ import scipy
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, ratio
-from critic.counting.estimate import Estimate, Interval
 from critic.records import RATINGS
+from critic.stats.arrays import Floats, ratio
+from critic.stats.estimate import Estimate, Interval
 from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
 

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.estimate import LEVEL, Bootstrap, Interval, holm
+from critic.stats.estimate import LEVEL, Bootstrap, Interval, holm
 from eval_agreement.metrics import METRICS, resampled
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
 """By how much a judge may be worse and still count as good enough, in the metric's own unit: unless asked otherwise."""
@@ -56,12 +56,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
     non_inferiority: list[NonInferiority]
 
 
-def comparisons(sample: Sample, margins: Mapping[str, float] = MARGINS) -> list[Comparison]:
+def comparisons(sample: RatedSample, margins: Mapping[str, float] = MARGINS) -> list[Comparison]:
     """Every pair of a sample's judges, in the order given."""
     return [compare(sample, first, second, margins) for first, second in combinations(sample.judges, 2)]
 
 
-def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
+def compare(sample: RatedSample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first] + sample.judges[second])
     human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))

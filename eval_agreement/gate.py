@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from critic.counting.estimate import FEWEST_TO_DECIDE
-from critic.counting.verdicts import VerdictAgreement
 from critic.errors import UsageError
+from critic.stats.estimate import FEWEST_TO_DECIDE
+from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.metrics import METRICS, Agreement
 
 _LIMIT = re.compile(

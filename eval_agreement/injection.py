@@ -11,10 +11,10 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, group_numbers
-from critic.counting.estimate import Bootstrap, Estimate
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
+from critic.stats.arrays import Floats, group_numbers
+from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark, suite
 
 ALL = "all attacks"

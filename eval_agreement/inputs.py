@@ -11,11 +11,11 @@ from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement.attacks import SEPARATOR, suite
+from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import Injection, injection
 from eval_agreement.items import file_kind
-from eval_agreement.looking import ARMS, Looking, has_arms, looking
 from eval_agreement.metrics import METRICS
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Scale, Source, read_table
 
 COLUMN_OPTIONS = {"--group": "group", "--id": "id", "--system": "system", "--text": "response"}
@@ -93,7 +93,7 @@ def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
     return sources
 
 
-def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list[str]]:
+def parse_own(texts: Iterable[str], samples: Iterable[RatedSample]) -> dict[str, list[str]]:
     """JUDGE=ANSWERER -> answerers by judge. Raises UsageError for a judge or an answerer that is not there."""
     given = list(samples)
     judges = {judge for sample in given for judge in sample.judges}

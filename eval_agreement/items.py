@@ -15,11 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.asking import rating
-from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.counting.aggregate import check
-from critic.counting.verdicts import Label
 from critic.errors import UsageError
+from critic.judging import distribution
+from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.records import (
     RATINGS,
     Call,
@@ -29,6 +27,8 @@ from critic.records import (
     Response,
     is_judgment,
 )
+from critic.stats.aggregate import check
+from critic.stats.verdicts import Label
 from eval_agreement.sample import PARTS
 from eval_agreement.tables import Source
 
@@ -159,7 +159,7 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
             replace(
                 base,
                 id=f"{base.id}/criterion={name}",
-                score=verdict and rating.scored(verdict, judgment.score_kind),
+                score=verdict and distribution.scored(verdict, judgment.score_kind),
                 human=HumanScore(score=people[name]) if name in people else None,
                 others={},
                 parts={**base.parts, "criterion": name},

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group, distinct, group_numbers, ratio
-from critic.counting.estimate import SEED, Bootstrap, Estimate, Interval
 from critic.records import RATINGS
+from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
+from critic.stats.estimate import SEED, Bootstrap, Estimate, Interval
 from eval_agreement.pairs import (
     Cells,
     PairSums,

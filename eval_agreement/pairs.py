@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, ratio
+from critic.stats.arrays import Floats, ratio
 
 Ranks = NDArray[np.intp]
 OfPairs = Callable[[Floats, Floats], Floats]

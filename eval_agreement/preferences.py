@@ -1,5 +1,5 @@
 """Pairwise preferences: how far judges agree with people on which of two answers, a or b, is better, and what pulls
-them: places and lengths of the answers. All from counts of verdicts, as in `critic.counting.verdicts`.
+them: places and lengths of the answers. All from counts of verdicts, as in `critic.stats.verdicts`.
 
 Tables of agreement among judges and people: ConvBench, tables 3-7.
 """
@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group, group_numbers, ratio
-from critic.counting.estimate import Estimate
-from critic.counting.verdicts import (
+from critic.stats.arrays import Floats, Group, group_numbers, ratio
+from critic.stats.estimate import Estimate
+from critic.stats.verdicts import (
     CODES,
     DECIDED,
     EQUAL,

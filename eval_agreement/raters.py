@@ -9,8 +9,8 @@ import numpy as np
 import scipy
 from msgspec import Struct
 
-from critic.counting.arrays import Floats, Group
-from critic.counting.estimate import Bootstrap, Estimate
+from critic.stats.arrays import Floats, Group
+from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, Ratings, rated_items
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group, group_numbers
+from critic.stats.arrays import Floats, Group, group_numbers
 from eval_agreement.metrics import Indices
 
 Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]

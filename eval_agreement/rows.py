@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, Group
-from critic.counting.estimate import SEED, Bootstrap
+from critic.stats.arrays import Floats, Group
+from critic.stats.estimate import SEED, Bootstrap
 from eval_agreement.metrics import Scores, paired, same_length
 
 

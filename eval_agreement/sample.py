@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.arrays import Floats, group_numbers
 from critic.errors import UsageError
 from critic.records import Judgment, Response
+from critic.stats.arrays import Floats, group_numbers
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
@@ -31,7 +31,7 @@ def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
     return [group or _ALONE + key for group, key in zip(groups, ids, strict=True)]
 
 
-class Sample(Struct, frozen=True, kw_only=True, eq=False):
+class RatedSample(Struct, frozen=True, kw_only=True, eq=False):
     """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
 
     `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters` who
@@ -68,7 +68,7 @@ class Sample(Struct, frozen=True, kw_only=True, eq=False):
         """The scores of the judge under audit."""
         return self.judges[self.judge]
 
-    def rows(self, which: NDArray[np.bool_]) -> "Sample":
+    def rows(self, which: NDArray[np.bool_]) -> "RatedSample":
         """The rows for which `which` (n,) is true."""
         index = np.flatnonzero(which).tolist()
 
@@ -83,7 +83,7 @@ class Sample(Struct, frozen=True, kw_only=True, eq=False):
         return replace(self, **{name: picked(getattr(self, name)) for name in columns})
 
     @property
-    def numbered(self) -> "Sample":
+    def numbered(self) -> "RatedSample":
         """The same with the numbers of its groups, for all that is made of it."""
         return replace(self, member=self.groups)
 
@@ -124,7 +124,7 @@ class Sample(Struct, frozen=True, kw_only=True, eq=False):
         return 1 / self.probability
 
     @property
-    def labelled(self) -> "Sample":
+    def labelled(self) -> "RatedSample":
         """The answers that people scored: what agreement is measured on."""
         return self.rows(~np.isnan(self.human))
 

@@ -15,11 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.counting.arrays import Floats
-from critic.counting.estimate import FEWEST_TO_DECIDE
-from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import NO_VERDICT, Judgment, Response, to_ten
+from critic.stats.arrays import Floats
+from critic.stats.estimate import FEWEST_TO_DECIDE
+from critic.stats.verdicts import Codes, Label, both_orders, codes
 from eval_agreement.items import (
     COLUMN_SUFFIX,
     OVERALL,
@@ -31,7 +31,7 @@ from eval_agreement.items import (
     read_items,
 )
 from eval_agreement.preferences import PEOPLE, Preferences
-from eval_agreement.sample import Sample, own_groups, scores
+from eval_agreement.sample import RatedSample, own_groups, scores
 from eval_agreement.tables import SCALE, SEVERAL_RATERS, ColumnTable, Scale, Source, column_notes, forget, table_of
 
 V = TypeVar("V")
@@ -141,7 +141,7 @@ def judge_in(path: Path) -> str:
     return first.judge
 
 
-def of_judgments(name: str, path: Path) -> list[Sample]:
+def of_judgments(name: str, path: Path) -> list[RatedSample]:
     """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
     several criteria that people scored as well. A column of another judge's scores that has the judge's name stands
     under its whole one, NAME_score_1_10.
@@ -180,9 +180,9 @@ def _other_judges(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
     }
 
 
-def _sample(name: str, rows: FileRows, judges: Mapping[str, Floats]) -> Sample:
+def _sample(name: str, rows: FileRows, judges: Mapping[str, Floats]) -> RatedSample:
     length, probability = scores(rows.lengths[0]), scores(rows.probability)
-    return Sample(
+    return RatedSample(
         name=name,
         ids=rows.ids,
         human=scores(rows.score),
@@ -199,7 +199,7 @@ def _sample(name: str, rows: FileRows, judges: Mapping[str, Floats]) -> Sample:
 
 def of_tables(
     human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
-) -> Sample:
+) -> RatedSample:
     """People's scores and judges' scores out of different files or columns, joined by id.
 
     People: human-scored rows, judgments with people's scores inside, their own grades of conversations in the judges'
@@ -270,7 +270,7 @@ def _at(known: Sequence[str], values: Sequence[V], ids: Sequence[str]) -> list[V
 
 
 def _notes(
-    sample: Sample, people: FileRows, given: Mapping[str, FileRows], scale: Scale, judge_scale: Scale
+    sample: RatedSample, people: FileRows, given: Mapping[str, FileRows], scale: Scale, judge_scale: Scale
 ) -> list[str]:
     """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
@@ -527,13 +527,13 @@ def _judge_labels(source: Source, kind: Kind) -> FileRows:
     if file_kind(source) == "judgments":
         return FileRows.of_items(_items_of_kind(source, kind))
     table, column = table_of(source), source.column or COLUMNS[kind]
-    keys, words, firsts = table.keys(), _words_in(table, column, kind), _firsts(table)
+    keys, words, presentation_orders = table.keys(), _words_in(table, column, kind), _firsts(table)
     more = "" if "first" in table.columns else "; a column first would tell two orders apart"
     more = "; beside several raters a judge has one verdict on each id" if "rater" in table.columns else more
     sides = []
     for side in ("a", "b") if "first" in table.columns else ("",):
         shown = f"{column} ({side} shown first)" if side else column
-        there = [first == side for first in firsts]
+        there = [first == side for first in presentation_orders]
         asked = set(compress(keys, there))
         said = table.of_keys(
             keys, [word if here else None for word, here in zip(words, there, strict=True)], shown, more

@@ -12,14 +12,14 @@ import msgspec
 
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, Labels
-from critic.counting.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Response
+from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from eval_agreement.analysis import Findings, Kind
 from eval_agreement.gate import Outcome
 from eval_agreement.items import how_asked
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Source
 
 DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by")]
@@ -27,7 +27,7 @@ DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample",
 
 
 def provenance(
-    samples: Iterable[tuple[Sample, Mapping[str, Source]]], train: Path | None, training: Sequence[Response]
+    samples: Iterable[tuple[RatedSample, Mapping[str, Source]]], train: Path | None, training: Sequence[Response]
 ) -> dict[str, Any]:
     """What the numbers were made from: samples with their files. `in_training` counts rows of a sample whose response
     is also in the training file, `question_in_training` those whose question or image (group) is."""

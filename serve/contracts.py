@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import reader
+from api_formats import forced_tool, parameters
 from chinese import in_english
-from dialects import forced_tool, parameters
 from reader import any_of, closed, escaped
 from scales import choices, filler, labels_in, numbers, scale_of, with_verdict
 from schemas import Fill, Limits, Unbounded, bounded, nothing

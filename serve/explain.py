@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import contracts
 import msgspec
 import typer
-from dialects import Chat, Known, Responses
+from api_formats import Chat, Known, Responses
 from reader import ASKS, OBJECT
 from replies import Refusal
-from room import MOST_TOKENS, wish_of
+from token_budget import MOST_TOKENS, wish_of
 
 from critic.errors import UsageError
 

@@ -25,9 +25,9 @@ import contracts
 import httpx
 import msgspec
 import typer
+from image_limits import MOST_IMAGES, Rules
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
-from pictures import MOST_IMAGES, Rules
 
 from critic.backends.identity import learned_forms, notes, own_name, processor_hash, sees_images
 from critic.backends.vllm import build, environment, options

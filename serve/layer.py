@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 import request_limits
+from api_formats import Chat, Dialect, Known, Responses, forced_tool, without_images
 from connections import IDLE_SECONDS, MOST_HEADERS, TOO_LARGE, guard, header_bytes
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
-from dialects import Chat, Dialect, Known, Responses, forced_tool, without_images
-from pictures import Gate, Rules
+from image_limits import Gate, Rules
 from replies import (
     Answer,
     App,
@@ -45,8 +45,8 @@ from replies import (
     sized,
     with_headers,
 )
-from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
 from schemas import Limits
+from token_budget import ROOM, Room, limit_to, reply_tokens, watch, wish_of
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -204,23 +204,23 @@ class JudgeLayer:
         prompt: int | None = None
         while True:
             await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
-            room = Room(self.turns.release)
-            ROOM.set(room)
+            token_budget = Room(self.turns.release)
+            ROOM.set(token_budget)
             try:
                 asked = await self._asked(scope, body, request, prompt)
-                room.needed = asked.needed if prompt is None else 0
-                await self._answer(asked, scope, receive, send, room)
+                token_budget.needed = asked.needed if prompt is None else 0
+                await self._answer(asked, scope, receive, send, token_budget)
             finally:
-                room.done()
-            if not room.short:
+                token_budget.done()
+            if not token_budget.short:
                 return
-            prompt = room.prompt
+            prompt = token_budget.prompt
 
-    async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send, room: Room) -> None:
+    async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send, token_budget: Room) -> None:
         """vLLM's reply as its client needs it; nothing where the room turns out to be too short."""
 
         async def sending(message: Message) -> None:
-            if not room.short:
+            if not token_budget.short:
                 await send(message)
 
         if asked.stream:
@@ -336,8 +336,12 @@ class JudgeLayer:
 
     def _left(self, tokens: int) -> int:
         """As many of the tokens as the prompt has left."""
-        room = ROOM.get()
-        return min(tokens, self.context - room.prompt) if self.context and room and room.prompt else tokens
+        token_budget = ROOM.get()
+        return (
+            min(tokens, self.context - token_budget.prompt)
+            if self.context and token_budget and token_budget.prompt
+            else tokens
+        )
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         status, headers, parts = 500, [], []

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from dialects import Dialect
+from api_formats import Dialect
 from schemas import Limits
 
 from critic.backends.openai import TOO_LONG

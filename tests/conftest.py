@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from critic import cli
-from critic.asking.forms import Inquiry, form_of, inquiry
+from critic.judging.forms import JudgeRequest, form_of, inquiry
 from critic.records import Response
 
 if TYPE_CHECKING:
@@ -423,6 +423,6 @@ def scripted() -> Iterator[Servers]:
         server.close()
 
 
-def asked_of(form: str, response: Response, other: Response | None = None) -> Inquiry:
+def asked_of(form: str, response: Response, other: Response | None = None) -> JudgeRequest:
     """What a judge is asked of a response in a form: its `messages` before anything is left out, its `schema()`."""
     return inquiry(form, response.question.lang, form_of(form).material(response, other), response.id)

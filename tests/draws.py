@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 
 
 def counts_of(draws: Bootstrap) -> Any:

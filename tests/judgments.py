@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from critic.records import GREEDY, Conversation, Judgment, Protocol, Response, Sample, Setup, Verdict
+from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Protocol, Response, Sample, Verdict
 
 
 def of_answer(response: Response, other: Response | None = None, **given: Any) -> Judgment:
@@ -18,7 +18,7 @@ def of_answer(response: Response, other: Response | None = None, **given: Any) -
     }
     how |= {name: given.pop(name) for name in list(given) if name in how}
     prompt, prompt_hash = how.pop("prompt"), how.pop("prompt_hash")
-    setup = Setup(**how, pointwise_prompt=prompt, extraction=False)
+    setup = JudgeConfig(**how, pointwise_prompt=prompt, extraction=False)
     sample = Sample.of(response, other)
     return Judgment(sample=sample, setup=setup, prompt=prompt, prompt_hash=prompt_hash, **given)
 
@@ -44,7 +44,7 @@ def of_turn(conversation: Conversation | str, protocol: Protocol, **given: Any) 
     sample = Sample(id=asked.id, conversation=asked, **where)
     verdict = given.pop("verdict", Verdict())
     said = {name: given.pop(name) for name in ("failure", "answers") if name in given}
-    setup = given.pop("setup", None) or Setup(judge=given.get("judge", "j"), score_kind="argmax")
+    setup = given.pop("setup", None) or JudgeConfig(judge=given.get("judge", "j"), score_kind="argmax")
     given.pop("judge", None)
     form = {"direct": "direct_turn", "pairwise": "pairwise_turn"}.get(protocol, protocol)
     prompt = form if where["turn"] else form.replace("_turn", "_whole")

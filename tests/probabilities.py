@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from critic.asking.tokens import source_ids
+from critic.judging.targets import source_ids
 from critic.records import Message
 
 

@@ -28,7 +28,7 @@ PLANNED = """
 import json, sys
 from pathlib import Path
 from critic import human_scored
-from critic.asking.examples import example_of, plan
+from critic.judging.examples import example_of, plan
 
 responses = human_scored.load(Path(sys.argv[1])).responses
 by_id = {one.id: one for one in responses}
@@ -78,7 +78,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
     (entry,) = blocks("critic/README.md", "Add a form", "python")
-    put_in(package / "critic/asking/forms.py", "FORMS: dict[str, Form] = {", entry)
+    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
     for content in blocks("critic/README.md", "Add a form", "toml"):
         path = content.split("\n", 1)[0].removeprefix("# ")
         assert not (package / path).exists()
@@ -107,7 +107,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
 def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, shown to the model as it says, and in the scores."""
     (entry,) = blocks("critic/README.md", "Add a history condition", "python")
-    put_in(package / "critic/asking/history.py", "CONDITIONS = {", entry)
+    put_in(package / "critic/judging/history.py", "CONDITIONS = {", entry)
     helped = " ".join(critic("infer", "--help").stdout.split())
     assert "oracle_no_image: the references for all earlier turns, and no image" in helped
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import human_row, needs, run, serving, write_jsonl
 
-from critic.asking.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind
+from critic.judging.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind
 
 pytestmark = pytest.mark.e2e
 

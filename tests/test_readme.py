@@ -12,9 +12,9 @@ import pytest
 from conftest import ROOT, run
 from test_layout import tracked
 
-from critic.asking.forms import FORMS
-from critic.asking.history import CONDITIONS
 from critic.cli import STAGES
+from critic.judging.forms import FORMS
+from critic.judging.history import CONDITIONS
 from critic.records import Protocol
 from eval_agreement.attacks import suite
 

@@ -12,7 +12,7 @@ from conftest import ROOT, human_row, run, write_jsonl
 from stages.test_judge_conversations import answer_all, replies
 
 from critic import human_scored, jsonl
-from critic.asking.forms import form_of
+from critic.judging.forms import form_of
 from critic.records import Judgment, ModelTurn
 from critic.stages.rewrite import Rewrite
 from eval_agreement.items import items_of

@@ -274,7 +274,7 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
     from tiny import TinySpec, train_tokenizer
 
     from critic import human_scored
-    from critic.asking.examples import TooLong, example
+    from critic.judging.examples import TooLong, example
 
     texts = []
     for response in human_scored.load(rows).responses:

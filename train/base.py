@@ -27,8 +27,8 @@ import msgspec
 import typer
 from checkpoints import let_others_read
 from folders import is_made, made_whole, refusing
+from licenses import BASE_NOTES, copy_terms
 from msgspec import Struct
-from terms import BASE_NOTES, copy_terms
 from tokenizers import pre_tokenizers, processors
 
 from critic import jsonl

@@ -15,7 +15,7 @@ from packing import LEAST, Node, prefix_tree, sequence
 from recipe import Recipe
 from vision import SeeingTokenizer, images_of, told_apart
 
-from critic.asking.tokens import IGNORED
+from critic.judging.targets import IGNORED
 from critic.records import RATINGS
 
 

@@ -19,9 +19,9 @@ import torch
 import typer
 from checkpoints import let_others_read
 from folders import is_made, made_whole, refusing
+from licenses import copy_terms
 from safetensors.torch import load_file
 from sentencepiece import sentencepiece_model_pb2
-from terms import copy_terms
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import GenerationConfig, GlmConfig, GlmForCausalLM, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import generate_merges

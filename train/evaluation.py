@@ -15,12 +15,12 @@ from recipe import EvaluationSpec
 from vision import SeeingTokenizer, images_of, told_apart
 
 from critic import human_scored
-from critic.asking import rating
-from critic.asking.examples import TooLong, example
-from critic.asking.forms import form_of, inquiry
-from critic.asking.tokens import RATING, source_ids
 from critic.errors import UsageError
 from critic.images import ImageError
+from critic.judging import distribution
+from critic.judging.examples import TooLong, example
+from critic.judging.forms import form_of, inquiry
+from critic.judging.targets import RATING, source_ids
 from eval_agreement import agreement
 
 
@@ -204,7 +204,7 @@ def _gathered(found: dict[int, NDArray[np.float64]], count: int) -> NDArray[np.f
 
 def figures(shares: NDArray[np.float64], human: list[float], kind: str) -> dict[str, float]:
     """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
-    scores = [rating.score(list(each), kind) for each in shares]
+    scores = [distribution.score(list(each), kind) for each in shares]
     found = agreement(human, scores)
     known = {name: one.value for name, one in found.estimates.items() if one.value is not None}
     return {"n": float(len(human)), **known}

@@ -11,8 +11,8 @@ import jinja2
 import torch
 import transformers
 from checkpoints import let_others_read
+from licenses import copy_terms, folder_of, made_from
 from safetensors.torch import load_file
-from terms import copy_terms, folder_of, made_from
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

@@ -98,11 +98,11 @@ def main(
 
     if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import passed_on  # noqa: PLC0415
+    import trainer_args  # noqa: PLC0415
     from recipe import read_with_options  # noqa: PLC0415
 
     on_recipe = (options[name] for name in ("overrides", "keep", "internal", "init"))
-    passed_on.check(read_with_options(config, *on_recipe))
+    trainer_args.check(read_with_options(config, *on_recipe))
     for file in [*human_scored.files(options["train"]), *filter(None, [options["internal"]])]:
         file.stat()
     launcher_options = {name: context.params[name] for name in LAUNCHER}

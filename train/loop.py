@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import checkpoints
+import cpu
 import datasets
+import elastic_checkpoint
 import export
-import machine
-import passed_on
-import resize
 import torch
+import trainer_args
 import transformers
 from ema import ShardedEma
 from evaluation import HeldOut, distributions, figures
-from meter import Meter
 from objective import RatingTokens
 from packing import meeting
 from recipe import Recipe
+from throughput import Meter
 from vision import SeeingTokenizer, told_apart
 
 from critic import jsonl
 from critic.errors import UsageError
 
 
-class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
+class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
     """A sampler's order, but each step's rows shared out over its micro-batches so that those which begin alike meet;
     which rows a step has stays the same."""
 
@@ -48,7 +48,7 @@ class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type
             yield from (chosen[place] for place in meeting(rows, self.micro_batch))
 
 
-class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
+class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
     """A random order of examples in which those about the same images stand side by side, and those without any beside
     others of the same group, shuffled anew by `generator` in each epoch: a step computes most of its images, or of what
     the prompts of a question's answers have in common, once, and what it learns is how they differ."""
@@ -80,7 +80,7 @@ class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of typ
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
     """A Trainer whose checkpoints hold DeepSpeed's state, which has the weights in it, and count only when sealed."""
 
-    def __init__(self, watch: "Watch", **options: Any) -> None:
+    def __init__(self, watch: "JudgeCallback", **options: Any) -> None:
         self.watch = watch
         self.order, self.numbered = torch.Generator(), None
         self.usual_memory = 0
@@ -89,13 +89,13 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         watch.trainer = self
 
     def create_optimizer(self, *args: Any) -> Any:
-        with passed_on.telling():
+        with trainer_args.telling():
             optimizer = super().create_optimizer(*args)
         self.decays = [group["weight_decay"] for group in optimizer.param_groups]
         return optimizer
 
     def create_scheduler(self, *args: Any, **options: Any) -> Any:
-        with passed_on.telling():
+        with trainer_args.telling():
             return super().create_scheduler(*args, **options)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
@@ -118,10 +118,10 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             sampler.batch_size = self.watch.recipe.global_batch
         if self.watch.recipe.together:
             most = self.watch.recipe.together
-            sampler = Together(self.train_dataset, self.order, None if most is True else most)
+            sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
-            return Meeting(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)
+            return PrefixSharingSampler(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)
         return sampler
 
     def _run_epoch(self, **options: Any) -> None:
@@ -139,7 +139,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
         if self.args.use_cpu:
-            self.usual_memory = machine.trim_memory(self.usual_memory)
+            self.usual_memory = cpu.trim_memory(self.usual_memory)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         # Called from within _save_checkpoint, transformers would write the weights a second time, beside DeepSpeed's.
@@ -156,7 +156,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         self.watch.seal(folder)
 
 
-class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
+class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
     """What happens beside the steps of a run in `out`: the average of the weights, losses as lines of loss.jsonl, the
     agreement on held-out rows, the best weights so far in `out`/best, and in the end the judge itself.
 
@@ -319,11 +319,11 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
             trained = {
                 name: each for name, each in self.trainer.deepspeed.module.named_parameters() if each.requires_grad
             }
-            self.ema.set(trained.values(), resize.averages(folder, trained), folder / "ema_0.pt")
-        resize.set_apart(self.trainer.deepspeed.optimizer.optimizer, self.trainer.decays)
+            self.ema.set(trained.values(), elastic_checkpoint.averages(folder, trained), folder / "ema_0.pt")
+        elastic_checkpoint.set_apart(self.trainer.deepspeed.optimizer.optimizer, self.trainer.decays)
         self.trainer.accelerator.wait_for_everyone()
         if self.trainer.args.process_index == 0:
-            resize.clear(folder)
+            elastic_checkpoint.clear(folder)
 
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some."""

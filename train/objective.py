@@ -14,8 +14,8 @@ from msgspec import Struct
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from critic.asking.tokens import IGNORED, encode, target
 from critic.errors import UsageError
+from critic.judging.targets import IGNORED, encode, target
 from critic.records import RATINGS, Example, Message
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def log_distribution(
     tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None, last: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Log probabilities [rows × 10] of the ratings as the judge is asked for them: among what its constrained reply may
-    go on with (critic.asking.rating).
+    go on with (critic.judging.distribution).
 
     `at_rating` [rows × vocabulary] are the logits where the rating's first token stands, `behind_one` those behind a 1
     in its place (unused where 10 is one token), where a 0 comes or what follows a rating: of the rows that are `last`

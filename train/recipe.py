@@ -12,8 +12,8 @@ import yaml
 from msgspec import Meta, Struct, field
 from tiny import TinySpec
 
-from critic.asking.forms import REASON_FIRST, check_mix, prompt_of, rates
 from critic.errors import UsageError
+from critic.judging.forms import REASON_FIRST, check_mix, prompt_of, rates
 from critic.records import Showing
 
 Count = Annotated[int, Meta(ge=1)]
@@ -79,7 +79,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
       larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: names of parts that are not trained; without it the part of a base that looks.
-    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
+    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`; `pointwise@en` is a
       form with the prompt in that language).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
       column is NAME_score_1_10, each an example of its own; without it people's alone.

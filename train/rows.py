@@ -21,14 +21,14 @@ from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
-from critic.asking.examples import Plan, Planned, TooLong, example_of, plan
-from critic.asking.forms import AnswerKind, form_of, prompt_name, prompt_of
-from critic.asking.prompt import prompt_hash
-from critic.asking.rating import shares, whole_rating
-from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.backends import parts_of
 from critic.errors import UsageError
 from critic.images import ImageError, Images
+from critic.judging.distribution import shares, whole_rating
+from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
+from critic.judging.forms import AnswerKind, form_of, prompt_name, prompt_of
+from critic.judging.prompt import prompt_hash
+from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, Example, HumanScore, Response
 
 FORMAT = 5

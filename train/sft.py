@@ -19,19 +19,19 @@ from typing import Any
 import attention
 import checkpoints
 import command
+import cpu
 import deepspeed
+import elastic_checkpoint
 import export
 import kernels
-import machine
+import linear_head
 import msgspec
-import passed_on
-import probe
-import resize
 import torch
+import trainer_args
 import transformers
 from batches import Batches, weights
 from evaluation import HeldOut, held_out
-from loop import JudgeTrainer, Watch
+from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
 from recipe import LoraSpec, Recipe, read_with_options, watched
@@ -40,10 +40,10 @@ from tiny import TinySpec, random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
-from critic.asking.prompt import prompt_hash
 from critic.cli import run_program
 from critic.errors import UsageError
 from critic.images import Images
+from critic.judging.prompt import prompt_hash
 
 
 def default_cache() -> Path:
@@ -285,19 +285,19 @@ def _is_first() -> bool:
 def _train(run: TrainingRun) -> None:
     out, facts, first = run.out, run.facts, _is_first()
     recipe, on = _prepare_device(run.recipe, out, run.threads)
-    with passed_on.telling():
+    with trainer_args.telling():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     resized = resumed is not None and checkpoints.noted(out, "processes") != processes
     if resized:
         recipe = msgspec.structs.replace(recipe, deepspeed={**recipe.deepspeed, "checkpoint": {"load_universal": True}})
-    settings = passed_on.arguments(recipe, out)
+    settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
     with one_after_the_other(first), told_of_a_full_disk(out):
         if resumed is not None and resized and first:
             print(f"{resumed} is put together for {processes} processes", flush=True)
-            resize.put_together(resumed)
+            elastic_checkpoint.put_together(resumed)
         data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
@@ -305,11 +305,11 @@ def _train(run: TrainingRun) -> None:
     bare = export.bare(model)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
-        probe.begin(bare, recipe, data.rows, tokenizer.pad_token_id, settings.device, out / "probe" / name)
+        linear_head.begin(bare, recipe, data.rows, tokenizer.pad_token_id, settings.device, out / "probe" / name)
     if "init" in facts and (resumed is None or recipe.lora is not None):  # of adapters, a checkpoint holds no more
         require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
         export.carry_over(bare, Path(facts["init"]["folder"]))
-    watch = Watch(
+    watch = JudgeCallback(
         recipe,
         out,
         facts={**facts, **on, "processes": processes},
@@ -334,12 +334,12 @@ def _train(run: TrainingRun) -> None:
         seeing=tokenizer if run.images is not None else None,
         several=processes > 1,
     )
-    with passed_on.telling():
+    with trainer_args.telling():
         trainer = JudgeTrainer(
             watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
         )
     trainer.remove_callback(transformers.PrinterCallback)
-    with told_of_a_full_disk(out), passed_on.telling_of_deepspeed():
+    with told_of_a_full_disk(out), trainer_args.telling_of_deepspeed():
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:
@@ -380,7 +380,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         precision, why = recipe.precision, "as the recipe says"
         if precision == "auto":
             before = checkpoints.noted(out, "precision")
-            precision, why = (before, "as before") if before else machine.choose_precision()
+            precision, why = (before, "as before") if before else cpu.choose_precision()
         bf16 = precision == "bf16"
         recipe = msgspec.structs.replace(
             recipe,
@@ -392,8 +392,8 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         if first:
             print(f"{precision}{' with fp32 master weights' if bf16 else ''}: {why}", flush=True)
     if not torch.cuda.is_available():
-        machine.keep_memory()
-        on["threads"] = threads or checkpoints.noted(out, "threads") or machine.threads_of_a_process()
+        cpu.keep_memory()
+        on["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(on["threads"])
         torch.set_num_threads(on["threads"])

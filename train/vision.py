@@ -12,10 +12,10 @@ import transformers
 from packing import Node
 from PIL import Image, ImageOps
 
-from critic.asking.render import images_in
 from critic.backends import parts_of
 from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
+from critic.judging.render import images_in
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")

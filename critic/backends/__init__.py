@@ -46,7 +46,7 @@ class Request(Struct, frozen=True, kw_only=True):
     regex: str | None = None
     continue_final: bool = False
     top_logprobs: int = 0
-    favoured: str | None = None
+    forced_token: str | None = None
     classify: bool = False
 
 
@@ -79,7 +79,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     counted: bool = True
 
 
-class Served(Struct, frozen=True):
+class ModelInfo(Struct, frozen=True):
     """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
     on with a begun message (`Request.continue_final`) and obeys `Request.regex`. `processor` is the hash of what makes
     text and images ready for it, where that is known. `is_head`: it writes no text, but gives the probabilities of the
@@ -89,7 +89,7 @@ class Served(Struct, frozen=True):
     context: int | None
     is_vllm: bool
     processor: str | None = None
-    is_head: bool = False
+    is_classifier: bool = False
     forms: tuple[str, ...] = ()
 
 
@@ -101,13 +101,13 @@ class Backend(Protocol):
     def place(self) -> str: ...
 
     @property
-    def in_flight(self) -> int: ...
+    def max_concurrency(self) -> int: ...
 
     @property
     def retries(self) -> int: ...
 
     @property
-    def served(self) -> Served: ...
+    def served(self) -> ModelInfo: ...
 
     async def __aenter__(self) -> Self: ...
 

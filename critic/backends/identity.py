@@ -107,7 +107,7 @@ def sees_images(model: str) -> bool | None:
     )
 
 
-def is_head(facts: dict[str, Any]) -> bool:
+def is_classifier(facts: dict[str, Any]) -> bool:
     """Whether a judge's notes say that it is a scoring head."""
     return bool(facts.get("recipe", {}).get("objective") == "head")
 

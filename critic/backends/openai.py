@@ -26,9 +26,9 @@ from critic.backends import (
     NO_TEXT,
     TIMEOUT,
     ChatMessage,
+    ModelInfo,
     Reply,
     Request,
-    Served,
     Token,
     image_part,
 )
@@ -87,7 +87,7 @@ class OpenAIBackend:
     Retry-After. `lacks` are those of LEFT_OUT that the server refused. `choose` a model first. Once closed it may be
     used again: connections are made as they are needed."""
 
-    served: Served
+    served: ModelInfo
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class OpenAIBackend:
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
         headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self.root, self.attempts, self.timeout = root, attempts, timeout
-        self.place, self.in_flight, self.retries = root, connections, 0
+        self.place, self.max_concurrency, self.retries = root, connections, 0
         self._headers = headers
         self.lacks = set[str]()
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
@@ -136,12 +136,12 @@ class OpenAIBackend:
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=self.timeout),
-            connector=aiohttp.TCPConnector(limit=self.in_flight, keepalive_timeout=KEPT, ssl=secure),
+            connector=aiohttp.TCPConnector(limit=self.max_concurrency, keepalive_timeout=KEPT, ssl=secure),
             proxy=proxies.get(where.scheme, proxies.get("all")),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    def choose(self, name: str | None) -> Served:
+    def choose(self, name: str | None) -> ModelInfo:
         """Use the model called `name`, or the server's first; a judge of ours under its own name. Raises UsageError
         with the choices."""
         try:
@@ -163,9 +163,11 @@ class OpenAIBackend:
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
-        is_head = is_vllm and self._classifies(chosen["id"])
+        is_classifier = is_vllm and self._classifies(chosen["id"])
         processor = processor if isinstance(processor, str) else None
-        self.served = Served(chosen["id"], _count(chosen.get("max_model_len")), is_vllm, processor, is_head, forms)
+        self.served = ModelInfo(
+            chosen["id"], _count(chosen.get("max_model_len")), is_vllm, processor, is_classifier, forms
+        )
         return self.served
 
     @cache  # noqa: B019 - of the few backends of a run
@@ -206,7 +208,7 @@ class OpenAIBackend:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
-        if self.served.is_head and not request.classify:
+        if self.served.is_classifier and not request.classify:
             raise Refused("refused", NO_TEXT)
         if request.classify:
             return await self._tried(_to_classify(self.served.name, request.messages), "/classify")
@@ -233,7 +235,7 @@ class OpenAIBackend:
 
     async def _token(self, request: Request) -> int | None:
         """The id of the token that is favoured, asked for once; None where that cannot be done."""
-        text = request.favoured
+        text = request.forced_token
         if text is None or "logit_bias" in self.lacks:
             return None
         if text not in self._tokens:

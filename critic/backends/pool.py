@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from msgspec.structs import replace
 
-from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served
+from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Refused, Transient, UsageError
 
@@ -29,7 +29,7 @@ PATIENCE = 0.05
 class Choosing(Backend, Protocol):
     """A backend that can be asked what it serves."""
 
-    def choose(self, name: str | None) -> Served:
+    def choose(self, name: str | None) -> ModelInfo:
         """Raises UsageError where it does not answer, or serves nothing of this name; maybe Transient."""
 
 
@@ -41,13 +41,13 @@ class Upstream:
     def __init__(self, url: str) -> None:
         self.url, self.problem = url, ""
         self.backend: Choosing | None = None
-        self.in_flight = self.asked = self.failures = 0
+        self.max_concurrency = self.asked = self.failures = 0
         self.rests_until = 0.0
         self.checked = self.reported = False
 
     def may_be_asked(self, limit: int) -> bool:
         """Whether it takes one more request: one that failed last is tried with one at a time."""
-        return self.rests_until <= time.monotonic() and self.in_flight < (1 if self.failures else limit)
+        return self.rests_until <= time.monotonic() and self.max_concurrency < (1 if self.failures else limit)
 
     def fail(self, problem: str, wish: float | None = None) -> None:
         """Leave it out for a while: for longer each time, and for as long as it asks for itself."""
@@ -84,7 +84,7 @@ class Pool:
         self._connect, self._attempts, self._limit = connect, attempts, limit
         self._probabilities: list[dict[str, float]] | None = None
         self.endpoints = [Upstream(url) for url in urls]
-        self.place, self.in_flight, self.retries = ",".join(urls), limit * len(urls), 0
+        self.place, self.max_concurrency, self.retries = ",".join(urls), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
         reached = [endpoint.backend for endpoint in self.endpoints if endpoint.backend is not None]
@@ -137,7 +137,7 @@ class Pool:
         """Raises Refused and Transient as an OpenAIBackend does."""
         for attempt in range(1, self._attempts + 1):
             endpoint, backend = await self._next()
-            endpoint.in_flight += 1
+            endpoint.max_concurrency += 1
             try:
                 reply = await backend.chat(request)
             except Transient as error:
@@ -153,7 +153,7 @@ class Pool:
                 endpoint.asked, endpoint.failures = endpoint.asked + 1, 0
                 return replace(reply, attempts=attempt)
             finally:
-                endpoint.in_flight -= 1
+                endpoint.max_concurrency -= 1
             self.retries += attempt < self._attempts
         raise Transient(problem, tries=self._attempts)
 
@@ -163,7 +163,7 @@ class Pool:
         while True:
             free = [endpoint for endpoint in self.endpoints if endpoint.may_be_asked(self._limit)]
             if free:
-                endpoint = min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
+                endpoint = min(free, key=lambda endpoint: (endpoint.max_concurrency, endpoint.asked))
                 if endpoint.backend is not None and endpoint.checked:
                     return endpoint, endpoint.backend
                 # Only a look can tell whether it is back. By whoever would be next: nobody waits for a timer.
@@ -175,7 +175,7 @@ class Pool:
 
     async def _look_at(self, endpoint: Upstream) -> None:
         """Check an endpoint that was away, while nobody else asks it; it stays out where it is not this judge."""
-        endpoint.in_flight += 1
+        endpoint.max_concurrency += 1
         try:
             await self._check(endpoint)
         except Transient as error:
@@ -184,7 +184,7 @@ class Pool:
             endpoint.fail(str(error))
             endpoint.report(str(error))
         finally:
-            endpoint.in_flight -= 1
+            endpoint.max_concurrency -= 1
 
     async def _check(self, endpoint: Upstream) -> None:
         """Whether an endpoint serves this judge; the first to answer says which probabilities are its. Raises Transient
@@ -211,7 +211,7 @@ class Pool:
 async def _probe(backend: Choosing) -> list[dict[str, float]]:
     """The probabilities in the reply to PROBE, a table for each token, or one of a scoring head's ratings; none where
     the server gives none. Raises Transient."""
-    head = backend.served.is_head
+    head = backend.served.is_classifier
     messages = [{"role": "user", "content": PROBE}]
     try:
         reply = await backend.chat(

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served
-from critic.backends.layers import Layer
+from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
+from critic.backends.middleware import Layer
 from critic.errors import Refused, Transient, UsageError, one_line
 
 LATE = 30.0
@@ -36,7 +36,7 @@ class Failed(Struct, frozen=True):
 class Started(Struct, frozen=True):
     """What an actor says of its backend."""
 
-    served: Served
+    served: ModelInfo
     sees: bool | None
 
 
@@ -85,7 +85,7 @@ class Replica:
     UsageError where it does not run (yet)."""
 
     def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
-        self.place, self.in_flight, self.retries = "ray", 0, 0
+        self.place, self.max_concurrency, self.retries = "ray", 0, 0
         self._actor, self._seconds, self._timeout = actor, seconds, timeout
         self._sees: bool | None = None
         self.served = self.choose(None)
@@ -99,7 +99,7 @@ class Replica:
     def sees(self) -> bool | None:
         return self._sees
 
-    def choose(self, _: str | None) -> Served:
+    def choose(self, _: str | None) -> ModelInfo:
         """What it serves now. Called from another thread than the event loop's, as `count_tokens` is."""
         import ray  # noqa: PLC0415 - not part of a plain installation
 
@@ -148,7 +148,7 @@ class RayBackend(Layer):
     ) -> None:
         super().__init__(make())
         self._make, self._address, self._gpus = make, address, gpus
-        self._attempts, self._timeout, self._limit = attempts, timeout, self.inner.in_flight
+        self._attempts, self._timeout, self._limit = attempts, timeout, self.inner.max_concurrency
         self._model, self._names = self.inner.place, [f"replica {number}" for number in range(1, replicas + 1)]
 
     @property
@@ -156,7 +156,7 @@ class RayBackend(Layer):
         return f"ray: {len(self._names)} x {self._model}"
 
     @property
-    def in_flight(self) -> int:
+    def max_concurrency(self) -> int:
         return self._limit * len(self._names)
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from critic import jsonl
-from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, parts_of, text
+from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, parts_of, text
 from critic.errors import whole
 
 IMAGE_TOKENS = 100
@@ -25,8 +25,8 @@ class ScriptedBackend:
         sees: bool | None = None,
     ) -> None:
         self.answer, self._sees = answer, sees
-        self.place, self.in_flight, self.retries = name, CONNECTIONS, 0
-        self.served = Served(name, context, is_vllm=False)
+        self.place, self.max_concurrency, self.retries = name, CONNECTIONS, 0
+        self.served = ModelInfo(name, context, is_vllm=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -23,9 +23,9 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, NO_TEXT, ChatMessage, Reply, Request, Served, Token, images
+from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, images
 from critic.backends.identity import (
-    is_head,
+    is_classifier,
     learned_forms,
     notes,
     other_settings,
@@ -58,7 +58,7 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
-    if is_head(facts):
+    if is_classifier(facts):
         words += ["--runner", "pooling", "--convert", "classify"]
     else:
         words += ["--structured-outputs-config", json.dumps(structured)]
@@ -118,7 +118,7 @@ class _Job(Struct, frozen=True, eq=False):
 
     ids: list[int] | None
     request: Request
-    favoured: int | None
+    forced_token: int | None
     done: "asyncio.Future[Any]"
     counted: bool = False
 
@@ -133,11 +133,11 @@ class VllmBackend:
         facts = notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._words = [*self._plain, *(extra or [])]
-        self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
+        self.place, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
         processor = processor_hash(str(folder), extra or ())
         name = own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = sees_images(str(folder)) is not False
-        self.served = Served(name, None, True, processor, is_head(facts), learned_forms(facts))
+        self.served = ModelInfo(name, None, True, processor, is_classifier(facts), learned_forms(facts))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -160,7 +160,7 @@ class VllmBackend:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for a prompt that leaves no room for a reply, or that vLLM will not take."""
-        if self.served.is_head and not request.classify:
+        if self.served.is_classifier and not request.classify:
             raise Refused("refused", NO_TEXT)
         ids = None
         if not self._sees:
@@ -229,7 +229,7 @@ class VllmBackend:
 
     def _favoured(self, request: Request) -> int | None:
         """The token that is favoured; None if there is none, or none that spells it."""
-        text = request.favoured
+        text = request.forced_token
         if text is None or not self._favours:
             return None
         if text not in self._tokens:
@@ -240,7 +240,7 @@ class VllmBackend:
         return self._tokens[text]
 
     def _reply(self, output: Any) -> Reply:
-        if self.served.is_head:
+        if self.served.is_classifier:
             seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
             return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=output.outputs.data.tolist())
         (completion,) = output.outputs
@@ -332,7 +332,7 @@ class VllmBackend:
                     self._tell(job.done, len(prompt["prompt_token_ids"]))
                     continue
                 self._check_length(prompt["prompt_token_ids"])
-                engine.add_request(name, prompt, _parameters(job.request, job.favoured))
+                engine.add_request(name, prompt, _parameters(job.request, job.forced_token))
                 running[name] = job
             except Refused as error:
                 self._tell(job.done, error)
@@ -379,7 +379,7 @@ def _identified(message: ChatMessage) -> ChatMessage:
     return {**message, "content": [known(part) for part in message["content"]]}
 
 
-def _parameters(request: Request, favoured: int | None = None) -> Any:
+def _parameters(request: Request, forced_token: int | None = None) -> Any:
     from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
@@ -391,7 +391,7 @@ def _parameters(request: Request, favoured: int | None = None) -> Any:
         seed=request.seed,
         max_tokens=request.max_tokens,
         logprobs=request.top_logprobs or None,
-        logit_bias=None if favoured is None else {favoured: FAVOUR},
+        logit_bias=None if forced_token is None else {forced_token: FAVOUR},
         flat_logprobs=True,
         detokenize=False,  # of twenty alternatives a token, one token's are read
         output_kind=RequestOutputKind.FINAL_ONLY,

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from critic.errors import UsageError, did_you_mean
 from critic.page.blocks import Section
-from critic.records import Conversation, Judgment, Protocol, Setup
+from critic.records import Conversation, JudgeConfig, Judgment, Protocol
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
-    from critic.counting.aggregate import Difference
-    from critic.counting.leaderboard import Entry
+    from critic.stats.aggregate import Difference
+    from critic.stats.leaderboard import LeaderboardRow
 
 Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
@@ -31,7 +31,7 @@ class Run(Struct, frozen=True, kw_only=True):
     path: Path
     system: str
     judge: str
-    setup: Setup
+    setup: JudgeConfig
     turns: list[Judgment]
     unit: str = "characters"
 
@@ -78,10 +78,10 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
     report: Callable[[Sequence[Run], Conversations], Report]
-    published: Setup = Setup(judge="", score_kind="argmax")
+    published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
-    entries: "Callable[[Run, Conversations], list[Entry]]" = lambda *_: []
+    entries: "Callable[[Run, Conversations], list[LeaderboardRow]]" = lambda *_: []
 
 
 def load(name: str) -> Benchmark:

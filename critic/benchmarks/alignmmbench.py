@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
-from critic.counting.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
-from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
 from critic.errors import UsageError, whole
 from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.blocks import Columns, Section
 from critic.records import Conversation, Question, Response, Turn
+from critic.stats.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
+from critic.stats.leaderboard import LeaderboardRow, Score, Term, aggregate_of, score_of
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -252,7 +252,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
 
 
-def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of table 3: the mean of the tasks, each task, and the alignment score; and of the means over others."""
     made = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -262,7 +262,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         for heading, spread in deviations(ratings, conversations).items():
             names = {group: group for group in spread}
             spreads[heading] = Score(parts=[Term(1.0, spread, names, (0.0, 4.5))], inverse=True)
-        tasks = Entry(
+        tasks = LeaderboardRow(
             key="tasks",
             caption="Mean rating 1 to 10 (table 3 of the paper)",
             system=run.system,

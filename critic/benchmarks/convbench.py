@@ -31,8 +31,13 @@ from critic.benchmarks import (
     answers_of,
     order_reading,
 )
-from critic.counting import aggregate as counted
-from critic.counting.aggregate import (
+from critic.errors import UsageError
+from critic.page import blocks
+from critic.page.aggregates import differences
+from critic.page.blocks import Columns, Section, Table, TableCell, interval, number
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, Protocol
+from critic.stats import aggregate as counted
+from critic.stats.aggregate import (
     Cell,
     Difference,
     Scale,
@@ -40,12 +45,7 @@ from critic.counting.aggregate import (
     groups_by,
     groups_of,
 )
-from critic.counting.leaderboard import Entry, Score, Standing, Term, score_of, standings
-from critic.errors import UsageError
-from critic.page import blocks
-from critic.page.aggregates import differences
-from critic.page.blocks import Columns, Section, Table, TableCell, interval, number
-from critic.records import Conversation, ConversationTurn, Judgment, Protocol, Setup
+from critic.stats.leaderboard import LeaderboardCell, LeaderboardRow, Score, Term, score_of, standings
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
 
@@ -268,7 +268,9 @@ def contrasts(verdicts: Verdicts, conversations: Conversations, protocol: Protoc
     }
 
 
-def agreement(one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Standing]:
+def agreement(
+    one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol
+) -> dict[str, LeaderboardCell]:
     """How often two judges, or a judge and a person, give equal verdicts, in per cent: by cell name (tables 4 to 7) and
     over `all` cells (table 3), for the cells that both judged. Verdicts are equal when their scores are."""
     first, second = by_cell(one, protocol), by_cell(other, protocol)
@@ -283,7 +285,7 @@ def agreement(one: Verdicts, other: Verdicts, conversations: Conversations, prot
             every |= {(name, key): value for key, value in equal.items()}
             asked |= {(name, key): group for key, group in groups.items()}
     found["all"] = score_of(every, asked, (0, 100))
-    return standings([Entry(key="", caption="", system="", name="both", scores=found)])["both"]
+    return standings([LeaderboardRow(key="", caption="", system="", name="both", scores=found)])["both"]
 
 
 def _equal(one: float | None, other: float | None) -> float | None:
@@ -327,7 +329,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[one for one in sections if one.readings or one.tables], summary=summary)
 
 
-Pairs = Mapping[tuple[str, str], Mapping[str, Standing]]
+Pairs = Mapping[tuple[str, str], Mapping[str, LeaderboardCell]]
 """How often two judges agree, by cell."""
 
 AGREEMENT = (
@@ -343,7 +345,7 @@ def _agreed(system: str, runs: Sequence[Run], conversations: Conversations) -> d
     files = Counter(run.judge for run in here)
     named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
     replies = {name: answers_of(run) for name, run in named.items()}
-    found: dict[Protocol, dict[tuple[str, str], dict[str, Standing]]] = {}
+    found: dict[Protocol, dict[tuple[str, str], dict[str, LeaderboardCell]]] = {}
     for (one, mine), (other, theirs) in combinations(named.items(), 2):
         if alike(replies[one], replies[other]) is False:
             continue
@@ -370,7 +372,7 @@ def _matrices(pairs: Pairs) -> list[Table]:
     return made
 
 
-def _agreement_cell(found: Standing | None) -> TableCell:
+def _agreement_cell(found: LeaderboardCell | None) -> TableCell:
     if found is None or found.value is None:
         return TableCell("–")
     bounds = interval(found.interval, 1)
@@ -388,21 +390,23 @@ _FLIPS = Columns[Flip](
 )
 
 
-def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
     made, groups = [], groups_of(conversations)
     for protocol, scale in SCALE.items():
         by_heading = {HEADINGS[name]: one for name, one in scores(run.verdicts, conversations, protocol).items()}
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
-            made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=by_heading))
+            made.append(
+                LeaderboardRow(key=protocol, caption=caption, system=run.system, name=run.name, scores=by_heading)
+            )
         for turn in (1, 2, 3):
             verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             tasks = groups_by(conversations, partial(_task, turn))
             scored = {task: score_of(verdicts, asked, scale) for task, asked in sorted(tasks.items())}
             if verdicts:
                 made.append(
-                    Entry(
+                    LeaderboardRow(
                         key=f"{protocol}-S{turn}-tasks",
                         caption=f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)",
                         system=run.system,
@@ -442,7 +446,7 @@ def _errors(run: Run, protocol: Protocol, found: Attribution, contrasted: Mappin
     )
 
 
-PUBLISHED = Setup(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
+PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
 """§4, appendix: in a random order without ties, step by step, in sight of all turns."""
 
 BENCHMARK = Benchmark(

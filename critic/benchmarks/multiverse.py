@@ -21,16 +21,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import tables
-from critic.asking.history import CONDITIONS
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
-from critic.counting.aggregate import Cell, Difference, Scale, by_cell, combine, difference, means
-from critic.counting.leaderboard import Entry, Score, Term, score_of
-from critic.counting.least_squares import Fit, fit
 from critic.errors import UsageError
+from critic.judging.history import CONDITIONS
 from critic.page import blocks
 from critic.page.aggregates import differences
 from critic.page.blocks import Section, Table, TableRow
 from critic.records import Conversation, ConversationTurn
+from critic.stats.aggregate import Cell, Difference, Scale, by_cell, combine, difference, means
+from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
+from critic.stats.least_squares import Fit, fit
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -360,14 +360,14 @@ _DRAWN = {("goal", "score"), ("task", "score"), ("aspect", "completion")}
 """Tables over models, by part and measure, that are drawn as well."""
 
 
-def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
-    made, averages = list[Entry](), dict[str, Score]()
+    made, averages = list[LeaderboardRow](), dict[str, Score]()
 
     def add(what: str, caption: str, scores: dict[str, Score], drawn: str = "", folded: bool = True) -> None:
         shown = [name for name in scores if name not in ("all", "average", "slope")]
         made.append(
-            Entry(
+            LeaderboardRow(
                 key=what.replace(" ", "-"),
                 caption=caption,
                 system=run.system,

@@ -19,13 +19,13 @@ from urllib.parse import unquote, urlsplit
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled, order_reading
-from critic.counting.aggregate import Cell, by_cell, groups_by, groups_of
-from critic.counting.leaderboard import Entry, score_of
-from critic.counting.tournament import WinRate, win_rate
 from critic.errors import UsageError, loads
 from critic.page import blocks
 from critic.page.blocks import Section, Table
-from critic.records import Conversation, ConversationTurn, Setup
+from critic.records import Conversation, ConversationTurn, JudgeConfig
+from critic.stats.aggregate import Cell, by_cell, groups_by, groups_of
+from critic.stats.leaderboard import LeaderboardRow, score_of
+from critic.stats.tournament import WinRate, win_rate
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -163,7 +163,7 @@ def _asked(conversations: Conversations) -> dict[str, str]:
     return groups_of(one for one in conversations if one.turns[0].reference is not None)
 
 
-def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Win rates against the reference, and by category."""
     made = []
     asked = _asked(conversations)
@@ -173,7 +173,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         percent = {key: None if score is None else 100 * score for key, score in found.items()}
         parts = {name: score_of(percent, ids, (0, 100)) for name, ids in sorted(categories.items())}
         made.append(
-            Entry(
+            LeaderboardRow(
                 key="reference",
                 caption="Win rate against the reference in %, a tie half a win",
                 system=run.system,
@@ -187,7 +187,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     return made
 
 
-PUBLISHED = Setup(judge="", score_kind="argmax", reason_first=True, unread="tie")
+PUBLISHED = JudgeConfig(judge="", score_kind="argmax", reason_first=True, unread="tie")
 """Appendix F: asked twice, step by step; what comes to no verdict is a tie."""
 
 BENCHMARK = Benchmark(

@@ -16,8 +16,8 @@ from critic import jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.building.replies import Made
-from critic.counting.diversity import words
 from critic.errors import UsageError, one_line
+from critic.stats.diversity import words
 
 RUN = 8
 """Words in a row (Chinese: characters) of which two texts that share many say the same."""

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl
-from critic.counting.diversity import Tokens, mtld, tokenizer, words
 from critic.page import blocks, page, svg
 from critic.page.blocks import Part, Section, Table, number, row
 from critic.records import Conversation, ConversationTurn
+from critic.stats.diversity import Tokens, mtld, tokenizer, words
 
 MOST = 40
 """Classes in a picture; a table has all."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, field
 
-from critic.counting.diversity import words
 from critic.records import Language
+from critic.stats.diversity import words
 
 Score = Annotated[int, Meta(ge=1, le=5)]
 Text = Annotated[str, Meta(min_length=1)]

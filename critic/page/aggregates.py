@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from critic.counting.aggregate import Aggregate, Difference
 from critic.page.blocks import Table, TableRow, number, row, span
+from critic.stats.aggregate import Aggregate, Difference
 
 AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
 DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]

@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, score_of, standings
-from critic.counting.tournament import Ratings, Tournament
 from critic.errors import UsageError
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates
 from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, interval, number, span
 from critic.page.page import render
 from critic.records import Judgment
+from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, score_of, standings
+from critic.stats.tournament import Ratings, Tournament
 
 ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
 
@@ -36,7 +36,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     key: str
     caption: str
     columns: list[str]
-    entries: dict[str, Entry]
+    entries: dict[str, LeaderboardRow]
     found: Standings
     baseline: str | None = None
     less: Mapping[str, str] = {}
@@ -58,7 +58,9 @@ def read_models(path: Path) -> Models:
     return found
 
 
-def leaderboards(entries: Sequence[Entry], baseline: str | None = None, sort: str | None = None) -> list[Leaderboard]:
+def leaderboards(
+    entries: Sequence[LeaderboardRow], baseline: str | None = None, sort: str | None = None
+) -> list[Leaderboard]:
     """A table of each key, in the order given, its rows by their first score, or by the column `sort`. Raises
     UsageError for a baseline that no table has or that several rows are, and for a column that no table has."""
     made = [_leaderboard(key, [one for one in entries if one.key == key], baseline, sort) for key in _keys(entries)]
@@ -71,11 +73,11 @@ def leaderboards(entries: Sequence[Entry], baseline: str | None = None, sort: st
     return made
 
 
-def _keys(entries: Sequence[Entry]) -> list[str]:
+def _keys(entries: Sequence[LeaderboardRow]) -> list[str]:
     return list(dict.fromkeys(one.key for one in entries))
 
 
-def _leaderboard(key: str, rows: Sequence[Entry], baseline: str | None, sort: str | None) -> Leaderboard:
+def _leaderboard(key: str, rows: Sequence[LeaderboardRow], baseline: str | None, sort: str | None) -> Leaderboard:
     columns = list(dict.fromkeys(column for one in rows for column in one.scores))
     less = {} if baseline is None else _less(rows, baseline)
     found, bases = standings(rows, less), [*dict.fromkeys(less.values())]
@@ -94,7 +96,7 @@ def _leaderboard(key: str, rows: Sequence[Entry], baseline: str | None, sort: st
     )
 
 
-def _less(rows: Sequence[Entry], baseline: str) -> dict[str, str]:
+def _less(rows: Sequence[LeaderboardRow], baseline: str) -> dict[str, str]:
     """What each row is compared with: the row of that name, or of the model of that name the one by the same judge.
     Raises UsageError where the model has several."""
     if any(one.name == baseline != one.system for one in rows):
@@ -111,7 +113,7 @@ def _less(rows: Sequence[Entry], baseline: str) -> dict[str, str]:
     return found
 
 
-def _rank(one: Standing | None) -> tuple[bool, bool, float]:
+def _rank(one: LeaderboardCell | None) -> tuple[bool, bool, float]:
     """The best first; scores of less than the others' behind them, and what has none last."""
     value = math.inf if one and one.infinite else one.value if one else None
     return value is None, bool(one and one.partly), -(value or 0.0)
@@ -204,17 +206,17 @@ def table_of(one: Leaderboard, models: Models) -> Table:
     return Table(caption=one.caption, head=head, rows=rows, folded=one.folded, sticky=True)
 
 
-def _of(one: Leaderboard, column: str) -> list[Standing]:
+def _of(one: Leaderboard, column: str) -> list[LeaderboardCell]:
     return [row[column] for row in one.found.values() if column in row]
 
 
-def _coverage(row: Iterable[Standing]) -> str:
+def _coverage(row: Iterable[LeaderboardCell]) -> str:
     """That of the score with the least."""
     asked = [each.coverage for each in row if each.asked]
     return f"{min(asked):.1%}" if asked else "–"
 
 
-def _cell(one: Standing | None, decimals: int = 2) -> TableCell:
+def _cell(one: LeaderboardCell | None, decimals: int = 2) -> TableCell:
     if one is None:
         return TableCell("–")
     bounds = interval(one.interval, decimals)
@@ -237,7 +239,7 @@ def _differences(one: Leaderboard) -> list[Table]:
     return [Table(caption=caption, head=["", *one.columns], rows=rows, sticky=True)]
 
 
-def _change(one: Standing | None) -> TableCell:
+def _change(one: LeaderboardCell | None) -> TableCell:
     if one is None or one.difference is None:
         return TableCell("–")
     mean, bounds, p_value = one.difference.mean, one.difference.interval, one.difference.p_value
@@ -259,7 +261,7 @@ def of_battles(
         points[other][model, one.sample.id] = None if one.score is None else 100 - 100 * one.score
     order = sorted(points, key=lambda model: -(found.elo.ratings or {}).get(model, 0.0))
     caption = "Ratings of models by their battles"
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LeaderboardRow] = {}
     for model in order:
         met = {other for other, _ in points[model]}
         opponents = [other for other in order if other in met]
@@ -267,7 +269,9 @@ def of_battles(
         asked = {(other, one): groups[one] for other, one in every}
         scores = {opponent: score_of(points[model], _against(opponent, asked), (0, 100)) for opponent in opponents}
         scores[RATE] = score_of(points[model], asked, (0, 100))
-        entries[model] = Entry(key=key, caption=caption, system=model, name=model, scores=scores, scale=(0, 100))
+        entries[model] = LeaderboardRow(
+            key=key, caption=caption, system=model, name=model, scores=scores, scale=(0, 100)
+        )
     rows = standings(list(entries.values()))
     rows.pop(MEAN, None)
     rated, wins = {}, {}
@@ -287,7 +291,7 @@ def _against(opponent: str, asked: Mapping[tuple[str, str], str]) -> dict[tuple[
     return {pair: group for pair, group in asked.items() if pair[0] == opponent}
 
 
-def _rated(found: Ratings, model: str, rate: Standing) -> Standing:
+def _rated(found: Ratings, model: str, rate: LeaderboardCell) -> LeaderboardCell:
     value, bounds = (found.ratings or {}).get(model), (found.intervals or {}).get(model)
     return replace(rate, value=value, interval=bounds, low=None, high=None)
 

@@ -17,13 +17,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.asking.render import quote
 from critic.backends import Backend, Request, image_part, unanswered
 from critic.building import replies
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
 from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
+from critic.judging.render import quote
 from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, RunSummary, Stage, known, listed
 

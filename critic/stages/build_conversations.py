@@ -14,11 +14,11 @@ from critic import benchmarks, jsonl, tables
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
 from critic.building.replies import Made, MadeTurn
-from critic.counting.aggregate import SCALES, by_cell
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
+from critic.stats.aggregate import SCALES, by_cell
 
 Chosen = Mapping[str, dict[str, Any]]
 """The images that were chosen, by path: the fields of ImageFile, `category` and `sub_category`."""

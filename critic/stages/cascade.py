@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.arrays import Floats, group_numbers
-from critic.counting.estimate import mean_interval
 from critic.errors import UsageError
 from critic.records import Judgment, Verdict, spent
+from critic.stats.arrays import Floats, group_numbers
+from critic.stats.estimate import mean_interval
 
 LOSS = 0.05
 """Points of mean absolute error that a cascade may cost, unless said otherwise."""

@@ -20,9 +20,9 @@ from typing import Annotated
 import typer
 
 from critic import jsonl
-from critic.asking.forms import prompt_of
-from critic.asking.tokens import REASON
 from critic.errors import UsageError
+from critic.judging.forms import prompt_of
+from critic.judging.targets import REASON
 from critic.records import Judgment
 
 EXTERNAL = "Nightjar-9B"

@@ -17,14 +17,14 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.asking import history
-from critic.asking.history import CONDITIONS, HistoryMessage
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
 from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
+from critic.judging import history
+from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
-from critic.stages.run import RunOptions, RunSummary, Shard, Stage, check_plain, once, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Shard, Stage, check_plain, gather_cancel_on_error, once
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -115,7 +115,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                     lost[turn] = f"turn {turn} failed: {line.failure}"
                 replies[turn] = line.reply or ""
 
-        await side_by_side(converse(name) for name in self.conditions)
+        await gather_cancel_on_error(converse(name) for name in self.conditions)
 
     def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
         made = {"condition": "", "turn": 0, **fields}

@@ -17,7 +17,12 @@ import typer
 from msgspec.structs import replace
 
 from critic import human_scored
-from critic.asking.forms import (
+from critic.backends import ATTEMPTS, TIMEOUT
+from critic.benchmarks import BENCHMARKS, alignmmbench, load
+from critic.errors import UsageError, whole
+from critic.images import MAX_BYTES
+from critic.judging.distribution import Aggregation, ScoreKind
+from critic.judging.forms import (
     FORMS,
     REASON_FIRST,
     AnswerKind,
@@ -27,18 +32,25 @@ from critic.asking.forms import (
     inquiry,
     prompt_name,
 )
-from critic.asking.judge import Judge, ResponseJudge
-from critic.asking.packs import open_pack
-from critic.asking.prompt import has
-from critic.asking.rating import Aggregation, ScoreKind
-from critic.asking.render import Material
-from critic.asking.replies import benchmark_of
-from critic.asking.tokens import REASON
-from critic.backends import ATTEMPTS, TIMEOUT
-from critic.benchmarks import BENCHMARKS, alignmmbench, load
-from critic.errors import UsageError, whole
-from critic.images import MAX_BYTES
-from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Showing, Sight, Unread
+from critic.judging.judge import Judge, ResponseJudge
+from critic.judging.packs import open_pack
+from critic.judging.prompt import has
+from critic.judging.render import PromptInputs
+from critic.judging.replies import benchmark_of
+from critic.judging.targets import REASON
+from critic.records import (
+    GREEDY,
+    Ablation,
+    JudgeConfig,
+    OnUnparsed,
+    Order,
+    Pairing,
+    Protocol,
+    Response,
+    SamplingParams,
+    Showing,
+    TurnContext,
+)
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -116,11 +128,11 @@ def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[st
 
 def _decoding(
     prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool, panel: bool
-) -> Decoding:
+) -> SamplingParams:
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
-    reason_first = no_reason and inquiry(prompt, "en", Material()).keys()[:1] == (REASON,)
+    reason_first = no_reason and inquiry(prompt, "en", PromptInputs()).keys()[:1] == (REASON,)
     drawn = temperature if temperature is not None else float(samples > 1)
     check(
         (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
@@ -133,7 +145,7 @@ def _decoding(
         ),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
-    decoding = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
+    decoding = SamplingParams(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if decoding == GREEDY else decoding  # the very object is what records leave out
 
 
@@ -143,12 +155,12 @@ def _refuse(where: str, **options_given: object) -> None:
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _base_setup(benchmark: str, published: str | None, protocols: list[Protocol]) -> Setup:
+def _base_setup(benchmark: str, published: str | None, protocols: list[Protocol]) -> JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
     paper = load(benchmark)
     if published is None:
-        return Setup(judge="", score_kind="argmax")
+        return JudgeConfig(judge="", score_kind="argmax")
     check(
         (
             {*protocols} <= {*paper.protocols},
@@ -236,16 +248,16 @@ def main(
     samples: Annotated[int, _rare(min=1, help="Verdicts drawn of each, pooled.")] = 1,
     temperature: Annotated[float | None, _rare(min=0, help="Of --samples.")] = None,
     seed: Annotated[int, _rare(help="Of what is drawn.")] = 0,
-    battles: Annotated[Battles | None, _rare(help="Which of several models meet.")] = None,
+    battles: Annotated[Pairing | None, _rare(help="Which of several models meet.")] = None,
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
     order: Annotated[Order | None, _rare(help="In which order two answers are shown.")] = None,
     judging: Annotated[list[str] | None, _rare(help="ConvBench's ablations.")] = None,
     no_extraction: Annotated[
         bool, _rare("--no-extraction", help="Unreadable verdicts are not asked for again.")
     ] = False,
-    unread: Annotated[Unread | None, _rare(help="A comparison without a verdict.")] = None,
+    unread: Annotated[OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
     strict: Annotated[bool, _rare("--strict", help="A conversation fails with each of its turns.")] = False,
-    sight: Annotated[Sight | None, _rare(help="The turns in sight of which one is judged.")] = None,
+    sight: Annotated[TurnContext | None, _rare(help="The turns in sight of which one is judged.")] = None,
     concurrency: Annotated[int | None, options.concurrency("Judged at once.")] = None,
     max_tokens: Annotated[
         int | None,
@@ -293,7 +305,11 @@ def main(
     )
     seeing = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
     protocols = options.chosen("protocol", protocol or [], get_args(Protocol))
-    base = Setup(judge="", score_kind="argmax") if benchmark is None else _base_setup(benchmark, published, protocols)
+    base = (
+        JudgeConfig(judge="", score_kind="argmax")
+        if benchmark is None
+        else _base_setup(benchmark, published, protocols)
+    )
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
@@ -313,7 +329,7 @@ def main(
         judges = [ResponseJudge(each, own_name or each.served.name, *how) for each in backends]
         return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
     _refuse("with --benchmark", criteria=criteria, cascade=cascade, **{"check-repeat": check_repeat, "several": panel})
-    judgings = options.chosen("judging", judging or ["standard"], get_args(Judging))
+    judgings = options.chosen("judging", judging or ["standard"], get_args(Ablation))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(
         base,

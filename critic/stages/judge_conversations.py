@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 
 from critic import benchmarks, jsonl
-from critic.asking import protocols
-from critic.asking.forms import RatingKind, form_of, prompt_name
-from critic.asking.judge import Judge
-from critic.asking.prompt import LANGUAGES, load, split_variant
-from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictKey, VerdictPlan, key
-from critic.asking.replies import is_table
 from critic.backends import processors
 from critic.certificate import say_held
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
-from critic.records import Conversation, Judging, Judgment, Protocol, Setup, alike, differing
+from critic.judging import protocols
+from critic.judging.forms import RatingKind, form_of, prompt_name
+from critic.judging.judge import Judge
+from critic.judging.prompt import LANGUAGES, load, split_variant
+from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictKey, VerdictPlan, key
+from critic.judging.replies import is_table
+from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike, differing
 from critic.stages.options import check, say_untrained
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once, source
 
@@ -159,7 +159,7 @@ def judge_conversations(
     against: Sequence[Path],
     system: str | None,
     chosen: Sequence[Protocol],
-    judgings: Sequence[Judging],
+    judgings: Sequence[Ablation],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
     benchmark's file, `against` are other models' replies; `system` names the model of a table of replies (the file's
@@ -225,7 +225,7 @@ def _say_unfinished(files: Iterable[Path]) -> None:
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
 
 
-def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: Setup) -> list[Pair]:
+def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeConfig) -> list[Pair]:
     """What is judged: the first file's transcripts alone, beside those of each other file, or as battles of all. Raises
     UsageError where two files are of one model, or of other conversations."""
     mine, *others = models
@@ -259,7 +259,7 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
         print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
-def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> None:
+def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
     """Raises UsageError for options that none of the chosen protocols heeds."""
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form, drawn = form_of(prompt), setup.decoding.samples > 1 or setup.decoding.temperature > 0
@@ -281,7 +281,7 @@ def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> Non
     )
 
 
-def _say_pack(setup: Setup, chosen: Sequence[str], turns: int) -> None:
+def _say_pack(setup: JudgeConfig, chosen: Sequence[str], turns: int) -> None:
     """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
     does cannot be asked for a verdict without a reason."""
     names = protocols.form_names(chosen, setup, turns)

@@ -13,15 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.asking.examples import ALONE, comparable, partner, question_key
-from critic.asking.forms import CriteriaKind, form_of
-from critic.asking.judge import ResponseJudge, panel_judgment
-from critic.asking.rating import Aggregation
-from critic.asking.replies import lost
 from critic.backends import processors
-from critic.backends.layers import Cached, lacking, layers
+from critic.backends.middleware import Cached, lacking, layers
 from critic.certificate import say_held
 from critic.errors import UsageError
+from critic.judging.distribution import Aggregation
+from critic.judging.examples import ALONE, comparable, partner, question_key
+from critic.judging.forms import CriteriaKind, form_of
+from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.replies import lost
 from critic.records import Judgment, Response, Sample, Verdict
 from critic.stages import cascade
 from critic.stages.rescoring import has_distribution, scored_by
@@ -32,9 +32,9 @@ from critic.stages.run import (
     Stage,
     failed,
     finish,
+    gather_cancel_on_error,
     growing,
     known,
-    side_by_side,
 )
 
 Shown = tuple[Response, Response | None]
@@ -329,7 +329,7 @@ async def _judged_again(
             other = None if one.other is None else one.other.response
             after[one.key] = await judge.judge(one.response, other)
 
-    await side_by_side(work() for _ in range(concurrency))
+    await gather_cancel_on_error(work() for _ in range(concurrency))
     pairs = [(line, after[key]) for key, line in before.items() if after[key].score is not None]
     facts = {
         "rows": len(pairs),

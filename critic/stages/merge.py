@@ -15,8 +15,8 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.asking import protocols
 from critic.errors import UsageError
+from critic.judging import protocols
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish, wherever

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
-from critic.backends.layers import Budget, Cached, Limited, layers
+from critic.backends.middleware import Budget, Cached, Limited, layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line

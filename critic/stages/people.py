@@ -11,13 +11,13 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
-from critic.asking import protocols
-from critic.asking.forms import POINTS
-from critic.asking.protocols import Assignment, Transcripts
-from critic.asking.replies import benchmark_of
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import Conversation, Judgment, Protocol, Setup, Verdict
+from critic.judging import protocols
+from critic.judging.forms import POINTS
+from critic.judging.protocols import Assignment, Transcripts
+from critic.judging.replies import benchmark_of
+from critic.records import Conversation, JudgeConfig, Judgment, Protocol, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -108,7 +108,7 @@ def main(
     transcripts = protocols.read_transcripts(replies, benchmark, asked, system)
     opinions = read_opinions(table, transcripts, against)
     judge = name or rater or "people"
-    setup = Setup(judge=judge, score_kind="argmax", order="random")
+    setup = JudgeConfig(judge=judge, score_kind="argmax", order="random")
     lines = []
     for (key, condition, turn, protocol), found in opinions.items():
         chosen = {one: score for one, score in found.items() if rater in (None, one)}

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from critic.asking import rating
-from critic.asking.asker import pooled
+from critic.judging import distribution
+from critic.judging.asker import pooled
 from critic.records import Judgment, Verdict
 
 
@@ -32,9 +32,9 @@ def scored_by(kind: str, one: Judgment) -> Judgment | None:
     if one.verdict.failure == "no_distribution" and kind == "argmax":
         samples = [_stated(each) for each in one.samples]
         found = pooled(samples) if samples else _stated(one.verdict)
-        return replace(one, setup=setup, verdict=found, samples=samples, score=rating.scored(found, kind))
+        return replace(one, setup=setup, verdict=found, samples=samples, score=distribution.scored(found, kind))
     if one.verdict.failure is not None:
         return replace(one, setup=setup)
-    if one.score != rating.of_distribution(one.verdict, one.score_kind):
+    if one.score != distribution.of_distribution(one.verdict, one.score_kind):
         return None
-    return replace(one, setup=setup, score=rating.of_distribution(one.verdict, kind))
+    return replace(one, setup=setup, score=distribution.of_distribution(one.verdict, kind))

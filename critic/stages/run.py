@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.layers import Cached, Limited, lacking, layers
+from critic.backends.middleware import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
 
@@ -108,7 +108,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
-        self.concurrency = options.concurrency or backend.in_flight
+        self.concurrency = options.concurrency or backend.max_concurrency
         # For items that ask for much at once: what is under way is bounded here, not by the items.
         self._gate = asyncio.Semaphore(self.concurrency)
         self.wanted, self.done = wanted, dict[Hashable, Record]()
@@ -256,7 +256,7 @@ class Stage(ABC, Generic[Item, Record]):
                     for item in waiting:
                         await self.work(item, keep)
 
-                await side_by_side(worker() for _ in range(min(self.concurrency, left)))
+                await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
                 await self.afterwards()
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
@@ -386,7 +386,7 @@ class Spent:
         return lines
 
 
-async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run side by side; the first error ends the others."""
     tasks = [asyncio.create_task(one) for one in work]
     try:

@@ -17,20 +17,20 @@ import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
-from critic.asking.forms import BY_NAME, ChecklistKind, ChoiceKind
-from critic.asking.replies import lost
 from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading
-from critic.counting import tournament
-from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
-from critic.counting.diversity import tokenizer as tokens_of
-from critic.counting.leaderboard import Entry
 from critic.errors import UsageError, whole
 from critic.images import named_images
+from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
+from critic.judging.replies import lost
 from critic.page import blocks, leaderboards, page
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, Table, TableRow, as_text, row
-from critic.records import Conversation, Judgment, Protocol, Setup, alike, differing, is_judgment
+from critic.records import Conversation, JudgeConfig, Judgment, Protocol, alike, differing, is_judgment
 from critic.stages.run import failed
+from critic.stats import tournament
+from critic.stats.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
+from critic.stats.diversity import tokenizer as tokens_of
+from critic.stats.leaderboard import LeaderboardRow
 
 OF_SINGLE_ANSWERS = "alignmmbench"
 """The benchmark that judgments of single answers are scored as."""
@@ -116,7 +116,7 @@ def _check_protocols(benchmark: Benchmark, runs: Sequence[Run]) -> None:
     raise UsageError(f"{runs[0].path}: no verdict of a protocol that {benchmark.title} is scored by")
 
 
-def _entries(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[Entry]:
+def _entries(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[LeaderboardRow]:
     return [replace(one, judge=run.judge) for run in runs for one in benchmark.entries(run, asked)]
 
 
@@ -175,7 +175,7 @@ def read_runs(paths: Sequence[Path], benchmark: str, tokenizer: Path | None = No
 def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list[Run]:
     """The runs of a file: one, or of a file of battles between several models one for each that stands first. `asked`
     are the conversations so far, by id, each of which is kept once."""
-    turns, lines = list[Judgment](), dict[tuple[str, Setup], int]()
+    turns, lines = list[Judgment](), dict[tuple[str, JudgeConfig], int]()
     for number, line in jsonl.read(path, Judgment):
         one = _scorable(line, path, number, benchmark)
         before = asked.setdefault(one.sample.id, one.conversation)
@@ -224,7 +224,7 @@ def _protocol(judgment: Judgment) -> Protocol:
     return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
 
 
-def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, Setup], int]) -> Run:
+def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
     """`lines` are those where the file has each setup of a model first."""
     systems, judges = ([*dict.fromkeys(map(of, turns))] for of in (attrgetter("system"), attrgetter("judge")))
     for what, values in (("models", systems), ("judges", judges)):
@@ -436,7 +436,7 @@ def _not_compared(one: Run, other: Run) -> list[str]:
     return readings
 
 
-def _ways(setup: Setup) -> dict[str, Any]:
+def _ways(setup: JudgeConfig) -> dict[str, Any]:
     """How verdicts were asked for, by name."""
     decoding = {f"decoding's {name}": value for name, value in asdict(setup.decoding).items()}
     return decoding | {name: value for name, value in asdict(setup).items() if name != "decoding"}

@@ -157,7 +157,7 @@ def _items(
     scheme: str, files: Mapping[str, Path | None], draw: int | None
 ) -> tuple[list[LabelItem], list[LabelItem], dict[str, dict[str, str]], dict[str, float]]:
     """The items to label, those with a known answer, these answers, and the chances of items that were drawn."""
-    from eval_agreement.annotate.doubtful import draw_from  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.annotate.active_sampling import draw_from  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415
 
     items = items_of(scheme, Path(files["rows"] or ""), files["against"])

@@ -8,11 +8,11 @@ from statistics import fmean, median
 import numpy as np
 from msgspec import Struct, field
 
-from critic.asking.forms import POINTS
-from critic.counting.estimate import Estimate
+from critic.judging.forms import POINTS
 from critic.page.blocks import Columns, Section, number
 from critic.page.page import render
 from critic.records import to_ten
+from critic.stats.estimate import Estimate
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
 from eval_agreement.metrics import measured

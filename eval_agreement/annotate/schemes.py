@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from critic.asking.prompt import load
+from critic.judging.prompt import load
 from critic.records import RATINGS, Language
 
 Choices = dict[str, str]

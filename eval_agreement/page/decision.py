@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from critic.counting.estimate import FEWEST_TO_DECIDE
 from critic.page.blocks import interval, listed, number
+from critic.stats.estimate import FEWEST_TO_DECIDE
 from eval_agreement.analysis import Findings
 from eval_agreement.compare import Comparison
 from eval_agreement.gate import Outcome

@@ -7,10 +7,10 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.arrays import Floats
 from critic.records import RATINGS
+from critic.stats.arrays import Floats
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 
 
 class ScoreSpread(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Pictures(Struct, frozen=True, kw_only=True):
     calibration: list[ScoreSpread]
 
 
-def pictures(sample: Sample) -> Pictures:
+def pictures(sample: RatedSample) -> Pictures:
     human, judge = sample.human, sample.scores
     judged = ~np.isnan(judge)
     return Pictures(

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from critic.counting.estimate import FEWEST_TO_DECIDE, Estimate
-from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
+from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
+from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.gate import Outcome
 from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, side, within
 from eval_agreement.preferences import (

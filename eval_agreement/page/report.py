@@ -12,7 +12,7 @@ from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
 from eval_agreement.page.pictures import Loss, curve, pictures
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 
 WORST = 10
 """Disagreements shown for each sample."""
@@ -27,7 +27,7 @@ def write(
     verdicts: Mapping[str, Sequence[str]],
     sections: Sequence[Section],
     origin: dict[str, Any],
-    samples: Mapping[str, Sample],
+    samples: Mapping[str, RatedSample],
     steps: Sequence[Loss] = (),
 ) -> list[Path]:
     """Write FOLDER/report.md and FOLDER/report.html, each in one step.
@@ -66,14 +66,14 @@ def warnings(origin: dict[str, Any]) -> list[str]:
     ]
 
 
-def worst(sample: Sample) -> list[int]:
+def worst(sample: RatedSample) -> list[int]:
     """The rows of the judged answers furthest from people's score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance)).tolist()
     return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
-def failures(sample: Sample) -> list[tuple[str, int, list[int]]]:
+def failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
     """Failures by name, the commonest first: how many, and the first three rows."""
     found: dict[str, list[int]] = {}
     for row in np.flatnonzero(np.isnan(sample.scores)).tolist():

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from critic.counting.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from critic.page import blocks
 from critic.page.blocks import (
     Bar,
@@ -18,17 +17,18 @@ from critic.page.blocks import (
     share,
     shares,
 )
+from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.calibration import Bin as CalibrationBin
 from eval_agreement.calibration import Conformal, Errors, Recalibration
 from eval_agreement.compare import Comparison, MetricDifference
-from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import ALL, AttackEffect, Injection
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
+from eval_agreement.ppi import CorrectedMean
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 
-from critic.counting.estimate import RESAMPLES, Estimate
 from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
+from critic.stats.estimate import RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
 
 

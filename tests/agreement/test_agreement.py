@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import (
     FUZZY_RANGES,
     METRICS,

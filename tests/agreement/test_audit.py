@@ -22,7 +22,7 @@ from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
 from eval_agreement.page.pictures import Loss, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import WORST, failures, worst
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 from eval_agreement.sources import of_judgments
 
 HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.png onerror=alert(1)>"
@@ -460,7 +460,7 @@ def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> No
     lengths = np.array([1.0, 10.0, 19.0, np.nan])
     ids = ["a", "b", "c", "d"]
     nines = np.full(4, 9.0)
-    sample = Sample(
+    sample = RatedSample(
         name="s", ids=ids, human=nines, judges={"j": nines}, group=ids, length=np.asarray(lengths, dtype=np.float64)
     )
     found = trivial(sample, train)
@@ -490,7 +490,7 @@ def test_chrf_takes_the_best_reference() -> None:
     assert low < high == pytest.approx(single)
 
 
-def sample_of(folder: Path, rows: list[Judgment]) -> Sample:
+def sample_of(folder: Path, rows: list[Judgment]) -> RatedSample:
     jsonl.write(folder / "x.jsonl", rows)
     return of_judgments("x", folder / "x.jsonl")[0]
 

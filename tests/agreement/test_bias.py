@@ -12,7 +12,7 @@ import pytest
 from draws import times_of
 from numpy.typing import NDArray
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import bias
 from eval_agreement.bias import (
     BiasEffect,

@@ -10,7 +10,7 @@ import pytest
 from draws import times_of
 from numpy.typing import NDArray
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import calibration
 from eval_agreement.calibration import conformal, fitted, recalibration, reliability
 from eval_agreement.metrics import half_up

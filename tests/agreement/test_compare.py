@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from critic.counting.arrays import Floats
-from critic.counting.estimate import holm
-from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
+from critic.stats.arrays import Floats
+from critic.stats.estimate import holm
+from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
 from eval_agreement.metrics import measured
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 
 
-def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -> Sample:
+def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -> RatedSample:
     random = np.random.default_rng(seed)
     human = random.integers(1, 11, n).astype(float)
     judges = {
@@ -26,7 +26,7 @@ def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -
     }
     group = [str(name) for name in random.integers(n // 3, size=n)]
     scored = {name: np.asarray(scores, dtype=np.float64) for name, scores in judges.items()}
-    return Sample(
+    return RatedSample(
         name="x",
         ids=[str(row) for row in range(n)],
         human=np.asarray(human, dtype=np.float64),
@@ -60,7 +60,9 @@ def test_pairing_makes_differences_of_alike_judges_sharp() -> None:
     data = sample(noise=(2.0,))
     human, first = np.asarray(data.human), np.asarray(data.judges["judge0"])
     worse = np.clip(first + np.where(first >= human, 0.25, 0), 1, 10)
-    both = Sample(name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "worse": worse})
+    both = RatedSample(
+        name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "worse": worse}
+    )
     mae = {name: measured(data.human, scores, data.group) for name, scores in both.judges.items()}
     assert mae["judge0"].interval["mae"][1] > mae["worse"].interval["mae"][0]  # type: ignore[index]
     (difference, *_) = compare(both, "judge0", "worse", {}).differences
@@ -70,7 +72,7 @@ def test_pairing_makes_differences_of_alike_judges_sharp() -> None:
 
 def test_equal_judges_are_never_told_apart() -> None:
     data = sample(noise=(1.0,))
-    twins = Sample(
+    twins = RatedSample(
         name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "b": data.judges["judge0"]}
     )
     (found,) = comparisons(twins)

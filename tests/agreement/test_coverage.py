@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import METRICS, agreement, agreement_interval
 
 ROWS, GROUPS, EACH = 200, 40, 5

@@ -15,13 +15,13 @@ from conftest import asked_of, assert_one_line_error, completion, human_row, run
 from judgments import of_answer
 
 from critic import human_scored, jsonl
-from critic.asking import parse
-from critic.asking.forms import BY_NAME
-from critic.asking.prompt import LANGUAGES, load
-from critic.asking.tokens import target
-from critic.counting.estimate import Estimate
 from critic.errors import UsageError
+from critic.judging import parse
+from critic.judging.forms import BY_NAME
+from critic.judging.prompt import LANGUAGES, load
+from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
+from critic.stats.estimate import Estimate
 from eval_agreement.attack import layout, main
 from eval_agreement.attacks import CLEAN, Attack, suite
 from eval_agreement.injection import ALL, AttackEffect, injection

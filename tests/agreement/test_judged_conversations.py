@@ -14,7 +14,6 @@ from judgments import of_turn
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import convbench
-from critic.counting.verdicts import TIE, UNASKED, A, B
 from critic.records import (
     Call,
     Conversation,
@@ -25,6 +24,7 @@ from critic.records import (
     Sampling,
     Verdict,
 )
+from critic.stats.verdicts import TIE, UNASKED, A, B
 from eval_agreement import agreement_interval
 from eval_agreement.items import items_of, label_id
 from eval_agreement.sources import of_labels

@@ -10,7 +10,7 @@ from conftest import Done, assert_one_line_error, completion, human_row, run, wr
 from judgments import of_answer
 
 from critic import jsonl
-from critic.asking.forms import BY_NAME
+from critic.judging.forms import BY_NAME
 from critic.records import Call, HumanScore, Judgment, Question, Response, Verdict
 from eval_agreement import agreement
 from eval_agreement.items import items_of

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, Done, run
 from draws import times_of
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import metrics
 from eval_agreement.metrics import METRICS, agreement, resampled
 

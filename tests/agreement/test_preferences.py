@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from draws import counts_of
 
-from critic.counting.estimate import Bootstrap, Estimate
-from critic.counting.verdicts import (
+from critic.stats.estimate import Bootstrap, Estimate
+from critic.stats.verdicts import (
     FAILED,
     TIE,
     UNASKED,

@@ -11,7 +11,7 @@ import pytest
 from draws import counts_of
 from scipy import stats
 
-from critic.counting.estimate import FEWEST_GROUPS, Bootstrap
+from critic.stats.estimate import FEWEST_GROUPS, Bootstrap
 from eval_agreement.alternative_annotator import FEWEST_BLOCKS, alternative_annotator
 from eval_agreement.raters import Level, rater_agreement
 from eval_agreement.ratings import Ratings, leave_one_out

@@ -12,15 +12,15 @@ from conftest import run
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.asking import rating
-from critic.asking.judge import panel_judgment
-from critic.records import Judgment, Setup, Verdict
+from critic.judging import distribution
+from critic.judging.judge import panel_judgment
+from critic.records import JudgeConfig, Judgment, Verdict
 from eval_agreement import agreement
 from eval_agreement.analysis import score_kinds
 from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Source
 
-ARGMAX = Setup(judge="small-judge", score_kind="argmax", extraction=False)
+ARGMAX = JudgeConfig(judge="small-judge", score_kind="argmax", extraction=False)
 N, POINTS = 90, np.arange(1, 11)
 KINDS: dict[str, Callable[[np.ndarray], float]] = {
     "expected": lambda shares: float(shares @ POINTS),
@@ -102,7 +102,7 @@ def test_nor_has_a_panel_whose_mean_is_that_of_its_members_mixture(tmp_path: Pat
         panel_judgment([a, replace(b, sample=a.sample, setup=replace(b.setup, judge="b"))], "mean", "panel")
         for a, b in zip(one, two, strict=True)
     ]
-    mixture = [rating.score(line.verdict.distribution, "expected") for line in lines]
+    mixture = [distribution.score(line.verdict.distribution, "expected") for line in lines]
     assert mixture == pytest.approx([line.score for line in lines], abs=1e-6)
     jsonl.write(tmp_path / "j.jsonl", lines)
     (sample,) = of_judgments("j", tmp_path / "j.jsonl")

@@ -8,13 +8,13 @@ import pytest
 from conftest import human_row, write_jsonl
 
 from critic import human_scored
-from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
+from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
 from eval_agreement import tables
-from eval_agreement.analysis import AuditRequest, Findings, examine
-from eval_agreement.corrected import corrected_mean
+from eval_agreement.analysis import AuditRequest, Findings, run_audit
+from eval_agreement.ppi import corrected_mean
 from eval_agreement.preferences import Preferences
-from eval_agreement.sample import Sample
+from eval_agreement.sample import RatedSample
 from eval_agreement.sources import kind_of, of_labels, of_tables
 from eval_agreement.tables import Source, read_table
 
@@ -28,7 +28,7 @@ c,ann,1,,OCR,m2,
 JUDGE = "id,score,system\nb,8,m2\na,5.5,m1\nd,3,m9\n"
 
 
-def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: Any) -> Sample:
+def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: Any) -> RatedSample:
     (folder / "people.csv").write_text(people, "utf-8")
     (folder / "judge.csv").write_text(judge, "utf-8")
     return of_tables(Source(folder / "people.csv"), {"ours": Source(folder / "judge.csv")}, **options)
@@ -97,7 +97,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
             )
             files.append([",".join(["id", "score", *named]), *cells])
         sample = joined(tmp_path, *("\n".join(lines) for lines in files))
-        return examine(sample, AuditRequest(within=1.0))
+        return run_audit(sample, AuditRequest(within=1.0))
 
     (mean,) = (alone := found("group")).corrected.values()
     assert mean.value is None and mean.undefined and "column group of the judge's file" in mean.undefined
@@ -114,7 +114,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     assert all(one.value for one in found("group system", "group system").corrected.values())
 
 
-def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> Sample:
+def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> RatedSample:
     """People's scores and a judge's out of one table, whose other columns are named."""
     (folder / "t.csv").write_text(lines, "utf-8")
     named = tuple(columns)

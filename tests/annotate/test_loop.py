@@ -10,8 +10,8 @@ from annotating import fields, label, page_of, planned
 from conftest import ROOT, assert_one_line_error, needs, run, run_apart, write_jsonl
 
 from critic import human_scored, jsonl
-from critic.asking.examples import plan
 from critic.certificate import read
+from critic.judging.examples import plan
 
 IMAGES = ROOT / "data/samples/convbench/images"
 

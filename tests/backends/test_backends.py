@@ -23,20 +23,20 @@ from hypothesis import strategies as st
 from judgments import of_answer
 
 from critic import jsonl
-from critic.asking import rating
-from critic.asking.asker import Asker, pooled
-from critic.asking.forms import FORMS, Inquiry, inquiry
-from critic.asking.judge import ResponseJudge, panel_judgment
-from critic.asking.prompt import load
-from critic.asking.rating import Aggregation
-from critic.asking.render import Material
-from critic.asking.tokens import target
-from critic.backends import Reply, Request, Served, Token, vllm
+from critic.backends import ModelInfo, Reply, Request, Token, vllm
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
-from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
+from critic.judging import distribution
+from critic.judging.asker import Grader, pooled
+from critic.judging.distribution import Aggregation
+from critic.judging.forms import FORMS, JudgeRequest, inquiry
+from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.prompt import load
+from critic.judging.render import PromptInputs
+from critic.judging.targets import target
+from critic.records import RATINGS, Judgment, Question, Response, SamplingParams, Verdict
 from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, in_order
 from critic.stages.run import RunOptions
 
@@ -118,7 +118,7 @@ def test_a_summary_says_what_numpy_says(shares: list[float]) -> None:
     import numpy as np
 
     given = [share / math.fsum(shares) for share in shares]
-    found = rating.summary(given)
+    found = distribution.summary(given)
     # The same numbers for both: divided by another sum, shares that differ in the last digit may become a tie.
     weights, values = np.array(given), np.array(RATINGS)
     mean = np.average(values, weights=weights)
@@ -130,9 +130,9 @@ def test_a_summary_says_what_numpy_says(shares: list[float]) -> None:
 
 
 def test_a_certain_and_an_even_distribution() -> None:
-    sure = rating.summary([0, 0, 0, 0, 0, 0, 1, 0, 0, 0])
+    sure = distribution.summary([0, 0, 0, 0, 0, 0, 1, 0, 0, 0])
     assert (sure.argmax, sure.expected, sure.median, sure.deviation, sure.entropy) == (7, 7, 7, 0, 0)
-    even = rating.summary([0.1] * 10)
+    even = distribution.summary([0.1] * 10)
     assert even.deviation == pytest.approx(math.sqrt(8.25)) and even.entropy == pytest.approx(math.log2(10))
 
 
@@ -140,7 +140,7 @@ def test_a_certain_and_an_even_distribution() -> None:
     ("ratings", "most"), [([3, 3, 9], 3), ([3, 9], 3), ([9, 3], 3), ([6.5, 7], 7), ([1, 2, 2, 10, 10], 2)]
 )
 def test_majority(ratings: list[float], most: float) -> None:
-    assert rating.majority(ratings) == most
+    assert distribution.majority(ratings) == most
 
 
 def verdict(number: float | None, **changes: Any) -> Verdict:
@@ -275,7 +275,9 @@ def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "judge", data, "--out", tmp_path / "x", "--judge", script), "script.jsonl:1")
 
 
-def ask(backend: ScriptedBackend, decoding: Decoding, prompt: str = "pointwise", kind: str = "expected") -> Judgment:
+def ask(
+    backend: ScriptedBackend, decoding: SamplingParams, prompt: str = "pointwise", kind: str = "expected"
+) -> Judgment:
     return asyncio.run(ResponseJudge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
 
 
@@ -287,16 +289,16 @@ def test_samples_are_seeded_and_each_is_kept() -> None:
         return certain(random.Random(request.seed).choice((2, 4, 9)))
 
     backend = ScriptedBackend(answer)
-    found = ask(backend, Decoding(samples=8, temperature=0.7, seed=5))
+    found = ask(backend, SamplingParams(samples=8, temperature=0.7, seed=5))
     assert len(asked) == len({request.seed for request in asked}) == 8
     assert {request.temperature for request in asked} == {0.7}
     said = [random.Random(request.seed).choice((2, 4, 9)) for request in asked]
     assert sorted(one.rating for one in found.samples if one.rating) == sorted(said)
     assert found.score == pytest.approx(sum(said) / 8)
-    assert ask(backend, Decoding(samples=8, temperature=0.7, seed=5)) == found
-    assert ask(backend, Decoding(samples=8, temperature=0.7, seed=6)).samples != found.samples
+    assert ask(backend, SamplingParams(samples=8, temperature=0.7, seed=5)) == found
+    assert ask(backend, SamplingParams(samples=8, temperature=0.7, seed=6)).samples != found.samples
     asked.clear()
-    ask(backend, Decoding())
+    ask(backend, SamplingParams())
     assert asked[0].seed is None and asked[0].temperature == 0.0
 
 
@@ -308,8 +310,8 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
         shares = [("7", math.log(0.5)), ("9", math.log(0.5))]
         return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
 
-    found = ask(ScriptedBackend(answer), Decoding(reason=False))
-    assert found.score == 8.0 and found.verdict.reason is None and found.decoding == Decoding(reason=False)
+    found = ask(ScriptedBackend(answer), SamplingParams(reason=False))
+    assert found.score == 8.0 and found.verdict.reason is None and found.decoding == SamplingParams(reason=False)
     assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
 
 
@@ -339,7 +341,7 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
     first, last = load("pointwise", lang), load("pointwise_reason_first", lang)
-    asked = [inquiry(name, lang, Material()) for name in ("pointwise", "pointwise_reason_first")]
+    asked = [inquiry(name, lang, PromptInputs()) for name in ("pointwise", "pointwise_reason_first")]
     assert [each.keys() for each in asked] == [("Rating", "Reason"), ("Reason", "Rating")]
     changed = [name for name in first.__struct_fields__ if getattr(first, name) != getattr(last, name)]
     assert changed == ["name", "template"]
@@ -365,7 +367,7 @@ def test_reason_first_is_read_at_the_rating() -> None:
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    found = ask(backend, Decoding(), "pointwise_reason_first")
+    found = ask(backend, SamplingParams(), "pointwise_reason_first")
     assert list(asked[0].schema["properties"]) == ["Reason", "Rating"]
     assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
     assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
@@ -384,9 +386,9 @@ def test_free_text_is_read_at_its_own_tokens() -> None:
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
     prompt = msgspec.structs.replace(load("pointwise", "en"), constrained=False)
-    asked = Inquiry(name="pointwise", key="k", form=FORMS["pointwise"], prompt=prompt, material=Material())
-    _, (reading,) = asyncio.run(Asker(backend, "expected", 64).rate(asked))
-    assert reading.verdict.rating == 2 and rating.scored(reading.verdict, "expected") == 2.5
+    asked = JudgeRequest(name="pointwise", key="k", form=FORMS["pointwise"], prompt=prompt, material=PromptInputs())
+    _, (reading,) = asyncio.run(Grader(backend, "expected", 64).rate(asked))
+    assert reading.verdict.rating == 2 and distribution.scored(reading.verdict, "expected") == 2.5
 
 
 def test_a_reason_without_end_is_not_probed() -> None:
@@ -396,7 +398,7 @@ def test_a_reason_without_end_is_not_probed() -> None:
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    found = ask(backend, Decoding(), "pointwise_reason_first")
+    found = ask(backend, SamplingParams(), "pointwise_reason_first")
     assert found.verdict.failure == "truncated" and found.score is None
 
 
@@ -471,7 +473,7 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: S
     async def given_up() -> float:
         server = await asyncio.start_server(trickle, "127.0.0.1", 0)
         backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=1.0, attempts=1)
-        backend.served = Served("tiny", None, is_vllm=False)
+        backend.served = ModelInfo("tiny", None, is_vllm=False)
         start = time.monotonic()
         with pytest.raises(Transient, match="Timeout"):
             await backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))
@@ -491,7 +493,7 @@ def test_tokens_are_counted_by_a_server_that_closes_kept_connections() -> None:
     async def counted() -> list[int]:
         server = await asyncio.start_server(once, "127.0.0.1", 0)
         backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        backend.served = Served("tiny", None, is_vllm=True)
+        backend.served = ModelInfo("tiny", None, is_vllm=True)
         found = [await asyncio.to_thread(backend.count_tokens, []) for _ in range(3)]
         server.close()
         return found

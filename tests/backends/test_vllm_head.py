@@ -10,7 +10,7 @@ from conftest import asked_of, needs, run_apart, serving
 from probabilities import by_transformers
 
 from critic import human_scored
-from critic.asking.tokens import source_ids
+from critic.judging.targets import source_ids
 
 pytestmark = pytest.mark.e2e
 

@@ -53,7 +53,7 @@ def rows() -> list[Response]:
 async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], list[int]]:
     """The judgments of all rows; the replies to the same text with two images by turns, 32 in flight; and the tokens
     of a prompt with an image and without."""
-    from critic.asking.judge import ResponseJudge
+    from critic.judging.judge import ResponseJudge
 
     images = Images(root)
     judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from critic.asking.forms import inquiry
-from critic.asking.render import Material, of_response
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend
+from critic.judging.forms import inquiry
+from critic.judging.render import PromptInputs, of_response
 from critic.records import Message, Question, Response
 from critic.stages.judge_responses import in_order
 
@@ -65,7 +65,7 @@ def prompts(rows: list[Response]) -> list[list[Message]]:
     return [inquiry("pointwise", row.question.lang, of_response(row)).messages for row in rows]
 
 
-POINTWISE = inquiry("pointwise", "en", Material())
+POINTWISE = inquiry("pointwise", "en", PromptInputs())
 """What is asked of every row, its material apart: the keys and the schema of the verdicts."""
 
 

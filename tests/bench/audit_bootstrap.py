@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
-from critic.counting.estimate import Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import agreement, agreement_interval
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
 

@@ -23,17 +23,17 @@ import aiohttp
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
 
-from critic.asking.asker import ALTERNATIVES, RATING_ALONE, probe
-from critic.asking.judge import ResponseJudge
-from critic.asking.render import Fitted
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
-from critic.records import Decoding, Judgment, Message, Response
+from critic.judging.asker import ALTERNATIVES, RATING_ALONE, probe
+from critic.judging.judge import ResponseJudge
+from critic.judging.render import TruncatedPrompt
+from critic.records import Judgment, Message, Response, SamplingParams
 
 ROUNDS, CONCURRENCY = 5, 64
 
 
-async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Judgment]:
+async def judged(url: str, rows: list[Response], decoding: SamplingParams) -> list[Judgment]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
     judge = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
@@ -63,7 +63,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
                 wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
-                    asked = probe(replace(POINTWISE, fitted=Fitted(each, {})), RATING_ALONE)
+                    asked = probe(replace(POINTWISE, fitted=TruncatedPrompt(each, {})), RATING_ALONE)
                     token = await backend._token(asked)
                     await post({**backend._body(asked), "logit_bias": {str(token): FAVOUR}})
 
@@ -84,7 +84,7 @@ def main() -> None:
         try:
             url = server.stdout.readline().split()[1]
             messages = prompts(ordered(rows))
-            greedy, alone = Decoding(), Decoding(reason=False)
+            greedy, alone = SamplingParams(), SamplingParams(reason=False)
             found = asyncio.run(judged(url, rows, greedy))
             assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {

@@ -21,10 +21,10 @@ from _judge import REPLY_TOKENS, Shown, laps, ratios, responses, seconds
 from judge_inprocess import drained, judged
 from msgspec.structs import replace
 
-from critic.asking.judge import ResponseJudge
 from critic.backends import Request
 from critic.backends.vllm import _parameters
 from critic.images import Images
+from critic.judging.judge import ResponseJudge
 from critic.records import Response
 
 ROUNDS, ONE_BY_ONE = 5, 4

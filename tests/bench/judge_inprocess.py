@@ -19,10 +19,10 @@ from typing import Any
 
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, Shown, checkpoint, laps, ordered, prompts, ratios, responses, seconds
 
-from critic.asking.judge import ResponseJudge
 from critic.backends import Request
 from critic.backends.vllm import _parameters
-from critic.records import Decoding, Judgment, Response
+from critic.judging.judge import ResponseJudge
+from critic.records import Judgment, Response, SamplingParams
 
 ROUNDS, ONE_BY_ONE = 5, 6
 
@@ -34,7 +34,7 @@ async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
         for row in waiting:
             found.append(await judge.judge(row))
 
-    await asyncio.gather(*(work() for _ in range(judge.backend.in_flight)))
+    await asyncio.gather(*(work() for _ in range(judge.backend.max_concurrency)))
     return found
 
 
@@ -63,9 +63,9 @@ def engine_alone(engine: Any, texts: list[str], cached: bool = True, lengths: li
 def same_requests(engine: Any, asked: list[tuple[list[int], Request, int | None]]) -> None:
     """What the judge asked: the verdicts, then their probes."""
     for follows in (False, True):
-        for number, (ids, request, favoured) in enumerate(asked):
+        for number, (ids, request, forced_token) in enumerate(asked):
             if request.continue_final == follows:
-                engine.add_request(str(number), {"prompt_token_ids": ids}, _parameters(request, favoured))
+                engine.add_request(str(number), {"prompt_token_ids": ids}, _parameters(request, forced_token))
         drained(engine)
 
 
@@ -103,7 +103,7 @@ async def main() -> None:
         async with Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
-            alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
+            alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, SamplingParams(reason=False))
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
                 for each in prompts(ordered(rows))

@@ -20,8 +20,8 @@ from typing import Any
 
 from _standin import MODEL, StandIn
 
-from critic.asking.judge import ResponseJudge
 from critic.backends import Backend
+from critic.judging.judge import ResponseJudge
 from critic.records import Question, Response
 from critic.stages import options
 from critic.stages.judge_responses import FormResponses, JudgeResponses

@@ -19,11 +19,11 @@ from pathlib import Path
 from _standin import MODEL, completion
 from pool import responses
 
-from critic.asking.judge import ResponseJudge
 from critic.backends import Backend, Reply, Request
 from critic.backends.openai import _reply
 from critic.backends.ray import RayBackend
 from critic.backends.scripted import ScriptedBackend
+from critic.judging.judge import ResponseJudge
 from critic.stages.judge_responses import FormResponses, JudgeResponses
 from critic.stages.run import RunOptions, Shard
 
@@ -34,7 +34,7 @@ ROWS, SECONDS, SLOTS = 8000, 0.2, 16
 class Sleeping(ScriptedBackend):
     def __init__(self, reply: Reply) -> None:
         super().__init__(lambda request: reply, name=MODEL)
-        self.in_flight, self._gate = 2 * SLOTS, asyncio.Semaphore(SLOTS)
+        self.max_concurrency, self._gate = 2 * SLOTS, asyncio.Semaphore(SLOTS)
 
     async def chat(self, request: Request) -> Reply:
         async with self._gate:

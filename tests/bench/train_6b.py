@@ -4,7 +4,7 @@
 
 Weights are random (the shape of Yi-1.5-6B), everything else is train/sft.py with the recipe as it is. Each variant runs
 a few steps; the first, in which kernels are compiled and memory is found, does not count. Needs a GPU of 141 GB for the
-full fine-tune. Ends in one JSON line: `ratio` is its model FLOPs utilisation (formula: train/meter.py).
+full fine-tune. Ends in one JSON line: `ratio` is its model FLOPs utilisation (formula: train/throughput.py).
 """
 
 import argparse
@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "train")]
 from tiny import TinySpec, train_tokenizer  # noqa: E402
 
 from critic import human_scored  # noqa: E402
-from critic.asking.examples import TooLong, example_of, plan  # noqa: E402
+from critic.judging.examples import TooLong, example_of, plan  # noqa: E402
 
 YI_6B = {
     "vocab_size": 64000,

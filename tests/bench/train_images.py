@@ -25,7 +25,7 @@ from train_prefix import ROOT, Clock, Rates, common, ours  # isort: skip  # it p
 import datasets
 import torch
 from batches import Batches, weights
-from loop import Together
+from loop import GroupedSampler
 from recipe import read_recipe
 from rows import prepare
 from tiny import random_model
@@ -108,7 +108,7 @@ def main() -> None:
     recipe = read_recipe(ROOT / "train/recipes/tiny-vl.yaml", ["rating_weight=1.0", *vision, *size])
     assert recipe.tiny is not None
     data, tokenizer = prepare(recipe, given.data / "rows.jsonl", scratch / "cache", 1, Images(given.data))
-    order = list(Together(data.rows, torch.Generator().manual_seed(0)))
+    order = list(GroupedSampler(data.rows, torch.Generator().manual_seed(0)))
     make = partial(random_model, recipe.tiny, tokenizer, 4096, None, recipe.vision)
     batches = Batches(tokenizer.pad_token_id, weights(recipe, data.rows), packing=True, seeing=tokenizer)
     print(f"{len(order)} rows; {sum(each.numel() for each in make().parameters()) / 1e6:.1f} M parameters", flush=True)

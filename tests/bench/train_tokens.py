@@ -33,7 +33,7 @@ from recipe import read_recipe  # noqa: E402
 from rows import prepare  # noqa: E402
 from tiny import random_model  # noqa: E402
 
-from critic.asking.tokens import IGNORED  # noqa: E402
+from critic.judging.targets import IGNORED  # noqa: E402
 
 BATCH = 16
 PACKED_LENGTH = 1024

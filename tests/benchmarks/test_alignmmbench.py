@@ -13,9 +13,9 @@ from scoring import labels
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
-from critic.counting.leaderboard import Score, aggregate_of
 from critic.errors import UsageError
 from critic.records import Conversation, Judgment, Question, Response, Verdict
+from critic.stats.leaderboard import Score, aggregate_of
 
 
 def judgment(number: int, task: str, score: float | None) -> Judgment:

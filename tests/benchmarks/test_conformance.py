@@ -8,10 +8,10 @@ import pytest
 from judgments import of_turn
 
 from critic.benchmarks import Run, alignmmbench, convbench, multiverse
-from critic.counting.aggregate import Aggregate, combine
-from critic.counting.leaderboard import MEAN, Entry, aggregate_of
 from critic.page.leaderboards import leaderboards
-from critic.records import Conversation, ConversationTurn, Protocol, Setup
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Protocol
+from critic.stats.aggregate import Aggregate, combine
+from critic.stats.leaderboard import MEAN, LeaderboardRow, aggregate_of
 
 
 def published(shared: Path, name: str) -> Any:
@@ -84,7 +84,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
         ]
         scores = {convbench.HEADINGS[name]: one for name, one in convbench.scores(verdicts, asked, "pairwise").items()}
         assert list(scores) == list(convbench.HEADINGS.values())
-        entries.append(Entry(key="t", caption="", system=row["model"], name=row["model"], scores=scores))
+        entries.append(LeaderboardRow(key="t", caption="", system=row["model"], name=row["model"], scores=scores))
     (board,) = leaderboards(entries, baseline="GPT4V")
     assert list(board.found)[:-1] == [row["model"] for row in sorted(rows, key=lambda row: -row["R1"])]
     wrong = set()
@@ -187,7 +187,7 @@ def test_multiverse_table_3(shared: Path) -> None:
             for protocol in protocols
         ]  # fmt: skip
         run = Run(
-            name=model, path=Path("none"), system=model, judge="j", setup=Setup(judge="j", score_kind="argmax"),
+            name=model, path=Path("none"), system=model, judge="j", setup=JudgeConfig(judge="j", score_kind="argmax"),
             turns=verdicts,
         )  # fmt: skip
         entries += multiverse.BENCHMARK.entries(run, asked)

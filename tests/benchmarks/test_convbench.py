@@ -17,11 +17,11 @@ from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import Run, convbench
-from critic.counting.aggregate import Aggregate, Cell
-from critic.counting.leaderboard import aggregate_of
-from critic.counting.verdicts import Label, codes, verdict_agreement
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment, Setup
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
+from critic.stats.aggregate import Aggregate, Cell
+from critic.stats.leaderboard import aggregate_of
+from critic.stats.verdicts import Label, codes, verdict_agreement
 
 SAMPLE = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
 Fate = float | None | str
@@ -258,7 +258,7 @@ def test_scores_per_task() -> None:
     asked = conversations(6)
     fates = [0.0, 1.0, 0.5, None, 1.0, "never"]
     verdicts = verdicts_of({(Cell("own", 2), str(number)): fate for number, fate in enumerate(fates)}, "pairwise")
-    setup = Setup(judge="judge", score_kind="argmax")
+    setup = JudgeConfig(judge="judge", score_kind="argmax")
     run_ = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
     (entry,) = (one for one in convbench.BENCHMARK.entries(run_, asked) if one.key == "pairwise-S2-tasks")
     found = {name: aggregate_of(one) for name, one in entry.scores.items()}

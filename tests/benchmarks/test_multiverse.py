@@ -22,12 +22,12 @@ from scipy import stats
 
 from critic import benchmarks
 from critic.benchmarks import Run, multiverse
-from critic.counting.aggregate import Aggregate
-from critic.counting.leaderboard import aggregate_of
-from critic.counting.least_squares import fit
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment, Setup
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
 from critic.stages.score import read_runs
+from critic.stats.aggregate import Aggregate
+from critic.stats.leaderboard import aggregate_of
+from critic.stats.least_squares import fit
 
 SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
 Row = dict[str, Any]
@@ -193,7 +193,7 @@ def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = Non
 
 def scores(verdicts: list[Judgment], asked: list[Conversation]) -> dict[str, dict[str, Aggregate]]:
     """By table and column, of one model."""
-    setup = Setup(judge="judge", score_kind="argmax")
+    setup = JudgeConfig(judge="judge", score_kind="argmax")
     run = Run(name="m", path=Path("x"), system="model", judge="judge", setup=setup, turns=verdicts)
     made = multiverse.BENCHMARK.entries(run, asked)
     return {entry.key: {name: aggregate_of(one) for name, one in entry.scores.items()} for entry in made}

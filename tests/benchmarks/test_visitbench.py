@@ -11,10 +11,10 @@ from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import Run, visitbench
-from critic.counting import tournament as ratings
-from critic.counting.leaderboard import aggregate_of
 from critic.errors import UsageError
-from critic.records import Conversation, Judgment, Setup
+from critic.records import Conversation, JudgeConfig, Judgment
+from critic.stats import tournament as ratings
+from critic.stats.leaderboard import aggregate_of
 
 SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
 
@@ -170,7 +170,7 @@ def test_win_rates_against_the_reference(asked: list[Conversation]) -> None:
     scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": None}
     verdicts = [verdict(key, "m", score) for key, score in scores.items()]
     verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
-    setup = Setup(judge="judge", score_kind="argmax")
+    setup = JudgeConfig(judge="judge", score_kind="argmax")
     run = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
     (entry,) = visitbench.BENCHMARK.entries(run, asked)
     found = {name: aggregate_of(one) for name, one in entry.scores.items()}

@@ -12,8 +12,8 @@ from conftest import ROOT, SHARED, assert_one_line_error, run
 
 from critic import benchmarks, jsonl, tables
 from critic.building import card
-from critic.counting.diversity import mtld, tokenizer, words
 from critic.records import Conversation, ConversationTurn
+from critic.stats.diversity import mtld, tokenizer, words
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",

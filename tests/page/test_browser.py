@@ -21,7 +21,7 @@ from conftest import ROOT, human_row, run, write_jsonl
 from scoring import CONV, grades, judged, sample
 
 from critic import benchmarks, jsonl
-from critic.asking import history
+from critic.judging import history
 from critic.records import Judgment
 from eval_agreement.annotate.people import owner_page
 

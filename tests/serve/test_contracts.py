@@ -23,7 +23,7 @@ from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
 contracts: ModuleType = importlib.import_module("contracts")
-dialects: ModuleType = importlib.import_module("dialects")
+api_formats: ModuleType = importlib.import_module("api_formats")
 
 TABLE = contracts.load()
 BUILT_IN = TABLE.tables[-1]
@@ -102,7 +102,7 @@ def test_a_request_of_megabytes_is_recognised_by_its_ends(form: Form) -> None:
 def as_choice(form: Form, said: str) -> dict[str, Any]:
     choice = {"message": {"role": "assistant", "content": said}}
     name = contracts.forced_tool(form.request)
-    return dialects.as_tool_call(choice, name, "call_0") if name else choice
+    return api_formats.as_tool_call(choice, name, "call_0") if name else choice
 
 
 @FORM

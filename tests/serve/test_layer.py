@@ -30,7 +30,7 @@ HELLO = {"model": "gpt-4", "messages": [{"role": "user", "content": "hello"}]}
 
 def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there are generate together; one that fails, or is left, makes room for the next."""
-    room: ModuleType = importlib.import_module("room")
+    token_budget: ModuleType = importlib.import_module("token_budget")
     monkeypatch.setenv(
         layer.SETTINGS, json.dumps({"model": "m", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False})
     )
@@ -47,7 +47,7 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pyt
         preparing -= 1
         if number % 5 == 1:
             raise FileNotFoundError("no such image")
-        room.checking(lambda *_: 1)(1000, None, 20)
+        token_budget.checking(lambda *_: 1)(1000, None, 20)
         generating += 1
         most[1] = max(most[1], generating)
         if generating == 80:

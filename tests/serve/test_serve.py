@@ -182,11 +182,11 @@ def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--contracts", table), "own.toml")
 
 
-Served = tuple[subprocess.Popen[str], httpx.Client]
+ModelInfo = tuple[subprocess.Popen[str], httpx.Client]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelInfo]:
     """An untrained judge behind the real server, with a key: the process, and a client that has it."""
     needs("deepspeed", "vllm")
     judge = make_judge(tmp_path_factory.mktemp("judge"))
@@ -196,7 +196,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield process, client
 
 
-def chat(served: Served, path: str = "/v1/chat/completions", **request: Any) -> httpx.Response:
+def chat(served: ModelInfo, path: str = "/v1/chat/completions", **request: Any) -> httpx.Response:
     return served[1].post(path, json={"model": "gpt-4", **request})
 
 
@@ -210,7 +210,7 @@ def hello(content: Any = "hello") -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}], "max_tokens": 12}
 
 
-def test_every_client_reads_a_verdict(served: Served) -> None:
+def test_every_client_reads_a_verdict(served: ModelInfo) -> None:
     """All at once, as harnesses send them; an untrained model says nothing of use by itself."""
 
     def ask(form: Form) -> httpx.Response:
@@ -225,7 +225,7 @@ def test_every_client_reads_a_verdict(served: Served) -> None:
             assert form.parse(choice) is not None, (form.contract, choice["message"])
 
 
-def test_a_probe_on_a_doubled_path(served: Served) -> None:
+def test_a_probe_on_a_doubled_path(served: ModelInfo) -> None:
     """What VLMEvalKit does first; no temperature is greedy, unknown fields do no harm, image parts are left out."""
     path = "/v1/chat/completions/chat/completions"
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -240,7 +240,7 @@ def test_a_probe_on_a_doubled_path(served: Served) -> None:
     assert chat(served, **newer).json()["usage"]["completion_tokens"] <= 5
 
 
-def test_a_stream_says_the_same_and_ends_with_its_usage_if_asked_for(served: Served) -> None:
+def test_a_stream_says_the_same_and_ends_with_its_usage_if_asked_for(served: ModelInfo) -> None:
     form = FORMS[0]
     for request in (hello(), form.request):
         for told in ({}, {"stream_options": {"include_usage": True}}):
@@ -256,7 +256,7 @@ def test_a_stream_says_the_same_and_ends_with_its_usage_if_asked_for(served: Ser
                 assert all(chunk["choices"] for chunk in chunks), "clients look at the first of them"
 
 
-def test_several_replies(served: Served) -> None:
+def test_several_replies(served: ModelInfo) -> None:
     greedy = chat(served, **hello(), n=3).json()["choices"]
     assert [choice["index"] for choice in greedy] == [0, 1, 2]
     assert len({choice["message"]["content"] for choice in greedy}) == 1
@@ -264,7 +264,7 @@ def test_several_replies(served: Served) -> None:
     assert len({choice["message"]["content"] for choice in sampled}) > 1
 
 
-def test_the_alternatives_of_a_one_token_answer(served: Served) -> None:
+def test_the_alternatives_of_a_one_token_answer(served: ModelInfo) -> None:
     request = next(form.request for form in FORMS if form.contract == "best-identifier")
     content = chat(served, **request).json()["choices"][0]["logprobs"]["content"]
     assert len(content) == 1
@@ -283,7 +283,7 @@ def test_the_alternatives_of_a_one_token_answer(served: Served) -> None:
         },
     ],
 )
-def test_what_does_not_fit_is_refused(served: Served, request_: dict[str, Any]) -> None:
+def test_what_does_not_fit_is_refused(served: ModelInfo, request_: dict[str, Any]) -> None:
     """As OpenAI does, with the word that ConvBench's scripts wait for."""
     answer = chat(served, **request_)
     assert answer.status_code == 400
@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_refused(served: Served, request_: dict[str, Any]) 
     assert error["code"] == "context_length_exceeded" and "context_length_exceeded" in error["message"]
 
 
-def test_what_is_no_schema_is_the_clients_mistake(served: Served) -> None:
+def test_what_is_no_schema_is_the_clients_mistake(served: ModelInfo) -> None:
     def wanting(schema: Any) -> dict[str, Any]:
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
 
@@ -306,7 +306,7 @@ def test_what_is_no_schema_is_the_clients_mistake(served: Served) -> None:
         assert answer.status_code == 400, (fields, answer.text)
 
 
-def test_a_schema_left_open_gives_whole_replies(served: Served) -> None:
+def test_a_schema_left_open_gives_whole_replies(served: ModelInfo) -> None:
     """Tools as OpenAI's clients send them: an untrained model would invent keys until its tokens end."""
     parameters = {
         "type": "object",
@@ -328,7 +328,7 @@ def test_a_schema_left_open_gives_whole_replies(served: Served) -> None:
         assert 0 <= called["score"] <= 10 and all(note.keys() == {"text"} for note in called["notes"])
 
 
-def test_forms_that_stand_only_in_words_and_responses(served: Served) -> None:
+def test_forms_that_stand_only_in_words_and_responses(served: ModelInfo) -> None:
     with ThreadPoolExecutor(len(ASKED)) as pool:
         answers = list(pool.map(lambda asked: chat(served, **{"max_tokens": 200, **asked.request}), ASKED))
     for asked, answer in zip(ASKED, answers, strict=True):
@@ -350,7 +350,7 @@ def test_forms_that_stand_only_in_words_and_responses(served: Served) -> None:
     assert 'critic_requests_total{contract="general-json"}' in metrics and "vllm:" in metrics
 
 
-def test_errors(served: Served) -> None:
+def test_errors(served: ModelInfo) -> None:
     process, client = served
     del process
     wrong = client.post("/v1/chat/completions", json={**hello(), "model": "none"})
@@ -361,7 +361,7 @@ def test_errors(served: Served) -> None:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_the_key_and_the_metrics(served: Served) -> None:
+def test_the_key_and_the_metrics(served: ModelInfo) -> None:
     client = served[1]
     for path in ("/metrics", "/v1/models", "/tokenize", "/version", "/docs"):
         answer = httpx.get(client.base_url.join(path))
@@ -370,14 +370,14 @@ def test_the_key_and_the_metrics(served: Served) -> None:
     assert "vllm:request_success_total" in client.get("/metrics").text
 
 
-def test_a_burst(served: Served) -> None:
+def test_a_burst(served: ModelInfo) -> None:
     request = next(form.request for form in FORMS if form.contract == "zero-one")
     with ThreadPoolExecutor(100) as pool:
         answers = list(pool.map(lambda _: chat(served, **request), range(300)))
     assert {reply(answer) for answer in answers} <= {"0", "1"}
 
 
-def test_seeded_samples_of_long_prompts_do_not_end_the_engine(served: Served) -> None:
+def test_seeded_samples_of_long_prompts_do_not_end_the_engine(served: ModelInfo) -> None:
     """On CPU vLLM cannot take back what it drew for half of a prompt: together these are more than it reads at once."""
 
     def ask(seed: int) -> httpx.Response:
@@ -389,7 +389,7 @@ def test_seeded_samples_of_long_prompts_do_not_end_the_engine(served: Served) ->
     assert served[1].get("/health").status_code == 200
 
 
-def test_under_load_nothing_is_lost(served: Served) -> None:
+def test_under_load_nothing_is_lost(served: ModelInfo) -> None:
     """All at once, with clients that hang up, bad requests and slow readers."""
     process, client = served
     key = client.headers["Authorization"]
@@ -402,7 +402,7 @@ def test_under_load_nothing_is_lost(served: Served) -> None:
     assert found["health_failed"] == 0
 
 
-def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
+def test_a_running_request_ends_before_the_server_does(served: ModelInfo) -> None:
     """The last test: it stops the server."""
     process, client = served
     body = {"model": "gpt-4", **hello(), "max_tokens": 400, "ignore_eos": True, "stream": True}

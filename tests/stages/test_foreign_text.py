@@ -25,12 +25,12 @@ from stages.test_infer import infer, sheet
 from stages.test_judge import LikeVllm, judge, judged, reply_with, rows, token
 
 from critic import jsonl
-from critic.asking.forms import inquiry
-from critic.asking.judge import ResponseJudge
-from critic.asking.render import Material
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import from_file
 from critic.human_scored import Row, response_of
+from critic.judging.forms import inquiry
+from critic.judging.judge import ResponseJudge
+from critic.judging.render import PromptInputs
 from critic.records import Judgment
 
 RATED = '{"Rating":7,"Reason":"fine"}'
@@ -429,7 +429,7 @@ def test_half_a_character_in_a_reply_ends_no_run(tmp_path: Path, scripted: Serve
         assert run("critic", "judge", data, "--judge", scripts, "--out", out).returncode == 0
         assert all(line["verdict"]["reason"] == "fine \ufffd" for line in judged(out))
     # Before it is written as well: a reason may stand in a later question.
-    assert inquiry("pointwise", "en", Material()).read(r'{"Rating":7,"Reason":"\ud83d"}', False).reason == "\ufffd"
+    assert inquiry("pointwise", "en", PromptInputs()).read(r'{"Rating":7,"Reason":"\ud83d"}', False).reason == "\ufffd"
 
 
 def test_bytes_that_are_no_utf_8_and_nul_in_a_body(tmp_path: Path, scripted: Servers) -> None:

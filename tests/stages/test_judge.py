@@ -32,13 +32,13 @@ from conftest import (
 )
 
 from critic import human_scored, jsonl
-from critic.asking import rating
-from critic.asking.forms import inquiry
-from critic.asking.render import Material
 from critic.backends import Request, Token
 from critic.backends.identity import learned_forms
 from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
+from critic.judging import distribution
+from critic.judging.forms import inquiry
+from critic.judging.render import PromptInputs
 from critic.records import Judgment
 
 
@@ -92,7 +92,7 @@ def test_what_is_asked_for(tmp_path: Path, scripted: Servers) -> None:
     judge(server, tmp_path / "out.jsonl", count=1)
     (body,) = server.requests
     assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
-    assert body["response_format"]["json_schema"]["schema"] == inquiry("pointwise", "en", Material()).schema()
+    assert body["response_format"]["json_schema"]["schema"] == inquiry("pointwise", "en", PromptInputs()).schema()
     assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
 
 
@@ -192,7 +192,7 @@ IN_A_REASON = ['{"Rating":', "2", ',"Reason":"it ends with\n</think>\n', '\\"Rat
 )
 def test_the_rating_is_not_looked_for_among_thoughts(texts: list[str], last: bool, rating_read: int | None) -> None:
     """Those that do not show are passed over as well: then the `last` one counts."""
-    found = rating.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
+    found = distribution.first_digit([Token(text, [(text, 0.0)]) for text in texts], last)
     assert (found and found.mass.index(1.0) + 1) == rating_read
 
 
@@ -217,22 +217,22 @@ def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
         made = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
         return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in made]
 
-    whole = rating.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
+    whole = distribution.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
     assert whole is not None and whole.ten_given_one == 0.0
-    assert rating.distribution(whole, 0.0) == pytest.approx([0.25, 0, 0, 0, 0, 0, 0, 0.25, 0, 0.5])
-    written = rating.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
+    assert distribution.distribution(whole, 0.0) == pytest.approx([0.25, 0, 0, 0, 0, 0, 0, 0.25, 0, 0.5])
+    written = distribution.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
     assert written is not None and written.ten_given_one == pytest.approx(0.75)
-    assert rating.distribution(written, 0.75)[9] == pytest.approx(0.6)
+    assert distribution.distribution(written, 0.75)[9] == pytest.approx(0.6)
     # What is not among the alternatives is no 0: a tenth behind the 1 is on tokens that are not shown.
-    few = rating.first_digit(tokens({"1": 1.0}, "1", {"0": 0.6, ",": 0.3}))
+    few = distribution.first_digit(tokens({"1": 1.0}, "1", {"0": 0.6, ",": 0.3}))
     assert few is not None and few.ten_given_one == pytest.approx(0.6)
-    assert rating.first_digit([]) is None
+    assert distribution.first_digit([]) is None
 
 
 def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
-    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
-    assert rating.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
-    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
+    assert distribution.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
+    assert distribution.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
+    assert distribution.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
 
 
 FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {

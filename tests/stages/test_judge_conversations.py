@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from stages.test_judge import killed
 
 from critic import benchmarks, jsonl
-from critic.asking.history import CONDITIONS
-from critic.asking.history import messages as history_messages
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse
-from critic.counting import tournament
-from critic.counting.leaderboard import aggregate_of
+from critic.judging.history import CONDITIONS
+from critic.judging.history import messages as history_messages
 from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage
+from critic.stats import tournament
+from critic.stats.leaderboard import aggregate_of
 
 FILES = {
     "convbench": "ConvBench.csv",

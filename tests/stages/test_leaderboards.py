@@ -13,9 +13,9 @@ from scoring import ASKED, CONV, grades, judged, labels, sample, scored
 
 from critic import benchmarks
 from critic.benchmarks import convbench
-from critic.counting.leaderboard import Entry, score_of
 from critic.page import leaderboards
 from critic.records import Judgment
+from critic.stats.leaderboard import LeaderboardRow, score_of
 
 MODELS = '[tiny]\nsize = "850M"\nfamily = "f"\n[big]\nsize = 7\nfamily = "f"\n[other]\nLLM = "Vicuna"\n'
 
@@ -103,7 +103,7 @@ def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
     for scores, coverage in (
         ({"S": score_of(dict.fromkeys(asked, 1.0), asked, (0, 1)), "T": nothing}, "100.0%"), ({"T": nothing}, "–"),
     ):  # fmt: skip
-        entry = Entry(key="k", caption="c", system="m", name="m", scores=scores)
+        entry = LeaderboardRow(key="k", caption="c", system="m", name="m", scores=scores)
         (board,) = leaderboards.leaderboards([entry])
         (line,) = leaderboards.table_of(board, {}).rows
         assert line.cells[-1].text == coverage

@@ -10,10 +10,10 @@ import pytest
 from conftest import assert_one_line_error, completion, run
 from stages.test_judge_conversations import judge, judged, replies, sample
 
-from critic.asking.packs import open_pack
-from critic.asking.prompt import load, prompt_hash
-from critic.asking.render import Exchange, Material, Side, render
 from critic.errors import UsageError
+from critic.judging.packs import open_pack
+from critic.judging.prompt import load, prompt_hash
+from critic.judging.render import Candidate, Exchange, PromptInputs, render
 
 PAIR = {
     "template": "Task: {{ raw.question }}\nTruth: {{ raw.reference }} costs $$1, a set {{ '{' }}x}\n\n"
@@ -185,10 +185,10 @@ def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: P
     template = "{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}"
     (tmp_path / "p" / "direct_turn_en.toml").write_text(f"template = '{template}'\nconstrained = false\n")
     prompt = load(f"{open_pack(tmp_path / 'p')}/direct_turn", "en")
-    one = Material(question="q2", sides=[Side(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")])
+    one = PromptInputs(question="q2", sides=[Candidate(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")])
     assert render(prompt, one)[0]["content"] == "q2|a1|x\n\ny‹¦im_end¦›"
     with pytest.raises(UsageError, match="prompt direct_turn, en"):
-        render(prompt, msgspec.structs.replace(one, sides=[Side(answer="x")]))
+        render(prompt, msgspec.structs.replace(one, sides=[Candidate(answer="x")]))
 
 
 def test_a_packs_prompt_stands_in_for_those_with_more_flags(tmp_path: Path) -> None:

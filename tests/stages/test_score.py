@@ -16,19 +16,19 @@ from scoring import CONV, MULTI, Score, grades, judged, sample, scored
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import Run, alignmmbench, convbench, order_reading
-from critic.counting.aggregate import Cell
 from critic.records import (
     Call,
     Conversation,
     ConversationTurn,
     HumanScore,
+    JudgeConfig,
     Judgment,
     Question,
     Response,
-    Setup,
     Verdict,
 )
 from critic.stages.score import _in_tokens, read_runs
+from critic.stats.aggregate import Cell
 
 
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
         return of_turn(one, "pairwise", turn=1, score=0.5, calls=calls)
 
     run_ = Run(
-        name="m", path=Path("x"), system="m", judge="j", setup=Setup(judge="j", score_kind="argmax"),
+        name="m", path=Path("x"), system="m", judge="j", setup=JudgeConfig(judge="j", score_kind="argmax"),
         turns=[line("A", "A"), line("A", "B"), line("tie", "A"), line("B", "A"), line("tie", "tie")],
     )  # fmt: skip
     (reading,) = order_reading(run_)

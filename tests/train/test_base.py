@@ -199,7 +199,7 @@ def test_the_folder_computes_what_the_model_did(family: str, tmp_path: Path) -> 
     assert (folder / "LICENSE.txt").read_text("utf-8") == "do as you like"
     notes = json.loads((folder / "base.json").read_text("utf-8"))
     assert notes["licence"] == "apache-2.0" and notes["sha256"] == sha256(file.read_bytes()).hexdigest()
-    assert importlib.import_module("terms").made_from(folder) == notes
+    assert importlib.import_module("licenses").made_from(folder) == notes
     assert not (tmp_path / "folder.partial").exists()
     assert "already" in run("train/base.py", file, folder).stdout
 

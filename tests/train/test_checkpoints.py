@@ -35,7 +35,7 @@ from training import (
 )
 
 import checkpoints  # isort: skip
-import resize  # isort: skip
+import elastic_checkpoint  # isort: skip
 import loop  # isort: skip
 import sft  # isort: skip
 from recipe import read_recipe  # isort: skip
@@ -134,7 +134,7 @@ def test_without_zero_the_number_of_processes_stays(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("global_step2")
     (tmp_path / "global_step2").mkdir()
     with pytest.raises(UsageError, match="as many processes as it began with"):
-        resize.put_together(tmp_path)
+        elastic_checkpoint.put_together(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"])
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_would_run_code_is_not_read(name: str, tmp_path: Path)
     torch.save({}, tmp_path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     torch.save({"optimizer_state_dict": Runs()}, tmp_path / "global_step2" / name)
     with pytest.raises(UsageError, match=rf"{name}: names code .*mkdir.*; it is not read"):
-        resize.put_together(tmp_path)
+        elastic_checkpoint.put_together(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -397,11 +397,11 @@ def test_weights_that_a_gradient_has_spoilt_are_not_saved(norm: float) -> None:
     """The loss is still a number: it was found before the step. DeepSpeed calls such a norm -1 or inf."""
     watch: Any = SimpleNamespace(trainer=SimpleNamespace(args=SimpleNamespace(fp16=False)))
     with pytest.raises(UsageError, match="at step 3"):
-        loop.Watch._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
-    loop.Watch._require_finite(watch, 3, {"loss": 1.0, "grad_norm": 0.0})
-    loop.Watch._require_finite(watch, 3, {"eval_mae": 1.0})
+        loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
+    loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": 0.0})
+    loop.JudgeCallback._require_finite(watch, 3, {"eval_mae": 1.0})
     watch.trainer.args.fp16 = True  # which then skips the step
-    loop.Watch._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
+    loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
 
 
 def mounted(folder: Path, *options: str) -> bool:

@@ -16,8 +16,8 @@ from conftest import ROOT, assert_one_line_error, run
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from critic.asking.tokens import IGNORED, encode
 from critic.errors import UsageError
+from critic.judging.targets import IGNORED, encode
 from critic.records import Example
 
 torch = pytest.importorskip("torch", reason="needs the train extra")

@@ -32,8 +32,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from critic import human_scored
-from critic.asking.rating import whole_rating
 from critic.errors import UsageError
+from critic.judging.distribution import whole_rating
 
 
 def judged(folder: Path, rows: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -19,8 +19,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
-from critic.asking.tokens import IGNORED, target
 from critic.errors import UsageError
+from critic.judging.targets import IGNORED, target
 
 MIX = {"pointwise": 1.0, "pointwise_reason_first": 1.0, "scale_5": 1.0, "correct": 1.0, "pairwise": 1.0}
 EACH_ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -14,7 +14,7 @@ from training import FAMILIES, logged, save_base, tiny_model, train, write_recip
 
 import attention  # isort: skip
 import evaluation  # isort: skip
-import meter  # isort: skip
+import throughput  # isort: skip
 import objective  # isort: skip
 import packing  # isort: skip
 import recipe as recipes  # isort: skip
@@ -386,7 +386,7 @@ def test_a_step_keeps_its_rows() -> None:
     rows = [[number % 3] * 20 + [number] for number in range(23)]
     order = [(number * 7) % 23 for number in range(23)]
     data = type("Rows", (), {"__getitem__": lambda _, place: {"input_ids": rows[place]}})()
-    met = loop.Meeting(order, data, 9, 3)
+    met = loop.PrefixSharingSampler(order, data, 9, 3)
     found = list(met)
     assert len(met) == 23 and met.sampler is order
     for start in (0, 9, 18):
@@ -397,7 +397,7 @@ def test_a_step_keeps_its_rows() -> None:
 
 def test_the_meter_counts_a_prefix_once(batch: list[dict[str, Any]]) -> None:
     model = tiny_model("llama", "sdpa", VOCABULARY)
-    shared, apart = meter.Meter(model, 0), meter.Meter(model, 0)
+    shared, apart = throughput.Meter(model, 0), throughput.Meter(model, 0)
     for row in batch:
         apart.add(packed([row], None))
     given = packed(batch, None)

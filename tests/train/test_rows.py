@@ -19,10 +19,10 @@ import msgspec
 import torch
 
 from critic import human_scored, jsonl
-from critic.asking.examples import TooLong, example
-from critic.asking.rating import whole_rating
-from critic.asking.tokens import IGNORED, encode, source_ids
 from critic.errors import UsageError
+from critic.judging.distribution import whole_rating
+from critic.judging.examples import TooLong, example
+from critic.judging.targets import IGNORED, encode, source_ids
 from critic.records import Response
 
 
@@ -199,7 +199,7 @@ def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> N
     answers = [{**row, "group": f"question {n % 5}"} for n, row in enumerate(two_judges())]
     data, _ = prepared(recipe, write_rows(tmp_path, answers), tmp_path / "cache")
     order, rows = torch.Generator(), all_rows(data)
-    sampler = loop.Together(data.rows, order)
+    sampler = loop.GroupedSampler(data.rows, order)
     epochs = [list(sampler), list(sampler)]
     for places in epochs:
         ids = [rows[place]["id"] for place in places]
@@ -216,7 +216,7 @@ def test_so_many_answers_to_a_question_meet() -> None:
     """In parts that differ by epoch, each label of a row with the others."""
     ids = [f"{group}{row}" for group in "abc" for row in range(7) for _ in range(2)]
     rows = datasets.Dataset.from_dict({"id": ids, "group": [one[0] for one in ids], "images": [[]] * len(ids)})
-    sampler = loop.Together(rows, torch.Generator().manual_seed(0), 3)
+    sampler = loop.GroupedSampler(rows, torch.Generator().manual_seed(0), 3)
     alone = set[str]()
     for _ in range(10):
         order = [ids[place] for place in sampler]

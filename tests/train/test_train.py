@@ -31,12 +31,12 @@ from training import (
 )
 
 import export  # isort: skip
-import meter  # isort: skip
+import throughput  # isort: skip
 import objective  # isort: skip
-import passed_on  # isort: skip
+import trainer_args  # isort: skip
 import recipe as recipes  # isort: skip
 import sft  # isort: skip
-import terms  # isort: skip
+import licenses  # isort: skip
 from tiny import TinySpec, random_model  # isort: skip
 import torch
 import transformers
@@ -46,9 +46,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
 from critic import human_scored
-from critic.asking.prompt import prompt_hash
-from critic.asking.tokens import source_ids
 from critic.errors import UsageError
+from critic.judging.prompt import prompt_hash
+from critic.judging.targets import source_ids
 
 RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 
@@ -57,7 +57,7 @@ RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> None:
     recipe = recipes.read_recipe(path)
     small = msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
-    assert passed_on.arguments(small, tmp_path).max_steps > 0 or recipe.probe is not None
+    assert trainer_args.arguments(small, tmp_path).max_steps > 0 or recipe.probe is not None
     text = path.read_text("utf-8")
     assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
 
@@ -124,7 +124,7 @@ PASSED_ON = [
 @pytest.mark.parametrize(("change", "message"), PASSED_ON)
 def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        passed_on.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
+        trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -132,14 +132,14 @@ def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp
     "change", [{"save_steps": 0.6, "logging_steps": 0.2}, {"logging_strategy": "no", "logging_steps": 0}], ids=str
 )
 def test_steps_that_a_run_which_goes_on_logs_the_same_with(change: dict[str, Any], tmp_path: Path) -> None:
-    assert passed_on.arguments(recipes.read_recipe(write_recipe(tmp_path, training=change)), tmp_path)
+    assert trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path, training=change)), tmp_path)
 
 
 def test_what_deepspeed_has_more_keys_for_goes_through(tmp_path: Path) -> None:
     zero = {"stage": 3, "stage3_param_persistence_threshold": 10, "offload_optimizer": {"device": "cpu"}}
     zero |= {"reduce_bucket_size": "auto"}
     change = {"zero_optimization": zero, "wall_clock_breakdown": False, "flops_profiler": {"enabled": False}}
-    passed = passed_on.arguments(recipes.read_recipe(write_recipe(tmp_path, deepspeed=change)), tmp_path).deepspeed
+    passed = trainer_args.arguments(recipes.read_recipe(write_recipe(tmp_path, deepspeed=change)), tmp_path).deepspeed
     assert passed["zero_optimization"].items() >= zero.items() and passed["flops_profiler"] == {"enabled": False}
 
 
@@ -224,7 +224,7 @@ def test_overrides(tmp_path: Path) -> None:
     assert recipes.read_recipe(write_recipe(tmp_path), ["training.save_strategy=no"]).training["save_strategy"] == "no"
     assert recipes.read_recipe(write_recipe(tmp_path), ["packing=true"]).packing is True
     ordered = recipes.read_recipe(write_recipe(tmp_path), ["together=true", "training.train_sampling_strategy=null"])
-    assert passed_on.arguments(ordered, tmp_path).train_sampling_strategy == "random"
+    assert trainer_args.arguments(ordered, tmp_path).train_sampling_strategy == "random"
 
 
 @pytest.mark.parametrize(
@@ -548,7 +548,7 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
     tokenizer = tokenizer_for(write_rows(tmp_path))
     model = random_model(spec, tokenizer, 100)
-    watched = meter.Meter(model, tokenizer.pad_token_id)
+    watched = throughput.Meter(model, tokenizer.pad_token_id)
     ids = torch.full((2, 9), 7)
     ids[1, 5:] = tokenizer.pad_token_id
     labels = torch.full((2, 9), -100)
@@ -581,7 +581,7 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
     found = []
     for wanted in (r".*_proj", r".*layers\.[23]\..*_proj"):
         model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
-        watched = meter.Meter(model, tokenizer.pad_token_id)
+        watched = throughput.Meter(model, tokenizer.pad_token_id)
         watched.add({"input_ids": ids, "labels": labels})
         found.append(watched.flops)
     layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
@@ -644,9 +644,9 @@ def test_terms_of_a_base_by_a_hub_s_name_and_of_the_judge_it_began_with_go_along
             (folder / name).write_text(text)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert terms.folder_of("some/other") == Path("some/other") and terms.folder_of(str(begun)) == begun
-    for origin in (terms.folder_of("some/model"), begun, begun):
-        terms.copy_terms(origin, out)
+    assert licenses.folder_of("some/other") == Path("some/other") and licenses.folder_of(str(begun)) == begun
+    for origin in (licenses.folder_of("some/model"), begun, begun):
+        licenses.copy_terms(origin, out)
     told = {path.name: path.read_text() for path in out.iterdir()}
     assert told == {
         "LICENSE": "Apache",

@@ -24,9 +24,9 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from critic.asking.tokens import IGNORED
 from critic.errors import UsageError
 from critic.images import Images
+from critic.judging.targets import IGNORED
 
 COLOURS = ("red", "green", "blue", "white")
 
@@ -201,7 +201,7 @@ def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora:
 def test_rows_about_one_image_come_together() -> None:
     images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
     rows = datasets.Dataset.from_dict({"id": [*"abcdefg"], "group": [*"tuvwxyz"], "images": images})
-    orders = [list(loop.Together(rows, torch.Generator().manual_seed(seed))) for seed in range(5)]
+    orders = [list(loop.GroupedSampler(rows, torch.Generator().manual_seed(seed))) for seed in range(5)]
     assert len({tuple(order) for order in orders}) > 1
     for order in orders:
         assert sorted(order) == list(range(7))

@@ -1,0 +1,180 @@
+"""What stands between a stage and a source of replies: a cache of replies, and a budget."""
+
+import asyncio
+import hashlib
+import sqlite3
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, spent
+from critic.errors import Refused, UsageError
+
+_LOOK = 0.02
+"""Seconds between two looks whether the first call of a budget is answered."""
+
+
+class Layer:
+    """A backend around another one, to which it leaves all that it does not do itself."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
+    @property
+    def max_concurrency(self) -> int:
+        return self.inner.max_concurrency
+
+    @property
+    def retries(self) -> int:
+        return self.inner.retries
+
+    @property
+    def served(self) -> ModelInfo:
+        return self.inner.served
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.inner.__aexit__(*error)
+
+    def sees(self) -> bool | None:
+        return self.inner.sees()
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return self.inner.count_tokens(messages)
+
+    async def chat(self, request: Request) -> Reply:
+        return await self.inner.chat(request)
+
+
+def layers(backend: Backend) -> Iterator[Backend]:
+    """A backend and those inside it, the outermost first."""
+    yield backend
+    while isinstance(backend, Layer):
+        backend = backend.inner
+        yield backend
+
+
+def lacking(backend: Backend) -> set[str]:
+    """What was left out of requests because a server refused it."""
+    *_, inner = layers(backend)
+    sources = [inner, *(one.backend for one in getattr(inner, "endpoints", ()))]
+    return {name for one in sources for name in getattr(one, "lacks", ())}
+
+
+class Cached(Layer):
+    """Replies are kept in the SQLite file `path` by all that they follow from: the model's name with the mark of its
+    weights, the hash of its processor, and the request (prompt, material, decoding). One that is there is not asked
+    for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system says against the file."""
+
+    def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
+        super().__init__(inner)
+        self.path, self.fresh, self.hits, self.misses = path, fresh, 0, 0
+        self._file: sqlite3.Connection
+        name = inner.served.name
+        if "@" not in name:
+            problem = f"{name} has no mark of its weights (NAME@HASH): its replies are known by its name alone"
+            print(f"--cache {path}: {problem}", file=sys.stderr)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            columns = "name BLOB PRIMARY KEY, reply BLOB"
+            self._file.execute(f"CREATE TABLE IF NOT EXISTS replies ({columns}) WITHOUT ROWID")
+        except (sqlite3.Error, OSError) as error:
+            raise UsageError(f"--cache {self.path}: {error}; expected an SQLite file of ours") from None
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._file.close()
+        await super().__aexit__(*error)
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused and Transient as the backend inside does; neither is kept."""
+        made_of = [self.served.name, self.served.processor, request]
+        name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
+        try:
+            if not self.fresh and (known := self._known(name)) is not None:
+                self.hits += 1
+                return replace(known, attempts=0)
+            reply = await self.inner.chat(request)
+            self.misses += 1
+            packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
+            self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
+        except (sqlite3.Error, OSError) as error:
+            raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
+        return reply
+
+    def _known(self, name: bytes) -> Reply | None:
+        """The reply of this name; None as well where a crash or a full disk left half of one, which is written over."""
+        row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
+        with suppress(zlib.error, msgspec.DecodeError):
+            return msgspec.msgpack.decode(zlib.decompress(row[0]), type=Reply) if row else None
+        return None
+
+
+class Budget(Struct, kw_only=True):
+    """What a run may spend: `limit` tokens, cached ones included. Once it is `spent` it stays so. `uncounted` is where
+    a reply came from that does not say what it took. Judges of a panel share one."""
+
+    limit: int
+    used: int = 0
+    calls: int = 0
+    under_way: int = 0
+    tried: bool = False
+    spent: bool = False
+    uncounted: str | None = None
+
+    def is_spent(self) -> bool:
+        """Whether no more may be asked: what is under way is taken to cost what calls cost on average."""
+        mean = self.used / self.calls if self.calls else 0.0
+        self.spent = self.spent or self.used + mean * self.under_way >= self.limit
+        return self.spent
+
+    def add(self, reply: Reply) -> None:
+        tokens = spent(reply)
+        self.calls += 1
+        self.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
+
+
+class Limited(Layer):
+    """Asks no more once the budget is spent: all else is then refused by the name of `budget`. Raises UsageError where
+    replies do not say what is to be counted, not before the first of them has been given."""
+
+    def __init__(self, inner: Backend, budget: Budget) -> None:
+        super().__init__(inner)
+        self.budget = budget
+
+    async def chat(self, request: Request) -> Reply:
+        # What calls cost is not known before the first: all that may be asked at once could be far too much.
+        while self.budget.under_way and not self.budget.tried:
+            await asyncio.sleep(_LOOK)
+        if self.budget.uncounted is not None:
+            raise UsageError(f"--budget: {self.budget.uncounted} does not say how many tokens a reply took")
+        if self.budget.is_spent():
+            raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
+        self.budget.under_way += 1
+        try:
+            reply = await self.inner.chat(request)
+        finally:
+            self.budget.under_way, self.budget.tried = self.budget.under_way - 1, True
+        self.budget.add(reply)
+        if not reply.counted:
+            self.budget.uncounted = self.place
+        return reply

@@ -1,0 +1,393 @@
+"""Asking a judge model for one verdict: in a prompt that fits, and of a rating the distribution as well.
+
+Where a server can go on with a message that is begun for it (vLLM), the distribution is not read off the verdict's own
+tokens but asked for behind it, by a probe: the verdict's prefix `…"Rating":`, a reply constrained to the scale's
+ratings, and the log probabilities of its first token. With 10 on the scale one more thing is unknown, whether a 1 goes
+on to be a 10. A probe of two tokens tells both: its first token shows the chances of all ratings, a logit bias then
+writes a 1 whatever they are (log probabilities do not show it), and the second token shows what follows a 1.
+"""
+
+import asyncio
+import hashlib
+import math
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, instead, spent, unanswered
+from critic.errors import Refused, UsageError
+from critic.judging import distribution, parse
+from critic.judging.forms import JudgeRequest, rates
+from critic.judging.render import TruncatedPrompt, fit, render
+from critic.judging.targets import RATING
+from critic.records import GREEDY, RATINGS, TEN, Call, Message, SamplingParams, Verdict
+
+T = TypeVar("T")
+
+ALTERNATIVES = 20
+"""Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
+
+NEGLIGIBLE = 1e-4
+"""Probability of a first "1" below which it is not worth asking whether a 0 follows."""
+
+LEAST_LIKELY = -60.0
+"""A log probability that no rating's token has beside another, whatever the model: it is 100 less than a favoured one's
+where the favour shows."""
+
+RATING_ALONE = '{"Rating":'
+"""The prefix of a verdict whose reason is left out."""
+
+Shares = list[float] | None
+"""Probabilities of a scale's ratings; None where they cannot be told."""
+
+Found = tuple[Shares, list[Reply]]
+"""Probabilities, and the calls that they took."""
+
+Known = dict[str | None, Shares]
+"""Probabilities of the ratings that follow a prefix, by the prefix."""
+
+
+class SampledVerdict(Struct, frozen=True):
+    """One verdict of the model, and the calls it took; the first call's reply is the verdict's text."""
+
+    verdict: Verdict
+    calls: list[Reply]
+
+
+class Grader:
+    """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind). Where its first replies
+    come without log probabilities and nothing `needs` them, the ratings count that are stated (`score_kind` is argmax
+    from then on). What needs them is the option that was given; a UsageError then names it, after one verdict."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        score_kind: str,
+        max_tokens: int,
+        decoding: SamplingParams = GREEDY,
+        needs: str | None = "--score",
+    ) -> None:
+        self.backend, self.score_kind, self.max_tokens, self.decoding = backend, score_kind, max_tokens, decoding
+        self.needs, self._first, self._tried = needs, asyncio.Lock(), False
+        # Whether the server gives log probabilities, None until the first reply tells; whether ratings are taken as
+        # they are stated; whether log probabilities are asked for all the same, so that a cache knows the requests.
+        self.logprobs: bool | None = None
+        self.stated, self._asks = False, score_kind != "argmax"
+        # True until a server shows that it cannot be probed: it refuses to go on with a message, or it reasons out of
+        # sight, so that what the rating follows from is not in the reply. From then on every distribution is read at
+        # the reply's own tokens, which have to be asked for with log probabilities.
+        self._probes = backend.served.is_vllm
+
+    async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, list[SampledVerdict]]:
+        """The question as it was sent, and each verdict drawn: a rating, or a named failure; of several criteria the
+        rating by each as well. Raises Refused and Transient as the backend does."""
+        if self.needs is None or self.score_kind == "argmax" or self._tried:
+            return await self._rate(asked)
+        # One verdict alone shows whether there are log probabilities, before others are paid for.
+        async with self._first:
+            if not self._tried:
+                try:
+                    return await self._rate(asked)
+                finally:
+                    self._tried = True
+        return await self._rate(asked)
+
+    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, list[SampledVerdict]]:
+        if self.logprobs is False and not self.stated:
+            self.take_stated()
+        probed: list[Reply] = []
+        if self.backend.served.is_classifier:
+            asked, reply = await self._fitted(asked, _classified, 0)
+            return asked, [_by_head(asked, reply)]
+        if not self.decoding.reason and self._can_probe and asked.keys(False) == (RATING,):
+            # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
+            asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
+            alone = await self._alone(asked, reply)
+            if self._can_probe:
+                return asked, [alone]
+            self.take_stated()  # what a probe writes is forced: the rating is asked for
+            probed = alone.calls
+        asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
+        first = await self._read(asked, 0, {}, reply)
+        first = replace(first, calls=[*first.calls, *probed])
+        # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict all share
+        # the first one's. One read at its own tokens is not shared, for each brings its own.
+        known: Known = {}
+        if not first.calls[0].tokens:
+            known = {parse.prefix(first.calls[0].text): first.verdict.distribution}
+        if self.decoding.samples == 1:
+            return asked, [first]
+        others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
+        return asked, [first, *await all_of(others)]
+
+    async def ask(self, asked: JudgeRequest, max_tokens: int | None = None) -> tuple[JudgeRequest, Reply]:
+        """The question as it was sent and a reply, greedily, of at most `max_tokens` or the asker's own limit. Raises
+        Refused and Transient as the backend does."""
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        schema = asked.schema(self.decoding.reason)
+        request = partial(Request, max_tokens=limit, schema=schema)
+        return await self._fitted(asked, lambda asked: request(messages=asked.messages), limit)
+
+    async def _fitted(
+        self, asked: JudgeRequest, request: Callable[[JudgeRequest], Request], max_tokens: int
+    ) -> tuple[JudgeRequest, Reply]:
+        """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
+        Raises Refused where none does. vLLM refuses a prompt longer than its context; one that only leaves too little
+        room for the reply it answers with a reply cut short, whose tokens count with those of the other."""
+        context = self.backend.served.context
+        asked, lost = replace(asked, fitted=TruncatedPrompt(render(asked.prompt, asked.material), {})), None
+        try:
+            lost = await self._chat(asked, request(asked))
+            if context is None or not lost.truncated or lost.prompt_tokens + max_tokens <= context:
+                return asked, lost
+        except Refused as error:
+            if error.failure != "context_length_exceeded" or context is None:
+                raise
+
+        def count(messages: Sequence[Message]) -> int:
+            return self.backend.count_tokens(asked.sent(messages))
+
+        fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - max_tokens, count)
+        if fitted is None:
+            raise Refused("context_length_exceeded", "rubric and question alone do not fit")
+        asked = replace(asked, fitted=fitted)
+        return asked, instead(await self._chat(asked, request(asked)), lost)
+
+    async def _chat(self, asked: JudgeRequest, request: Request) -> Reply:
+        reply = await self.backend.chat(request)
+        asked.paid.append(call_of(asked, reply))
+        if request.top_logprobs and self.logprobs is None and (reply.tokens or unanswered(reply) is None):
+            self.logprobs = bool(reply.tokens)
+        return reply
+
+    @property
+    def _can_probe(self) -> bool:
+        return self.backend.served.is_vllm and not self.stated and self.logprobs is not False
+
+    def take_stated(self, said: str = "") -> None:
+        """From now on ratings count as they are stated, for the reason `said`. Raises UsageError where something needs
+        their distributions."""
+        said = said or f"{self.backend.place} gives no log probabilities"
+        if self.needs is not None and self.score_kind != "argmax":
+            remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
+            raise UsageError(f"{said}, which {self.needs} needs; {remedy}")
+        if self.score_kind != "argmax":
+            print(f"{said}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
+        self.score_kind, self.stated = "argmax", True
+
+    def _request(self, asked: JudgeRequest, number: int) -> Request:
+        """What is asked for the verdict with this number, from 0."""
+        by_its_tokens = self.backend.served.is_vllm or self._asks
+        if self._probes and asked.prompt.constrained:
+            by_its_tokens = False
+        seed = None
+        if self.decoding.temperature > 0.0:  # one of its own for each verdict under each key, the same in every run
+            words = f"{self.decoding.seed}/{number}/{asked.key}"
+            seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")
+        return Request(
+            messages=asked.messages,
+            max_tokens=self.max_tokens,
+            temperature=self.decoding.temperature,
+            seed=seed,
+            schema=asked.schema(self.decoding.reason),
+            top_logprobs=ALTERNATIVES if by_its_tokens else 0,
+        )
+
+    async def _alone(self, asked: JudgeRequest, probed: Reply) -> SampledVerdict:
+        shares, calls = await self._probed(asked, RATING_ALONE, probed, RATING)
+        if shares is None:
+            return SampledVerdict(Verdict(failure="no_distribution"), calls)
+        scale = asked.prompt.scale
+        most = scale[0] + max(range(len(shares)), key=lambda place: shares[place])
+        calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
+        return SampledVerdict(_of(shares, scale), calls)
+
+    async def _read(self, asked: JudgeRequest, number: int, known: Known, reply: Reply | None = None) -> SampledVerdict:
+        """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
+        `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
+        reply = reply or await self._chat(asked, self._request(asked, number))
+        prefix = parse.prefix(reply.text) if asked.prompt.constrained else None
+        # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
+        # free text whose rating stands at no known place.
+        if not reply.tokens and self._can_probe and asked.prompt.constrained:
+            if reply.reasoned:  # what the rating follows from is not in the reply
+                self._probes = False
+            elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
+                return await self._reading(asked, reply, known.get(prefix), [])
+            else:
+                try:
+                    probed = await self._chat(asked, probe(asked, prefix))
+                except Refused as error:
+                    if error.failure != "context_length_exceeded":  # which the next verdict may be spared
+                        self._probes = False
+                else:
+                    found = await self._probed(asked, prefix, probed, RATING)
+                    return await self._reading(asked, reply, *found)
+            again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
+            reply = instead(await self._chat(asked, again), reply)
+            prefix = parse.prefix(reply.text)
+        return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
+
+    async def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> SampledVerdict:
+        """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
+        found = asked.answer(reply)
+        if not found.criteria:
+            return SampledVerdict(self._with_shares(found, shares), [reply, *calls])
+        named = found.criteria.items()
+        parts = await all_of(self._by_criterion(asked, reply, name, one) for name, one in named)
+        criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
+        more = [call for part in parts for call in part.calls]
+        return SampledVerdict(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
+
+    async def _by_criterion(self, asked: JudgeRequest, reply: Reply, name: str, found: Verdict) -> SampledVerdict:
+        prefix = parse.prefix(reply.text, name)
+        if found.failure is not None:
+            return SampledVerdict(found, [])
+        if self._probes and self._can_probe and not reply.tokens and asked.prompt.constrained and prefix is not None:
+            probed = await self._chat(asked, probe(asked, prefix, name))
+            shares, calls = await self._probed(asked, prefix, probed, name)
+        else:
+            shares, calls = await self._at_its_tokens(asked, reply, prefix, name)
+        return SampledVerdict(self._with_shares(found, shares), calls)
+
+    def _with_shares(self, found: Verdict, shares: Shares) -> Verdict:
+        """A rating with its distribution; without one it fails unless it is itself what counts."""
+        if self.stated:
+            return found
+        if shares is None and found.failure is None and self.score_kind != "argmax":
+            if self.logprobs is not False:
+                return replace(found, failure="no_distribution")
+            self.take_stated()
+            return found
+        return found if shares is None else with_mixture(found, [shares])
+
+    async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply, key: str) -> Found:
+        """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
+        log probabilities are not the model's own."""
+        alternatives = probed.tokens[0].alternatives if probed.tokens else []
+        # Nothing but the favoured 1 has a chance that a model could give it.
+        most = max((logprob for _, logprob in alternatives), default=0.0)
+        likely = [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY]
+        if asked.prompt.scale[1] >= 10 and likely == ["1"]:
+            message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
+            raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
+        # The first token had to be a rating: its chances say little where a server disobeys the constraint.
+        all_in_all = sum(math.exp(logprob) for _, logprob in alternatives)
+        ratings = sum(math.exp(logprob) for text, logprob in alternatives if text.strip()[:1].isdigit())
+        if ratings <= 0.5 * all_in_all:
+            return None, [probed]
+        reply = replace(probed, tokens=[Token(prefix, []), *probed.tokens], reasoned=False)
+        found, calls = await self._at_its_tokens(asked, reply, prefix, key)
+        return found, [probed, *calls]
+
+    async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None, key: str) -> Found:
+        """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
+        scale = asked.prompt.scale
+        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
+        first = distribution.first_digit(reply.tokens, reply.reasoned, key, scale, prefix or "")
+        if first is None:
+            return None, []
+        zero, calls = first.ten_given_one, list[Reply]()
+        if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
+            zero = 0.0
+        elif zero is None and prefix is not None and self._can_probe:
+            regex = f"[0{_end(asked, key)}].*"
+            calls = [await self._chat(asked, _behind(asked, f"{prefix}1", regex, max_tokens=1))]
+            zero = distribution.zero_share(calls[0].tokens)
+        return None if zero is None else distribution.distribution(first, zero, scale), calls
+
+
+def call_of(asked: JudgeRequest, reply: Reply) -> Call:
+    """The call that a reply took, without what is read in it."""
+    return Call(
+        reply=reply.text,
+        shortened=asked.fitted.shortened if asked.fitted else {},
+        attempts=reply.attempts,
+        images=images(asked.messages),
+        **spent(reply),
+    )
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What is done side by side. The first error is raised when all have ended, so that what they took is known."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
+
+
+def _of(shares: list[float], scale: tuple[int, int]) -> Verdict:
+    """The verdict without a reason that a distribution is."""
+    empty = Verdict(rating=distribution.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
+    return with_mixture(empty, [shares])
+
+
+def _classified(asked: JudgeRequest) -> Request:
+    """Asks a scoring head. Raises Refused for a form that is no single rating on 1..10."""
+    if not rates(asked.name):
+        raise Refused("refused", f"form {asked.name}: {NO_TEXT}")
+    return Request(messages=asked.messages, max_tokens=0, classify=True)
+
+
+def _by_head(asked: JudgeRequest, reply: Reply) -> SampledVerdict:
+    if reply.classes is None or len(reply.classes) != len(RATINGS):
+        return SampledVerdict(Verdict(failure="no_distribution"), [reply])
+    found = _of(reply.classes, TEN)
+    return SampledVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
+
+
+def probe(asked: JudgeRequest, prefix: str, key: str = RATING) -> Request:
+    """Asks for the probabilities of what follows `prefix`, the start of a verdict: of the first token of the rating
+    under `key` whatever it would be and, with 10 on the scale, of what follows a 1, since a 1 is written."""
+    low, high = asked.prompt.scale
+    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(asked, key)}.*"
+    if high < 10:
+        return _behind(asked, prefix, f"{digits}{behind}", max_tokens=1)
+    return _behind(asked, prefix, f"(10|{digits}){behind}", max_tokens=2, forced_token="1")
+
+
+def _behind(
+    asked: JudgeRequest, prefix: str, regex: str, *, max_tokens: int, forced_token: str | None = None
+) -> Request:
+    return Request(
+        messages=[*asked.messages, {"role": "assistant", "content": prefix}],
+        max_tokens=max_tokens,
+        regex=regex,
+        continue_final=True,
+        top_logprobs=ALTERNATIVES,
+        forced_token=forced_token,
+    )
+
+
+def _end(asked: JudgeRequest, key: str) -> str:
+    """The character behind the rating under `key`."""
+    return "}" if asked.keys()[-1] == key else ","
+
+
+def pooled(verdicts: Sequence[Verdict]) -> Verdict:
+    """Several verdicts by one judge on one response as one: the mean of their distributions, the most frequent
+    rating (the lowest of equals), and the first reason that came with it. Verdicts that failed are left out; if
+    all did, the first one's failure stands for all. Of several criteria each is pooled by itself."""
+    valid = [found for found in verdicts if found.failure is None and found.rating is not None]
+    if not valid or len(verdicts) == 1:
+        return verdicts[0]
+    scale = valid[0].scale
+    most = distribution.majority((found.rating for found in valid if found.rating is not None), scale or TEN)
+    reasons = (found.reason for found in valid if found.rating == most and found.reason)
+    by_name = {name: pooled([found.criteria[name] for found in valid]) for name in valid[0].criteria}
+    one = Verdict(rating=most, reason=next(reasons, None), criteria=by_name, scale=scale)
+    return with_mixture(one, [found.distribution for found in valid])
+
+
+def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:
+    """`found` with the mean of the distributions, each counting alike, where all of them are known."""
+    given = list(distributions)
+    known = [shares for shares in given if shares is not None]
+    if len(known) < len(given):
+        return found
+    mixture = list(known[0]) if len(known) == 1 else [fmean(shares) for shares in zip(*known, strict=True)]
+    return replace(found, distribution=mixture, summary=distribution.summary(mixture, found.scale or TEN))

@@ -1,0 +1,173 @@
+"""The rating as a distribution: from the judge's token probabilities to one score.
+
+The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the alternatives of the token
+at N are the judge's probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides
+between them. Ratings are those of a scale (lowest, highest), 1..10 unless said otherwise; scores are on 1..10.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import accumulate
+from statistics import fmean, median, multimode
+from typing import Literal
+
+from msgspec import Struct
+
+from critic.backends import Token
+from critic.judging.targets import RATING
+from critic.judging.thoughts import answer_at
+from critic.records import TEN, Scale, Summary, Verdict, to_ten
+
+ScoreKind = Literal["expected", "median", "argmax"]
+"""What of a distribution counts as the score."""
+
+Aggregation = Literal["mean", "median", "majority"]
+"""How a panel's scores become one."""
+
+_NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
+
+
+_VALUE = r'"%s"\s*:\s*'
+
+
+class FirstDigit(Struct, frozen=True):
+    """Probabilities read at the rating's first token: `mass[i]` of the scale's rating lowest + i, where that of a 1 is
+    of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
+    if the tokens do not tell."""
+
+    mass: list[float]
+    ten_given_one: float | None
+
+
+def first_digit(
+    tokens: list[Token], last: bool = False, key: str = RATING, scale: Scale = TEN, behind: str = ""
+) -> FirstDigit | None:
+    """What the reply's tokens say of the rating under `key`, the first in them or the last, or None when they carry no
+    alternatives for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
+    text, found = "", None
+    start = answer_at("".join(token.text for token in tokens))
+    for index, token in enumerate(tokens):
+        is_value = token.text.strip() and len(text) >= start and re.search(_VALUE % re.escape(key) + "$", text)
+        if is_value and text.rstrip().endswith(behind.rstrip()):
+            found = _read(tokens[index : index + 2], *scale)
+            if not last:
+                return found
+        text += token.text
+    return found
+
+
+def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
+    mass = [0.0] * (high - low + 1)
+    for text, logprob in tokens[0].alternatives:
+        number = _NUMBER.match(text)
+        if number and low <= int(number[1]) <= high:
+            mass[int(number[1]) - low] += math.exp(logprob)
+    total = sum(mass)
+    if total <= 0.0:
+        return None
+    ten_given_one: float | None = None
+    if high < 10 or mass[-1] > 0.0 or mass[1 - low] == 0.0:
+        ten_given_one = 0.0  # 10 is no rating, or a token of its own, or neither it nor a 1 can come
+    elif tokens[0].text.strip() == "1":
+        ten_given_one = zero_share(tokens[1:])
+    return FirstDigit([value / total for value in mass], ten_given_one)
+
+
+def zero_share(tokens: list[Token]) -> float | None:
+    """The probability that a 0 comes at the first of these tokens; what is not among its alternatives is no 0 either,
+    so that theirs need not sum to 1."""
+    shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
+    total = sum(share for _, share in shares)
+    return sum(share for text, share in shares if text.startswith("0")) / max(total, 1.0) if total > 0.0 else None
+
+
+def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
+    """Probabilities of the scale's ratings, which sum to 1."""
+    shares, one = list(first.mass), 1 - scale[0]
+    if scale[1] >= 10:
+        shares[-1] += shares[one] * ten_given_one
+        shares[one] *= 1.0 - ten_given_one
+    return shares
+
+
+@cache
+def _points(scale: Scale) -> tuple[float, ...]:
+    """The scale's ratings, on 1..10."""
+    return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))
+
+
+def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> float:
+    """One number on 1..10: the expected rating, the median (smallest rating with half of the mass
+    at or below it), or the most probable rating (the lowest of equals)."""
+    points = _points(scale)
+    if kind == "expected":
+        mean = math.fsum(point * share for point, share in zip(points, probabilities, strict=True))
+        return min(max(mean, points[0]), points[-1])
+    if kind == "median":
+        half = (point for point, below in zip(points, accumulate(probabilities), strict=True) if below >= 0.5)
+        return next(half, points[-1])
+    return max(zip(probabilities, points, strict=True), key=lambda pair: (pair[0], -pair[1]))[1]
+
+
+def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
+    """The figures that people read of a distribution over a scale's ratings, on 1..10."""
+    shares = list(probabilities)
+    expected = score(shares, "expected", scale)
+    spread = [share * (point - expected) ** 2 for point, share in zip(_points(scale), shares, strict=True)]
+    return Summary(
+        argmax=score(shares, "argmax", scale),
+        expected=expected,
+        median=score(shares, "median", scale),
+        deviation=math.sqrt(math.fsum(spread)),
+        entropy=math.fsum(-share * math.log2(share) for share in shares if share > 0.0),
+    )
+
+
+def scored(found: Verdict, kind: str) -> float | None:
+    """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
+    if found.failure is not None or found.distribution is None:
+        return None if found.failure else found.rating
+    return score(found.distribution, kind, found.scale or TEN)
+
+
+def of_distribution(found: Verdict, kind: str) -> float | None:
+    """The score on 1..10 that `kind` takes of a verdict's own probabilities: None where it failed or has none, of a
+    rating by several criteria, and where they are not as many as its scale has ratings."""
+    scale, shares = found.scale or TEN, found.distribution
+    if found.failure is not None or found.criteria or shares is None or len(shares) != len(_points(scale)):
+        return None
+    return score(shares, kind, scale)
+
+
+def _moved(score: float, scale: Scale) -> float:
+    """A score on 1..10 moved linearly onto `scale`, without what arithmetic leaves behind a whole number."""
+    low, high = scale
+    return round(score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0]), 9)
+
+
+def whole_rating(score: float, scale: Scale = TEN) -> int:
+    """A score on 1..10 as a whole rating of `scale`: halves go up."""
+    low, high = scale
+    return min(max(math.floor(_moved(score, scale) + 0.5), low), high)
+
+
+def shares(score: float, scale: Scale = TEN) -> list[float]:
+    """A score on 1..10 as shares (0..1, their sum 1) of the ratings of `scale`, lowest first: one between two ratings
+    is shared between them, so that the mean is the score."""
+    low, high = scale
+    return [max(0.0, 1.0 - abs(_moved(score, scale) - rating)) for rating in range(low, high + 1)]
+
+
+def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
+    """The most frequent of the scale's whole ratings, all on 1..10, halves rounded up; the lowest of equals."""
+    return to_ten(min(multimode(whole_rating(rating, scale) for rating in ratings)), *scale)
+
+
+def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale | None) -> float:
+    """One or more scores on 1..10 as one; the majority is among the ratings of the form's scale."""
+    given = [score for score in scores if score is not None]
+    if how == "majority":
+        return majority(given, scale or TEN)
+    return float(fmean(given) if how == "mean" else median(given))

@@ -1,0 +1,176 @@
+"""Human-scored rows -> training examples: which rows are trained in which form, what the judge is shown, and what it
+should say."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.judging import forms
+from critic.judging.distribution import shares
+from critic.judging.prompt import Prompt
+from critic.judging.render import escape_control_tokens, fit, images_in
+from critic.judging.targets import target
+from critic.records import Example, Language, Message, Response
+
+
+class Planned(Struct, frozen=True):
+    """A training example to be made: the form, and the ids of the answers it shows in their order."""
+
+    form: str
+    ids: tuple[str, ...]
+
+
+class Plan(Struct, frozen=True):
+    """The examples to be made, form by form, and the rows that a form kept but can make no example of:
+    "FORM: why" -> how many."""
+
+    examples: list[Planned]
+    left_out: dict[str, int]
+
+
+OPEN = "people's score leaves the verdict open"
+ALONE = "no other answer to the same question to compare with"
+ASKED_ONCE = "another row asks the same question"
+
+
+def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
+    """Which rows are trained in which form. `mix[form]` (0..1) is the share of the rows that a form keeps.
+
+    Each form keeps a row, or not, for itself, by a hash of form and id: more rows, or another share elsewhere, change
+    nothing for the rows that are there. In a form that shows two answers, a row kept meets one other answer to its
+    question (`partner`), in both orders where the two are compared. What two forms would render alike (a row whose
+    language is the one a form fixes) is planned once. Raises UsageError for a mix with mistakes, ValueError for a
+    response that people did not score.
+    """
+    forms.check_mix(mix)
+    questions = [question_key(response) for response in responses]
+    answers: dict[bytes, list[Response]] = defaultdict(list)
+    for question, response in zip(questions, responses, strict=True):
+        answers[question].append(response)
+    planned: dict[tuple[str, Language, tuple[str, ...]], Planned] = {}
+    left_out = Counter[str]()
+    for form, share in mix.items():
+        for question, response in zip(questions, responses, strict=True):
+            if _draw(form, response.id) >= share:
+                continue
+            prompt = forms.prompt_of(form, response.question.lang)
+            shown = _shown(form, prompt, response, answers[question])
+            if isinstance(shown, str):
+                left_out[f"{form}: {shown}"] += 1
+            else:
+                for ids in shown:
+                    planned.setdefault((prompt.name, prompt.language, ids), Planned(form, ids))
+    return Plan(list(planned.values()), dict(left_out))
+
+
+def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[tuple[str, ...]] | str:
+    """The ids that a row's examples show, or why it makes none. `answers` are those to the row's question."""
+    form = forms.form_of(name)
+    if (lacking := form.lacking(response)) is not None:
+        return lacking
+    if form.shown == 1:
+        if (
+            isinstance(form.kind, forms.AnswerKind)
+            and response.id != min(answers, key=lambda each: _draw(name, each.id)).id
+        ):
+            return ASKED_ONCE
+        return OPEN if form.kind.label(prompt, [response]) is None else [(response.id,)]
+    others = [other for other in answers if comparable(response, other)]
+    decided = [other for other in others if form.kind.label(prompt, [response, other]) is not None]
+    if not decided:
+        return OPEN if others else ALONE
+    other = partner(name, response, decided)
+    return [(response.id, other.id), *([(other.id, response.id)] if form.pair else [])]
+
+
+def comparable(response: Response, other: Response) -> bool:
+    """Whether two answers to one question are by two systems and differ in their text."""
+    by_another = response.system is None or response.system != other.system
+    return by_another and response.id != other.id and response.text.strip() != other.text.strip()
+
+
+def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
+    """Of several answers the one that a response meets in a form: that with the lowest hash."""
+    return min(others, key=lambda each: _draw(form, response.id, each.id))
+
+
+def question_key(response: Response) -> bytes:
+    """The same for answers to the same question: for equal Questions. Of a row that nobody scored a group of its own,
+    which it has where it came without one, tells it from no other."""
+    asked = response.question
+    if response.human is None and asked.group == response.id:
+        asked = replace(asked, id="", group="")
+    return msgspec.json.encode(asked)
+
+
+def _draw(*words: str) -> float:
+    """A number in 0..1 (1 itself excluded) that the words alone decide."""
+    digest = hashlib.sha256("\0".join(words).encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+class TooLong(Struct, frozen=True):
+    """A row that does not fit in a form however it is shortened. `id` is as in Example."""
+
+    id: str
+    form: str
+
+
+def example(
+    response: Response,
+    form: str,
+    max_source_tokens: int | None,
+    count: Callable[[list[Message]], int],
+    other: Response | None = None,
+    *,
+    sees: bool = False,
+) -> Example | TooLong:
+    """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
+    images or not. Where the form shows two
+    answers, `other` is B, or stands for the judge's own. The reason is the one people wrote, where it is in the
+    prompt's language. Raises ValueError for a response without a score, whose score leaves the form's verdict open, or
+    for an `other` too many or too few."""
+    how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
+    if len(answers) != how.shown:
+        raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
+    asked = forms.inquiry(form, response.question.lang, how.material(response, other), sees=sees)
+    name, human, prompt = "+".join(one.id for one in answers), forms.human_score(response), asked.prompt
+    label = how.kind.label(prompt, answers)
+    if label is None:
+        raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
+    fitted = fit(prompt, asked.material, max_source_tokens, count)
+    if fitted is None:
+        return TooLong(name, form)
+    reason = escape_control_tokens(human.reason or "") if prompt.language == response.question.lang else ""
+    soft = None
+    if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
+        of_raters = (shares(score, prompt.scale) for score in human.raters.values())
+        soft = [fmean(each) for each in zip(*of_raters, strict=True)]
+    return Example(
+        id=name,
+        form=form,
+        messages=fitted.messages,
+        target=target(escape_control_tokens(label) if isinstance(label, str) else label, reason, asked.keys()),
+        score=None if how.pair else human.score,
+        label=soft,
+        shortened=fitted.shortened,
+        free=not asked.keys(),
+        images=images_in(fitted.messages),
+    )
+
+
+def example_of(
+    planned: Planned,
+    by_id: Mapping[str, Response],
+    max_source_tokens: int | None,
+    count: Callable[[list[Message]], int],
+    sees: bool = False,
+) -> Example | TooLong:
+    """A planned example, made of the responses it names."""
+    response, *others = (by_id[name] for name in planned.ids)
+    return example(response, planned.form, max_source_tokens, count, *others, sees=sees)

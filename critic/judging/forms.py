@@ -1,0 +1,435 @@
+"""The forms: the ways in which a judge is asked for a verdict. One table says of each how it is asked and read.
+
+A form is an entry in FORMS and its prompt files (`critic/prompts/`), its flags are endings of its name. Whatever is in
+the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited. It is asked for in a
+row's own language (`pairwise`) or always in one (`pairwise@zh`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from critic.backends import Reply, unanswered, with_uris
+from critic.errors import UsageError, did_you_mean, whole
+from critic.judging import parse
+from critic.judging.distribution import whole_rating
+from critic.judging.prompt import LANGUAGES, VARIANTS, Prompt, load
+from critic.judging.render import Candidate, Exchange, PromptInputs, TruncatedPrompt, of_response, render, said_before
+from critic.judging.targets import RATING, REASON, Label
+from critic.judging.thoughts import without_thoughts
+from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
+
+UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
+"""Failures of a reply that says something, which a second, short question may settle."""
+
+LONGEST_FIRST_REASON = 400
+"""Characters of a reason that comes before the value."""
+
+LONGEST_STEPS: dict[Language, int] = {"en": 2000, "zh": 1000}
+"""The same where the judge is to think step by step: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
+
+REASON_FIRST, IN_FULL = "_reason_first", "_in_full"
+"""How the names of forms end that have the reason before the verdict, and that judge a turn in sight of all turns."""
+
+
+class RatingKind(Struct, frozen=True):
+    """A rating on the prompt's scale. `unknown`: it may also be said that there is none."""
+
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        grade = _grade(prompt)
+        return {RATING: {"anyOf": [grade, {"const": "Unknown"}]} if self.unknown else grade}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        found = parse.parse_rating(text, truncated, prompt.scale)
+        return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
+
+    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+        found = parse.stated_rating(text, prompt.scale)
+        return found if found is None or prompt.scale == TEN else replace(found, scale=prompt.scale)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        return whole_rating(human_score(shown[0]).score, prompt.scale)
+
+
+class CriteriaKind(Struct, frozen=True):
+    """A rating by each of the material's criteria, and the overall one behind them."""
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {name: _grade(prompt) for name in [*material.criteria, RATING]}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        by_name = {name: parse.parse_rating(text, truncated, prompt.scale, name, True) for name in material.criteria}
+        return replace(
+            parse.parse_rating(text, truncated, prompt.scale, criteria=True),
+            criteria={name: replace(found, reason=None) for name, found in by_name.items()},
+        )
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        human, named = human_score(shown[0]), shown[0].question.criteria
+        if named.keys() != human.criteria.keys():
+            return None
+        by_name = {name: whole_rating(human.criteria[name], prompt.scale) for name in named}
+        return {**by_name, RATING: whole_rating(human.score, prompt.scale)}
+
+
+class ChoiceKind(Struct, frozen=True):
+    """One of a few `choices`, which `right` names from people's scores. `unknown` as in RatingKind."""
+
+    choices: tuple[str, ...]
+    right: Callable[[Sequence[float]], str | None]
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {prompt.key: {"type": "string", "enum": [*self.choices, *(["Unknown"] if self.unknown else [])]}}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        return parse.parse_choice(text, prompt.key, self.choices, truncated)
+
+    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+        return parse.stated_choice(text, self.choices) if "A" in self.choices else None
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        found = self.right([human_score(response).score for response in shown])
+        return found if found in self.choices else None
+
+
+class ChecklistKind(Struct, frozen=True):
+    """Yes or no for each item of the material's checklist. `unknown` as in RatingKind."""
+
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        answers = ["yes", "no", *(["Unknown"] if self.unknown else [])]
+        return {str(number): {"type": "string", "enum": answers} for number, _ in enumerate(material.checklist, 1)}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        return parse.parse_checklist(text, len(material.checklist), truncated)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        answers = human_score(shown[0]).answers
+        if not answers or None in answers:
+            return None
+        return {str(number): "yes" if answer else "no" for number, answer in enumerate(answers, 1)}
+
+
+class AnswerKind(Struct, frozen=True):
+    """Free text: the judge's own answer to the question, without the thoughts before it; the reference is what it
+    should have been."""
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        said = without_thoughts(text)
+        cut_off = truncated and bool(text.strip())  # among the thoughts
+        return Verdict(value=said) if said else Verdict(failure="truncated" if cut_off else "empty")
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        return shown[0].question.reference or None
+
+
+Kind = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind | AnswerKind
+"""What a verdict of a form holds: `values` is the JSON Schema of each by key, none where the verdict is free text;
+`read` finds the verdict in a reply, or a named failure; `label` is the verdict that people's scores of what is shown
+make the right one, None where they leave it open."""
+
+RIGHT, WRONG = 7, 5
+"""On 1..10, rounded half up: from 7 on an answer is right, with few errors at most; to 5 more than half of it is
+wrong (AlignMMBench §4.1). At 6 people's score leaves both open."""
+
+TIE, APART = 0.5, 1.0
+"""Points on 1..10: two answers whose scores differ by less than TIE are equal, by APART or more they are not. Between
+the two, the difference is too small to teach either."""
+
+
+def _right(scores: Sequence[float]) -> str | None:
+    rating = whole_rating(scores[0])
+    return "yes" if rating >= RIGHT else "no" if rating <= WRONG else None
+
+
+def _better(scores: Sequence[float]) -> str | None:
+    ahead = round(scores[0] - scores[1], 9)
+    if abs(ahead) < TIE:
+        return "tie"
+    return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
+
+
+def _stated(scores: Sequence[float]) -> str | None:
+    """Of a text that compares: 10 is A, 1 is B, and half way between them is a tie."""
+    return {10.0: "A", 5.5: "tie", 1.0: "B"}.get(round(scores[0], 9))
+
+
+PAIR = ("A", "B", "tie")
+FORCED_CHOICES = ("A", "B")
+
+POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
+"""What a choice is worth to the answer that stands first."""
+
+
+Flag = Mapping[str, Mapping[str, Any]]
+"""A choice of endings of a form's name, "" for none -> what of the form is otherwise with each."""
+
+
+class Form(Struct, frozen=True, kw_only=True):
+    """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
+    conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
+    `extraction` is the short second question for a reply in which no verdict can be read. `steps`: the reason that
+    comes first is one of many steps.
+
+    `flags` are the ways in which the form can be varied; the prompt's file says what is worded otherwise
+    (`flags.ENDING`)."""
+
+    kind: Kind
+    scope: Scope = "turn"
+    pair: bool = False
+    first: str | None = None
+    extraction: str | None = None
+    steps: bool = False
+    flags: tuple[Flag, ...] = ()
+
+    @property
+    def shown(self) -> int:
+        """How many answers an example of the form shows: a second one is compared, or stands for the judge's own."""
+        return 2 if self.pair or self.first else 1
+
+    def lacking(self, response: Response) -> str | None:
+        """Why a response cannot be judged in this form; None if it can."""
+        scope = response.human.scope if response.human else "turn"
+        if scope != self.scope:
+            return _SCOPES[scope]
+        if isinstance(self.kind, ChecklistKind) and not response.question.checklist:
+            return "the question has no checklist"
+        if isinstance(self.kind, CriteriaKind) and not response.question.criteria:
+            return "the question has no criteria"
+        return None
+
+    def material(self, response: Response, other: Response | None = None) -> PromptInputs:
+        """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
+        if self.scope == "verdict":
+            return PromptInputs(text=response.text, checklist=response.question.checklist)
+        if self.scope == "turn":
+            shown = of_response(response, other if self.pair else None)
+            return replace(shown, own_answer=other.text) if other is not None and self.first else shown
+        # What was said before, and the last question and answer.
+        question = response.question
+        earlier = said_before(question)
+        said = [Exchange(question.prompt, one.text, question.images) for one in (response, other) if one is not None]
+        return PromptInputs(
+            sides=[Candidate(earlier=[*earlier, last]) for last in said],
+            references=[*(None for _ in earlier), question.reference],
+            caption=question.caption,
+        )
+
+
+_SCOPES: dict[Scope, str] = {
+    "turn": "people scored the last answer alone",
+    "conversation": "people scored the whole conversation",
+    "verdict": "the response is itself a judge's reply",
+}
+
+
+FORCED: Flag = {
+    "": {},
+    "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better), "extraction": "extraction_forced"},
+}
+STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
+ALL_TURNS: Flag = {"": {}, "in_full": {}}
+SHORT: Mapping[str, Any] = {"extraction": None}
+"""Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well; few words."""
+
+FORMS: dict[str, Form] = {
+    "pointwise": Form(
+        kind=RatingKind(), extraction="extraction_rating", flags=({"": {}, "reason_first": {}, "short": SHORT},)
+    ),
+    "scale": Form(kind=RatingKind(), flags=({"5": {}, "0_10": {}},)),
+    "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
+    "pairwise": Form(kind=ChoiceKind(PAIR, _better), pair=True),
+    "criteria": Form(kind=CriteriaKind()),
+    "answer": Form(kind=AnswerKind()),
+    "commit_first": Form(kind=RatingKind(), first="answer"),
+    "direct_turn": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS, ALL_TURNS)),
+    "direct_whole": Form(kind=RatingKind(), scope="conversation", extraction="extraction_rating", flags=(STEPS,)),
+    "quality": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS,)),
+    "checklist": Form(kind=ChecklistKind(), extraction="extraction_checklist", flags=(STEPS,)),
+    "pairwise_turn": Form(
+        kind=ChoiceKind(PAIR, _better), pair=True, extraction="extraction", flags=(FORCED, STEPS, ALL_TURNS)
+    ),
+    "pairwise_whole": Form(
+        kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", extraction="extraction", flags=(FORCED, STEPS)
+    ),
+    "extraction": Form(
+        kind=ChoiceKind(PAIR, _stated, unknown=True),
+        scope="verdict",
+        flags=(
+            {
+                "": {},
+                "forced": {"kind": ChoiceKind(FORCED_CHOICES, _stated, unknown=True)},
+                "rating": {"kind": RatingKind(unknown=True)},
+                "checklist": {"kind": ChecklistKind(unknown=True)},
+            },
+        ),
+    ),
+}
+
+
+def _by_name() -> Iterator[tuple[str, Form]]:
+    for base, form in FORMS.items():
+        for endings in product(*form.flags):
+            varied = form
+            for flag, ending in zip(form.flags, endings, strict=True):
+                varied = replace(varied, **flag[ending])
+            yield "_".join(filter(None, (base, *endings))), varied
+
+
+BY_NAME = dict(_by_name())
+"""Every form by each of the names that it can be asked for by: with all its flags, `pairwise_turn_forced_in_full`."""
+
+
+def _parts(name: str) -> tuple[str, str, str | None]:
+    """Pack, form and language of a form's name, `PACK/FORM@LANGUAGE`; a pack's own name may hold an @."""
+    pack, _, plain = name.rpartition("/")
+    form, at, fixed = plain.partition("@")
+    return pack, form, fixed if at else None
+
+
+def form_of(name: str) -> Form:
+    """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
+    plain = _parts(name)[1]
+    stem, _, variant = plain.rpartition("_")
+    form = BY_NAME.get(plain) or (BY_NAME.get(stem) if variant in VARIANTS else None)
+    if form is None:
+        choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
+        raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}{choices}")
+    return form
+
+
+def prompt_name(name: str) -> str:
+    """The prompt of a form, in any language, within its pack. Raises UsageError for an unknown form."""
+    pack, form, _ = _parts(name)
+    form_of(name)
+    return f"{pack}/{form}" if pack else form
+
+
+def prompt_of(name: str, language: Language, sees: bool = False) -> Prompt:
+    """The prompt of a form for a row in `language`, for a judge that `sees` the row's images or not. Raises UsageError
+    for an unknown form."""
+    _, form, fixed = _parts(name)
+    if fixed is not None and fixed not in LANGUAGES:
+        raise UsageError(f"form '{form}@{fixed}': behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
+    return load(prompt_name(name), language if fixed is None else fixed, sees)
+
+
+def rates(name: str) -> bool:
+    """Whether one rating on 1..10 is all that a form asks for, so that a scoring head can give it without a reply."""
+    form = form_of(name)
+    alone = isinstance(form.kind, RatingKind) and not form.kind.unknown and form.first is None
+    return alone and prompt_of(name, "en").on_ten
+
+
+class JudgeRequest(Struct, frozen=True, kw_only=True):
+    """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
+    data URIs of its images by name. What is sampled for one `key` is the same in every run. `paid` takes note of every
+    call for it and for what is asked beside it."""
+
+    name: str
+    form: Form
+    prompt: Prompt
+    material: PromptInputs
+    key: str = ""
+    fitted: TruncatedPrompt | None = None
+    uris: Mapping[str, str] = {}
+    paid: list[Call] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The prompt as it was sent; before that the whole of it."""
+        return self.sent(self.fitted.messages if self.fitted else render(self.prompt, self.material))
+
+    def sent(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages as they are sent, each image as its data URI."""
+        return [with_uris(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
+
+    def keys(self, reason: bool = True) -> tuple[str, ...]:
+        """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows
+        one."""
+        values = tuple(self.form.kind.values(self.prompt, self.material))
+        template, key = self.prompt.template, self.prompt.key
+        place, value = (template.find(f'"{one}"') for one in (REASON, "1" if key == "Checklist" else key))
+        if not values or not reason or place < 0 <= value:
+            return values
+        if place < value and (key in values or (key == "Checklist" and place >= 0)):
+            return (REASON, *values)
+        return values if key == "Checklist" else (*values, REASON)
+
+    def schema(self, reason: bool = True) -> dict[str, Any] | None:
+        """JSON Schema of a verdict, the keys in their order; None where it is free text. A reason before the value is
+        bounded, so that the value comes at all. One behind it is cut off by the limit of tokens, if by anything: it
+        costs a decoder more to count characters than to do all else."""
+        order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
+        if not order or not self.prompt.constrained:
+            return None
+        longest = LONGEST_STEPS[self.prompt.language] if self.form.steps else LONGEST_FIRST_REASON
+        first = {"type": "string", **({"maxLength": longest} if order[0] == REASON else {})}
+        return {
+            "type": "object",
+            "properties": {key: first if key == REASON else values[key] for key in order},
+            "required": list(order),
+            "additionalProperties": False,
+        }
+
+    def read(self, text: str, truncated: bool) -> Verdict:
+        """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one. In a reply
+        in free text the latter comes first, for it may grade by the way what it does not come to."""
+        kind = self.form.kind
+        found = kind.read(self.prompt, self.material, text, truncated)
+        unread = not self.prompt.constrained or found.failure in UNREADABLE
+        if isinstance(kind, RatingKind | ChoiceKind) and unread and not truncated:
+            found = kind.stated(self.prompt, text) or found
+        return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
+
+    def answer(self, reply: Reply) -> Verdict:
+        """The verdict in a reply, or why there is none."""
+        if lost := unanswered(reply):
+            return Verdict(failure=lost[0])
+        found = self.read(reply.text, reply.truncated)
+        cut_off = found.failure is not None and reply.finish == "content_filter"
+        return replace(found, failure="content_filter") if cut_off else found
+
+
+def inquiry(name: str, language: Language, material: PromptInputs, key: str = "", sees: bool = False) -> JudgeRequest:
+    """What is asked of some material, by the prompt for `language`: a judge that `sees` is shown its images, and is
+    told of none where there are none. Raises UsageError for an unknown form."""
+    prompt = prompt_of(name, language, sees and bool(material.pictures()))
+    return JudgeRequest(name=name, form=form_of(name), prompt=prompt, material=material, key=key)
+
+
+def human_score(response: Response) -> HumanScore:
+    """Raises ValueError for a response that people did not score."""
+    if response.human is None:
+        raise ValueError(f"response {response.id} has no human score")
+    return response.human
+
+
+def _grade(prompt: Prompt) -> dict[str, Any]:
+    low, high = prompt.scale
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def graded(score: float) -> str:
+    """A rating as a prompt shows it."""
+    return f"{score:.3g}"
+
+
+def check_mix(mix: Mapping[str, float]) -> None:
+    """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
+    for form, share in mix.items():
+        prompt_of(form, "en")
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
+    if not any(mix.values()):
+        raise UsageError(f"no form has a share above 0, got {dict(mix)}")

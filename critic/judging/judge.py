@@ -1,0 +1,389 @@
+"""One judge, whatever it is shown: from material and form to an opinion; and a panel's judgment of one response."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from critic.backends import Backend, Reply, unanswered
+from critic.errors import Refused, Transient, UsageError
+from critic.images import ImageError, Images
+from critic.judging import distribution
+from critic.judging.asker import Grader, all_of, call_of, pooled, with_mixture
+from critic.judging.distribution import Aggregation
+from critic.judging.forms import (
+    POINTS,
+    UNREADABLE,
+    ChecklistKind,
+    ChoiceKind,
+    JudgeRequest,
+    form_of,
+    graded,
+    inquiry,
+    prompt_name,
+    rates,
+)
+from critic.judging.prompt import Prompt, prompt_hash
+from critic.judging.protocols import PLAYERS, PlannedVerdict, Position
+from critic.judging.render import PromptInputs, render
+from critic.judging.thoughts import answer_at
+from critic.records import (
+    GREEDY,
+    Call,
+    Failure,
+    JudgeConfig,
+    Judgment,
+    Response,
+    Sample,
+    SamplingParams,
+    Verdict,
+    spent,
+)
+
+EXTRACTION_TOKENS = 64
+TOKENS_AN_ITEM = 8
+
+
+class JudgeResult(Struct, frozen=True, kw_only=True):
+    """What a judge made of some material, and every call that it took. `score` is None exactly when the verdict failed;
+    of a comparison the verdict's value speaks of the model as A, whoever stood first. `samples` are the verdicts that
+    were drawn, `reply` is the text of the first. `unread`: it is a tie because no verdict could be read. `attempts` are
+    the tries of a call that was lost."""
+
+    verdict: Verdict
+    score: float | None = None
+    reply: str = ""
+    calls: list[Call] = field(default_factory=list)
+    samples: list[Verdict] = field(default_factory=list)
+    detail: str | None = None
+    unread: bool = False
+    attempts: int = 0
+
+
+class Judge:
+    """A judge model with one setup, whatever it is shown. Questions beside a form's own are those of the form's pack,
+    or else of the setup's."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        setup: JudgeConfig,
+        max_tokens: int,
+        images: Images | None = None,
+        needs: str | None = "--score",
+    ) -> None:
+        """`images` are those that a judge is shown; without them it is asked as one that cannot see. What `needs` log
+        probabilities is as in Asker."""
+        if images is not None:
+            shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
+            setup = replace(setup, decoding=shown)
+        self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
+        self.images, self.sees = images, images is not None
+        self._hashes: dict[str, str] = {}
+        self.asker = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
+        self._extractor = Grader(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
+
+    async def verdict_on(self, planned: PlannedVerdict) -> Judgment:
+        """One judgment: a score, or a named failure. Never raises for what a server does."""
+        sample, material = planned.sample, planned.material
+        if material is None:
+            # None is taken for a reply from a cache without tries.
+            failure, detail = planned.problem or ("not_run", "nothing to judge")
+            return self._judgment(planned, JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1))
+        asked = inquiry(planned.form, sample.conversation.lang, material, planned.key, self.sees)
+        return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
+
+    def _judgment(self, planned: PlannedVerdict, found: JudgeResult) -> Judgment:
+        calls, form = found.calls, planned.form
+        return Judgment(
+            sample=planned.sample,
+            setup=replace(self.setup, score_kind=self.asker.score_kind),
+            prompt=form,
+            prompt_hash=self.hash_of(form),
+            protocol=planned.protocol,
+            judging=planned.judging,
+            verdict=found.verdict,
+            score=found.score,
+            unread=found.unread,
+            unjudged=planned.unjudged,
+            asked=self.asked(planned),
+            reply=found.reply,
+            detail=found.detail,
+            shortened=calls[-1].shortened if calls else {},
+            prompt_tokens=sum(call.prompt_tokens for call in calls),
+            cached_tokens=sum(call.cached_tokens for call in calls),
+            completion_tokens=sum(call.completion_tokens for call in calls),
+            attempts=max([found.attempts, *(call.attempts for call in calls)]),
+            samples=found.samples,
+            # Of a form with one question the reply says all that its calls do.
+            calls=calls if planned.protocol or form_of(form).shown > 1 else [],
+            images=min((call.images for call in calls if not call.extracted), default=0),
+        )
+
+    def asked(self, planned: PlannedVerdict) -> str | None:
+        """A name for what a protocol shows the judge, None where that is nothing: the prompts before anything is left
+        out. Judgments of a conversation that have the same one are asked for once."""
+        if planned.material is None or planned.protocol is None:
+            return None
+        prompt = inquiry(planned.form, planned.sample.conversation.lang, planned.material, sees=self.sees).prompt
+        prompts = [
+            render(prompt, one) for one in in_orders(prompt, planned.material, self.presentation_orders(planned))
+        ]
+        shown = [self.setup, planned.protocol, prompts]
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+    def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
+        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
+        one = planned.sample
+        if planned.protocol not in (None, "pairwise"):
+            return PLAYERS[:1]
+        if self.setup.order == "both":
+            return PLAYERS
+        # The turns of a conversation and the whole have one order, hence no turn's number here.
+        named = self.setup.seed, one.system, one.id, one.condition, "", planned.judging, one.opponent
+        words = "/".join(map(str, named))
+        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
+
+    def hash_of(self, form: str) -> str:
+        """The hash of a form's prompt, in the wordings that are used."""
+        if form not in self._hashes:
+            self._hashes[form] = prompt_hash(prompt_name(form), self.sees)
+        return self._hashes[form]
+
+    async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
+        """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
+        `firsts` names. Never raises for what a server does."""
+        try:
+            return await self._opinion(asked, presentation_orders)
+        except Transient as error:
+            failed, detail, tries = Verdict(failure="server_error"), str(error), error.tries
+        except (Refused, ImageError) as error:
+            failed, detail, tries = Verdict(failure=error.failure), str(error), 1
+        return JudgeResult(verdict=failed, calls=asked.paid, detail=detail, attempts=tries)
+
+    async def _opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position]) -> JudgeResult:
+        if self.images is not None and asked.prompt.sees:
+            load = self.images.load
+            loaded = [await asyncio.to_thread(load, name) for name in asked.material.pictures()]
+            asked = replace(asked, uris={one.path: one.uri for one in loaded})
+        before: list[Call] = []
+        if asked.form.first is not None:
+            # The judge's own answer to the question, which it gives before it sees the one it judges.
+            question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
+            first, reply = await self.asker.ask(self._beside(asked, asked.form.first, question))
+            said = first.answer(reply)
+            before = [_call(first, reply, said)]
+            if said.failure is not None:
+                return JudgeResult(verdict=Verdict(failure=said.failure), calls=before, detail=_detail(reply))
+            asked = replace(asked, material=replace(asked.material, own_answer=said.value))
+        if asked.form.pair:
+            found = await self._compared(asked, presentation_orders)
+        elif isinstance(asked.form.kind, ChoiceKind | ChecklistKind):
+            found = await self._chosen(asked)
+        else:
+            found = await self._rated(asked)
+        return replace(found, calls=[*before, *found.calls])
+
+    def _beside(self, asked: JudgeRequest, form: str, material: PromptInputs) -> JudgeRequest:
+        """What is asked in another form, of the same pack."""
+        pack = asked.name.rpartition("/")[0] or self.setup.pack
+        name, lang = f"{pack}/{form}" if pack else form, asked.prompt.language
+        beside = inquiry(name, lang, material, asked.key, asked.prompt.sees)
+        return replace(beside, uris=asked.uris, paid=asked.paid)
+
+    async def _rated(self, asked: JudgeRequest) -> JudgeResult:
+        asked, readings = await self.asker.rate(asked)
+        # The first of a verdict's calls has its rating.
+        calls = [
+            _call(asked, reply, reading.verdict if number == 0 else None)
+            for reading in readings
+            for number, reply in enumerate(reading.calls)
+        ]
+        drawn, text = [reading.verdict for reading in readings], calls[0].reply
+        found, more = await self._extracted(asked, text, pooled(drawn))
+        score = distribution.scored(found, "argmax" if more else self.asker.score_kind)
+        samples = drawn if len(drawn) > 1 else []
+        detail = _detail(readings[0].calls[0]) if found.failure is not None else None
+        return JudgeResult(
+            verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples, detail=detail
+        )
+
+    async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
+        """A choice, or the answers to a checklist, of what is shown as it stands."""
+        asked, reply = await self.asker.ask(asked)
+        found = asked.answer(reply)
+        call = _call(asked, reply, found, first)
+        found, more = await self._extracted(asked, reply.text, found, first)
+        unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")
+        found, score = Verdict(value="tie", reason=found.reason) if unread else found, None
+        if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
+            score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
+        made = JudgeResult(verdict=found, score=score, reply=reply.text, calls=[call, *more], unread=unread)
+        return replace(made, detail=_detail(reply))
+
+    async def _compared(self, asked: JudgeRequest, presentation_orders: Sequence[Position]) -> JudgeResult:
+        """Two sides compared in each order: where the verdicts differ, a tie."""
+        shown = [replace(asked, material=one) for one in in_orders(asked.prompt, asked.material, presentation_orders)]
+        both = await all_of(self._chosen(one, first) for one, first in zip(shown, presentation_orders, strict=True))
+        failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
+        value = None
+        if failed is None:
+            winners = {_winner(found.verdict, first) for found, first in zip(both, presentation_orders, strict=True)}
+            value = winners.pop() if len(winners) == 1 else "tie"
+        return JudgeResult(
+            verdict=Verdict(value=value, failure=failed, reason=both[0].verdict.reason),
+            score=None if value is None else POINTS[value],
+            reply=both[0].reply,
+            calls=[call for found in both for call in found.calls],
+            detail=next((found.detail for found in both if found.detail is not None), None),
+            unread=failed is None and any(found.unread for found in both),
+        )
+
+    async def _extracted(
+        self, asked: JudgeRequest, text: str, found: Verdict, first: Position | None = None
+    ) -> tuple[Verdict, list[Call]]:
+        """The verdict `found` in a reply; one that could not be read is looked for by a second, short question on what
+        stands behind the thoughts."""
+        form, items, text = asked.form.extraction, asked.material.checklist, text[answer_at(text) :]
+        if not (self.setup.extraction and form and found.failure in UNREADABLE and text.strip()):
+            return found, []
+        second = self._beside(asked, form, PromptInputs(text=text, checklist=items))
+        _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
+        read = second.answer(reply)
+        # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
+        settled = read if read.failure is None else replace(found, answers=read.answers)
+        return replace(settled, reason=found.reason), [_call(second, reply, read, first, extracted=True)]
+
+
+def _winner(found: Verdict, first: Position) -> str:
+    """The better side in the names that they have with the model as A, whoever stood first."""
+    value = found.value or "tie"
+    return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
+
+
+def in_orders(prompt: Prompt, material: PromptInputs, presentation_orders: Sequence[Position]) -> list[PromptInputs]:
+    """The material of a pair with each of `firsts` as A: turned round are the sides, and the verdicts on turns or their
+    names in these."""
+    a, b = prompt.sides or ("A", "B")
+    names = {a: b, b: a}
+    verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
+    if material.turned is not None:
+        verdicts = material.turned
+    swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
+    return [material if first == "model" else swapped for first in presentation_orders]
+
+
+def _call(
+    asked: JudgeRequest, reply: Reply, found: Verdict | None, first: Position | None = None, extracted: bool = False
+) -> Call:
+    made = replace(call_of(asked, reply), first=first, extracted=extracted)
+    return replace(made, value=_shown(found), failure=found.failure) if found else made
+
+
+def _detail(reply: Reply) -> str | None:
+    """What is known of a reply that is no answer."""
+    lost = unanswered(reply)
+    return lost[1] if lost else None
+
+
+def _shown(found: Verdict) -> str | None:
+    """What was read, in short."""
+    if found.answers:
+        return " ".join("?" if answer is None else "yes" if answer else "no" for answer in found.answers)
+    return found.value if found.rating is None else graded(found.rating)
+
+
+class ResponseJudge(Judge):
+    """A judge of single responses, by one form."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        form: str,
+        score_kind: str,
+        max_tokens: int,
+        decoding: SamplingParams = GREEDY,
+        images: Images | None = None,
+        needs: str | None = "--score",
+    ) -> None:
+        setup = JudgeConfig(
+            judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form, extraction=False
+        )
+        super().__init__(backend, setup, max_tokens, images, needs)
+        if backend.served.is_classifier and not rates(form):
+            raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
+        self.name, self.prompt, self.decoding = name, form, self.setup.decoding
+        self.form, self.prompt_hash = form_of(form), self.hash_of(form)
+
+    @property
+    def score_kind(self) -> str:
+        return self.asker.score_kind
+
+    async def judge(
+        self, response: Response, other: Response | None = None, *, lost: Failure | None = None
+    ) -> Judgment:
+        """The judgment of `response` or, in a form that compares, of it beside the `other`; of one that was `lost` the
+        failure that it is."""
+        planned = PlannedVerdict(sample=Sample.of(response, other), form=self.prompt)
+        if lost:
+            return await self.verdict_on(replace(planned, problem=(lost, "there is no reply")))
+        return await self.verdict_on(replace(planned, material=self.form.material(response, other)))
+
+    def origin(self) -> dict[str, Any]:
+        """The fields of a judgment that say how it was made: those of one file are all alike."""
+        return {
+            "judge": self.name,
+            "prompt": self.prompt,
+            "prompt_hash": self.prompt_hash,
+            "score_kind": self.score_kind,
+            "decoding": self.decoding,
+        }
+
+
+def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
+    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.aggregated). A panel
+    judges whole or not at all: where a member failed, the judgment fails with the member's failure and `detail` names
+    the member, because a mean over those who are left is another panel's."""
+    first, verdicts = members[0], [one.verdict for one in members]
+    scale, named = first.verdict.scale, first.verdict.criteria
+    detail = score = None
+    if failed := next((one for one in members if one.verdict.failure is not None), None):
+        found = Verdict(failure=failed.verdict.failure)
+        detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
+    else:
+        found = Verdict(
+            rating=distribution.aggregated(how, (one.rating for one in verdicts), scale),
+            criteria={one: _of_criterion(verdicts, one, how, first.score_kind) for one in named},
+            scale=scale,
+        )
+        found = with_mixture(found, (one.distribution for one in verdicts))
+        score = distribution.aggregated(how, (one.score for one in members), scale)
+    return replace(
+        first,
+        setup=replace(first.setup, judge=name),
+        verdict=found,
+        score=score,
+        reply="",
+        detail=detail,
+        shortened={},
+        samples=[],
+        members=[one.part for one in members],
+        calls=[],
+        images=min(one.images for one in members),
+        **spent(members),
+    )
+
+
+def _of_criterion(verdicts: Sequence[Verdict], name: str, how: Aggregation, score_kind: str) -> Verdict:
+    """The panel's rating by one criterion, of the members' scores by it; failed where a member did."""
+    parts = [one.criteria[name] for one in verdicts]
+    failed = next((part.failure for part in parts if part.failure is not None), None)
+    if failed is not None:
+        return Verdict(failure=failed)
+    scores = (distribution.scored(part, score_kind) for part in parts)
+    return Verdict(rating=distribution.aggregated(how, scores, parts[0].scale), scale=parts[0].scale)

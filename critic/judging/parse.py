@@ -1,0 +1,275 @@
+"""The judge's text -> a rating, a choice or the answers to a checklist, and a reason, or a named failure.
+
+A verdict is read from where a verdict is stated (statements.py), never from a number that stands somewhere. Statements
+that differ are no verdict: which of them is the judge's own, and which a draft, the rubric restated or a rating that
+the response planted, the text does not tell.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.judging.statements import AnswerText, Sought, Statement, half_width
+from critic.records import TEN, Failure, Scale, Verdict, to_ten
+
+NAMES = {
+    "Rating": "(?:Rating|评分|分数|得分|打分|总分)",
+    "Verdict": "(?:Verdict|裁决|结论|判断|判定)",
+    "Correct": "(?:Correct|Verdict|是否正确|正确性|正确|裁决|结论|判断|判定)",
+}
+"""Key of a verdict -> how judges write it, in the prompt's language or in English, as a pattern."""
+
+_ANY_RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
+"""The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench), and our prompts call it a grade."""
+
+_MEANT = {
+    "tie": ("tie", "a tie", "it's a tie", "平局", "平手", "draw"),
+    "yes": ("yes", "correct", "true", "是", "对", "正确"),
+    "no": ("no", "incorrect", "false", "否", "不是", "不对", "不正确", "错误"),
+}
+"""A choice -> the words that mean it."""
+
+_OPENS = r"""[\[({*_"'“”`【「$ ]*(?:\\boxed\{\s*)?"""
+"""Marks before a value."""
+
+_CLOSES = r"""[*_"'”’`\])}】」$]*+"""
+
+_NUMBER = rf"""{_OPENS}(?P<value>[-+]?\d+(?:\.\d+)?)"""
+
+# What may follow a rating, perhaps in marks: its own scale's highest and a unit, and then the end of the line, a mark
+# or words that give it; but neither the rest of a longer number, of a sum, of a range or of a list, nor another scale,
+# nor a word as in "10 means perfect", "10 is too high".
+_HEDGE = r"(?:to|or|and|x|in|from|of|out|on|a|scale|then|vs|versus|was|maybe|perhaps|possibly|even|rather)\b"
+_BEHIND_RATING = (
+    rf"(?:\s*分)?+(?:{_CLOSES}[ \t]*\(?(?:/|(?:out[ \t]+)?of\b|满分|总分)[ \t]*%(highest)d(?![\d/]|\.\d))?+"
+    rf"(?:[ \t]*分)?+(?![\d%%/½²]|\.\d|[.…~]{{2}}|[ \t]*[?+=~→>:½]|[ \t]*[*x×][ \t]*\d|[ \t]*-[ \t]*(?:\d|>))"
+    rf"(?!{_CLOSES}[ \t]*(?:[,;/|&–—-]|、|…|至|到|和|或)*[ \t]*(?:[(\[][^()\n]{{1,40}}[)\]][ \t]*,?)?"
+    rf"(?![ \t*_]*\(\d+ (?:out )?of \d)[ \t,;(\[*_\"'“|&~–—-]*(?:{_HEDGE}[ \t,(\[*_\"'“-]*)*+\d)"
+    rf"(?!{_CLOSES}[ \t]*[,(–—-]?[ \t]*(?:(?:if|max(?:imum)?|when|per|no|not|as \w+ed)\b|满分(?!\s*%(highest)d)))"
+    rf"(?!{_CLOSES}[ \t]*(?!(?:because|since|as it\b|to me|or so|for being|points?|reason\b|due|based|with|given"
+    r"|理由|因为|由于|满分)(?!\w* (?:are|is|would)))[^\W\d_])"
+)
+
+# Not behind a value that is explained instead of given, as the rubric is.
+_GIVEN = (
+    r"""(?![*_"'”’\])}]*[ \t]*(?:=|\(?(?:表示|代表|意味|是指|即|若|如果)"""
+    r"|(?:means?|meaning|is|are|was|would|stands?|if|when|denotes?|indicates?|represents?)\b))"
+)
+
+_ENDS = (
+    r"""(?=[ \t]*(?:["'”’*_.;!。)\]}`|】」]|<[|/]"""
+    r"""|,(?![ \t]*(?:no|yes|or|tie|however|(?:but )?[AB])\b)|[-–—] (?!(?:[AB]|no|yes)\b)"""
+    r"""|\((?![^()\n]*(?:/|\bor\b|或))|because\b|since\b|更好|胜"""
+    r"""|(?:is (?:slightly |much |clearly )?(?:the )?better|wins)\b(?! or\b)|$))"""
+)
+"""What a choice in free text is followed by: the end of its sentence or line, or of what marks it."""
+
+_FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
+_PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
+_COMPARED = r"A\s*(?:=|[<>]{1,2})\s*B"
+
+_STATED_CHOICES = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        # Not behind other words: "I cannot say that overall …" states nothing, nor does what is quoted in a sentence.
+        r"(?:^[ \t*_#>\"“-]*|[.!?:;。][\s*_]*)(?:(?:therefore|thus|hence|so|in conclusion|in summary)\W{1,3})?"
+        rf"overall\W{{1,3}}{_PLAYER}(?P<value>[AB])\s+is\s+(?:slightly\s+|much\s+|clearly\s+)?(?:the\s+)?better\b",
+        rf"{_FINAL}{_PLAYER}?(?P<value>[AB]|tie){_ENDS}",
+        rf"\[\[\s*(?P<value>[ABC]|tie|{_COMPARED})\s*\]\]{_GIVEN}",
+        rf"\\boxed\{{\s*(?P<value>[AB]|tie)\s*\}}{_GIVEN}",
+        rf"(?:{_FINAL}|^[ \t*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
+    )
+)
+"""How judges of other benchmarks end a comparison: ConvBench and VisIT-Bench (figures 17 to 20 and 25; 16 to 18),
+MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
+
+
+class _Read(Struct, frozen=True):
+    """What a reply comes to: a value and its reason, or a failure."""
+
+    value: float | str | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+    whole: bool = False
+
+
+def parse_rating(
+    text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
+) -> Verdict:
+    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it. Where ratings by several
+    `criteria` stand in it, that under `key`.
+
+    Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers ("8", 8.5, ８,
+    "8/10", "8分"), single quotes, raw line breaks, a reply cut off after its rating, Chinese keys. `truncated` says
+    that the reply ended at its token limit. Failures: `empty`, `truncated` (cut off before the rating was certain),
+    `no_rating` (none, or several that differ), `out_of_range` (outside the scale). A rating on another `scale` (its
+    lowest and highest whole rating) is moved linearly onto 1..10.
+    """
+    ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
+    names = NAMES.get(key, re.escape(key))
+    return _rated(_parsed(text, truncated, _rating(scale, names, criteria), ratings, "no_rating"), scale)
+
+
+def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
+    """Read a verdict that is one of a few `values`: `{"Verdict": "A"}`, `{"Correct": "yes", "Reason": "…"}`. Tolerated
+    as in `parse_rating`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the value was
+    whole), `no_verdict` (no such key, another value under it, or several that differ)."""
+    return _chosen(_parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict"))
+
+
+def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
+    """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
+    `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
+    statements = AnswerText(text).statements(_rating(scale, _ANY_RATING, False))
+    return _rated(_settled(statements, "no_rating", anyhow=True), scale) if statements else None
+
+
+def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
+    """The one of A, B and tie that a reply states in a form of the papers: `Overall, Response A is better.`, `Final
+    Answer: B`, `[[C]]`, `A=B`. None where it states none, `no_verdict` where it states several that differ, or one
+    that is not among `values`."""
+    statements = AnswerText(text).statements(_choice("Verdict", ("A", "B", "tie")))
+    if all(each.own for each in statements):
+        return None
+    read = _settled(statements, "no_verdict", anyhow=True)
+    return _chosen(read if read.value in values else _Read(failure="no_verdict"))
+
+
+def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
+    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
+    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
+    Where an object answers items, what stands elsewhere answers no other ones."""
+    answer = AnswerText(text)
+    read = [_settled(answer.statements(_item(number)), "no_verdict") for number in range(1, items + 1)]
+    in_object = any(each.whole for each in read)
+    answers = [each.value == "yes" if each.value and (each.whole or not in_object) else None for each in read]
+    reason = next((each.reason for each in read if each.reason is not None), None)
+    if None not in answers:
+        return Verdict(answers=answers, reason=reason)
+    failure: Failure = "empty" if not text.strip() else "truncated" if truncated else "no_verdict"
+    return Verdict(answers=answers, reason=reason, failure=failure)
+
+
+def prefix(text: str, key: str = "Rating") -> str | None:
+    """The reply `text` up to the value under `key` that counts, `…"Rating":`; None where it has none."""
+    quoted = re.compile(rf'"{re.escape(key)}"\s*:\s*')
+    ends = [match.end() for match in quoted.finditer(text)]
+    if len(ends) > 1:
+        answer = AnswerText(text)
+        statements = answer.statements(_rating(TEN, NAMES.get(key, re.escape(key)), True))
+        at = next((each.at for each in statements if each.stands and each.own), None)
+        # A whole object's own place is its brace, behind which its key comes first.
+        counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
+        return text[:counts]
+    return text[: ends[0]] if ends else None
+
+
+def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], missing: Failure) -> _Read:
+    """What a reply states of what is sought, of the `values` that there are as text."""
+    if not text.strip():
+        return _Read(failure="empty")
+    answer = AnswerText(text)
+    statements, plain = answer.statements(sought), answer.plain
+    read = _settled(statements, missing)
+    if not statements:
+        # Cut off before the key, where the value should stand, or within it.
+        at = answer.unfinished_at(sought)
+        rest = "" if at is None else plain[at:].strip(" \"'").lower()
+        return _Read(failure="truncated") if truncated and _begins_one(rest, values) else read
+    if read.failure is not None:
+        return _Read(failure="truncated") if truncated and not any(each.stands for each in statements) else read
+    cut_off = truncated or plain.count("{") > plain.count("}")
+    last = max(each.end for each in statements if not each.whole) if not read.whole else None
+    # A 1 could have become a 10.
+    if cut_off and last == len(plain) and _begins_one(plain[statements[0].at : last], values, longer=True):
+        return _Read(failure="truncated")
+    return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
+
+
+def _begins_one(start: str, values: Sequence[str], longer: bool = False) -> bool:
+    return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
+
+
+def _settled(statements: Sequence[Statement], missing: Failure, anyhow: bool = False) -> _Read:
+    """The one value that is stated, under the form's own key or `anyhow`: where others contradict it, none is."""
+    standing = [each for each in statements if each.stands and (each.own or anyhow)]
+    if not standing or len({each.value for each in statements}) > 1 or standing[0].value is None:
+        return _Read(failure=missing)
+    reason = next((each.reason for each in standing if each.reason is not None), None)
+    return _Read(standing[0].value, reason, whole=any(each.whole for each in standing))
+
+
+def _rated(read: _Read, scale: Scale) -> Verdict:
+    if not isinstance(read.value, int | float):
+        return Verdict(reason=read.reason, failure=read.failure)
+    if not scale[0] <= read.value <= scale[1]:
+        return Verdict(reason=read.reason, failure="out_of_range")
+    rating = float(read.value) if scale == TEN else to_ten(read.value, *scale)
+    return Verdict(rating=rating, reason=read.reason)
+
+
+def _chosen(read: _Read) -> Verdict:
+    value = read.value if isinstance(read.value, str) else None
+    return Verdict(value=value, reason=read.reason, failure=read.failure)
+
+
+@cache
+def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
+    behind = _BEHIND_RATING % {"highest": scale[1]}
+    value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
+    names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
+    unit = rf"\s*(?:points?|\(?\s*(?:(?:out )?of|满分)\s*{scale[1]}\s*分?\s*\)?)?\s*"
+    alone = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
+
+    def number(value: Any) -> float | None:
+        if isinstance(value, str):
+            match = alone.fullmatch(half_width(value))
+            value = float(match["value"]) if match else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return value if isinstance(value, int) or math.isfinite(value) else None
+
+    marked = re.compile(
+        r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
+    )
+    if criteria:
+        return Sought(names, names, value, number, several=True)
+    return Sought(names, names.replace(NAMES["Rating"], _ANY_RATING), value, number, (marked,), prose=True)
+
+
+@cache
+def _choice(key: str, values: tuple[str, ...]) -> Sought:
+    words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
+    player = _PLAYER if "A" in values else ""
+    pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
+    papers = _STATED_CHOICES if "A" in values else ()
+    return Sought(NAMES[key], NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=_compared)
+
+
+@cache
+def _item(number: int) -> Sought:
+    words = "|".join(word for value in ("yes", "no") for word in _MEANT[value])
+    ends = rf"""(?![a-z])(?!["'”*]*\s*(?:[/?]|or\b|或)){_GIVEN}"""
+    # The judge may write the item down once more.
+    question = r"(?:[^?\n]{3,300}\?)?"
+    pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
+    name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
+    return Sought(name, name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
+
+
+def _meant(value: Any, values: Sequence[str]) -> str | None:
+    """The choice that a word means."""
+    word = half_width(value).strip().lower() if isinstance(value, str) else ""
+    word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)
+    return next((choice for choice in values if word in (choice.lower(), *_MEANT.get(choice, ()))), None)
+
+
+def _compared(stated: str) -> str:
+    """Which side a statement of the papers puts first."""
+    said = re.sub(r"\s", "", stated).lower()
+    return "A" if said in ("a", "a>b", "a>>b") else "B" if said in ("b", "a<b", "a<<b") else "tie"

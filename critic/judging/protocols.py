@@ -1,0 +1,442 @@
+"""The protocols by which a model's conversations are judged: which verdicts each gets, and what a judge is shown.
+
+pointwise: 1..10 against the reference (AlignMMBench). direct: 1..10, the reference fixed at 10, each turn and the whole
+(ConvBench). pairwise: against the reference or another model, each turn and the whole (ConvBench, VisIT-Bench).
+checklist and quality: yes or no by item, and 1..10 with the reference fixed at 10, each turn (MultiVerse).
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic import jsonl
+from critic.errors import UsageError, whole
+from critic.judging import replies
+from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
+from critic.judging.history import CONDITIONS, lacks
+from critic.judging.prompt import variant_of
+from critic.judging.render import Candidate, Exchange, PromptInputs, TurnJudgment
+from critic.judging.thoughts import without_thoughts
+from critic.records import (
+    Conversation,
+    ConversationTurn,
+    Failure,
+    JudgeConfig,
+    Judgment,
+    Language,
+    ModelTurn,
+    Pairing,
+    Protocol,
+    Sample,
+)
+
+OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
+"""The protocols that judge whole conversations as well as turns."""
+
+NOT_JUDGED: Failure = "turn_not_judged"
+"""The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
+
+
+def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig, backed: bool = False) -> str:
+    """The form in which a protocol asks of a turn, or of the whole (None), within the setup's pack: by the pack's own
+    prompt for the turn, or for a comparison in sight of the reference (`backed`), where it has one."""
+    whole = turn is None
+    if protocol == "pointwise":
+        return setup.pointwise_prompt
+    name = f"{protocol}_{'whole' if whole else 'turn'}" if protocol in OF_WHOLES else protocol
+    name += "_forced" if protocol == "pairwise" and setup.order == "forced" else ""
+    name += REASON_FIRST if setup.reason_first else ""
+    name += IN_FULL if setup.sight == "all" and protocol in OF_WHOLES and not whole else ""
+    wanted = [*(["backed"] if backed else []), *([] if turn is None else [str(turn)])]
+    return variant_of(f"{setup.pack}/{name}", wanted) if setup.pack else name
+
+
+def form_names(chosen: Iterable[str], setup: JudgeConfig, turns: int) -> list[str]:
+    """The forms in which the chosen protocols ask of conversations of so many turns and of the whole, pointwise apart,
+    which has a prompt of its own choice."""
+    names = []
+    for protocol in (one for one in get_args(Protocol) if one in chosen and one != "pointwise"):
+        wholes = [None] if protocol in OF_WHOLES else []
+        for turn in (*range(1, turns + 1), *wholes):
+            names += [form_name(protocol, turn, setup, backed) for backed in {False, protocol == "pairwise"}]
+    return list(dict.fromkeys(names))
+
+
+class Transcript(Struct, frozen=True, kw_only=True):
+    """A model's conversation under a condition: what was recorded of its turns, by number from 1."""
+
+    conversation: Conversation
+    condition: str
+    system: str
+    turns: dict[int, ModelTurn]
+
+    @property
+    def asked(self) -> range:
+        """The turns that the condition has the model answer."""
+        return CONDITIONS[self.condition].asked(len(self.conversation.turns))
+
+    def problem(self, turns: Iterable[int]) -> tuple[Failure, str] | None:
+        """Why one of these turns has no reply: the failure's name and a sentence."""
+        for number in turns:
+            line = self.turns.get(number)
+            if line is None:
+                return "not_run", f"turn {number} of {self.system} is not in the file of replies"
+            if line.failure is not None:
+                return line.failure, f"turn {number} of {self.system} has no reply: {line.detail or line.failure}"
+        return None
+
+    def answer(self, turn: int) -> str:
+        """The reply to a turn, or the reference where the condition gives it."""
+        line = self.turns.get(turn)
+        text = self.conversation.turns[turn - 1].reference if line is None else line.reply
+        assert text is not None
+        return text
+
+    def earlier(self, turn: int) -> list[Exchange]:
+        """The exchanges that the model saw before a turn: those that were left out are not judged by."""
+        sent = self.turns[turn].seen[:-1]
+        said = list(zip(sent[::2], sent[1::2], strict=True))
+        whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
+        shown = [one.images for one in whole[len(whole) - len(said) :]]
+        return [Exchange(one.content, reply.content, names) for (one, reply), names in zip(said, shown, strict=True)]
+
+    def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
+        """What was said before, and all turns or the first few, with the `answers` by number."""
+        # What was said before turn 1 is about its images.
+        shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
+        history = zip(self.conversation.history, shown, strict=False)
+        given = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
+        asked = enumerate(self.conversation.turns[:turns], 1)
+        return [*given, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in asked)]
+
+    def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
+        """The exchanges behind a turn, as far as the model replied: with its replies, or other `answers` by number."""
+        asked = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
+        return [
+            Exchange(one.prompt, (answers or self.answer)(number), one.images)
+            for number, one in asked
+            if number > turn and (line := self.turns.get(number)) and line.reply is not None
+        ]
+
+    def images(self, turn: int) -> list[str]:
+        """Those of a turn and of all before it, whether or not the model saw them."""
+        return [name for one in self.conversation.turns[:turn] for name in one.images]
+
+    def reference(self, turn: int) -> str:
+        return self.conversation.turns[turn - 1].reference or ""
+
+
+Position = Literal["model", "opponent"]
+PLAYERS: tuple[Position, Position] = ("model", "opponent")
+
+Transcripts = dict[tuple[str, str], Transcript]
+"""A model's transcripts by conversation and condition."""
+
+Pair = tuple[Transcript, Transcript | None]
+"""A model's transcript, and the other model's where two are compared."""
+
+VerdictKey = tuple[str, str, str, Protocol, str, int | None, str | None]
+
+
+def key(verdict: "Judgment | PlannedVerdict") -> VerdictKey:
+    """What tells the verdicts of a file apart."""
+    one = verdict.sample
+    protocol = verdict.protocol or "pointwise"
+    return one.system or "", one.id, one.condition, protocol, verdict.judging, one.turn, one.opponent
+
+
+class PlannedVerdict(Struct, frozen=True, kw_only=True):
+    """One verdict to be asked for in a form, which a protocol chose or whoever judges rows. Of a pair the model stands
+    first in `material`, which is None where a `problem` (failure and sentence) leaves nothing to judge. `judging` and
+    `unjudged` are as in Judgment."""
+
+    sample: Sample
+    form: str
+    protocol: Protocol | None = None
+    judging: str = "standard"
+    unjudged: int = 0
+    problem: tuple[Failure, str] | None = None
+    material: PromptInputs | None = None
+
+    @property
+    def key(self) -> str:
+        """What the seeds of drawn verdicts are made of. A pointwise question is the same whatever the turn it comes
+        from, so its samples are."""
+        one = self.sample
+        if self.protocol in (None, "pointwise"):
+            return one.key
+        return f"{one.id}/{one.condition}/{one.turn}/{self.protocol}"
+
+    def of(self, made: Judgment) -> Judgment:
+        """What a judge made of another one that it was shown alike."""
+        how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
+        return replace(made, sample=self.sample, **how)
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """A transcript judged by a protocol in one way: `against` another model's, `backed` by the reference or not, or
+    against the references."""
+
+    one: Transcript
+    protocol: Protocol
+    judging: str = "standard"
+    against: Transcript | None = None
+    backed: bool = True
+
+    def lacks(self, turn: ConversationTurn) -> str | None:
+        """What a turn lacks that the protocol needs; such turns are not judged."""
+        return lacks(turn, self.protocol, self.judging, self.against is None or self.backed)
+
+    def turns(self) -> list[int]:
+        """The turns that get a verdict of their own."""
+        if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and self.protocol not in OF_WHOLES):
+            return []
+        turns = self.one.conversation.turns
+        return [turn for turn in self.one.asked if not self.lacks(turns[turn - 1])]
+
+    def is_judged_whole(self) -> bool:
+        """Whether the conversation as a whole gets a verdict: one of several turns that the model saw one after
+        another, all of which have what the protocol needs."""
+        turns = self.one.conversation.turns
+        if self.protocol not in OF_WHOLES or self.judging == "no_focus" or len(turns) < 2:
+            return False
+        complete = not any(map(self.lacks, turns))
+        return complete and CONDITIONS[self.one.condition].history and bool(self.one.asked)
+
+    def planned(self, turn: int | None, setup: JudgeConfig, lines: Sequence[Judgment] = ()) -> PlannedVerdict:
+        """The verdict on one turn, in sight of the exchanges that the model saw; or on the whole conversation (None),
+        in sight of the judgments of its turns."""
+        one, against = self.one, self.against
+        shown = one.asked if turn is None else [turn]
+        problem = one.problem(shown) or (against.problem(shown) if against else None)
+        failed = next((line for line in lines if line.failure is not None), None)
+        if problem is None and failed and setup.strict:
+            problem = NOT_JUDGED, f"the verdict on turn {failed.turn} failed: {failed.failure}"
+        answer = one.answer(turn) if turn is not None and problem is None else None
+        sample = Sample(
+            id=one.conversation.id,
+            conversation=one.conversation,
+            system=one.system,
+            condition=one.condition,
+            turn=turn,
+            answer=answer,
+            length=None if answer is None else len(answer),
+            opponent=against.system if against else None,
+        )
+        form, material = self._form(turn, setup), None
+        if problem is None and turn is not None:
+            material = self._turn(turn, setup)
+        elif problem is None:
+            material = self._whole(setup, lines)
+        return PlannedVerdict(
+            sample=sample,
+            protocol=self.protocol,
+            form=form,
+            judging=self.judging,
+            unjudged=sum(line.failure is not None for line in lines) if problem is None else 0,
+            problem=problem,
+            material=material,
+        )
+
+    def _form(self, turn: int | None, setup: JudgeConfig) -> str:
+        backed = self.protocol == "pairwise" and self._shows_reference(setup)
+        return form_name(self.protocol, turn, setup, backed)
+
+    def _turn(self, turn: int, setup: JudgeConfig) -> PromptInputs:
+        one, asked = self.one, self.one.conversation.turns[turn - 1]
+        mine = Candidate(earlier=one.earlier(turn), answer=one.answer(turn))
+        if self.protocol == "pointwise":
+            task, reference = asked.task or "none", asked.reference or ""
+            shown = one.images(turn)
+            return PromptInputs(sides=[mine], question=asked.prompt, references=[reference], task=task, images=shown)
+        if self.against is not None:
+            theirs = Candidate(earlier=self.against.earlier(turn), answer=self.against.answer(turn))
+        else:  # the reference's conversation begins where the model's does
+            earlier = one.whole(one.reference, turn - 1)
+            theirs = Candidate(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=asked.reference)
+        references = [asked.reference]
+        if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[one.condition].history:
+            mine, references = replace(mine, later=one.later(turn)), [each.reference for each in one.conversation.turns]
+            behind = one.later(turn, one.reference) if self.against is None else self.against.later(turn)
+            theirs = replace(theirs, later=behind)
+        return PromptInputs(
+            question=asked.prompt,
+            caption=one.conversation.caption,
+            sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
+            references=references if self._shows_reference(setup) else [],
+            focus=None if self.judging == "no_focus" else asked.focus,
+            checklist=asked.checklist if self.protocol in ("checklist", "quality") else [],
+            images=one.images(turn),
+        )
+
+    def _whole(self, setup: JudgeConfig, lines: Sequence[Judgment]) -> PromptInputs:
+        one, against = self.one, self.against
+        lang, turned = one.conversation.lang, None
+        judged = [(line, self._form(line.turn, setup)) for line in lines]
+        if self.protocol == "pairwise":
+            verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
+        else:
+            verdicts = [_said(*each) for each in judged]
+        label, turns = prompt_of(self._form(None, setup), lang).turn, enumerate(one.conversation.turns, 1)
+        focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
+        mine = Candidate(earlier=one.whole(one.answer))
+        theirs = Candidate(earlier=against.whole(against.answer) if against else one.whole(one.reference))
+        return PromptInputs(
+            caption=one.conversation.caption,
+            sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
+            references=[turn.reference for turn in one.conversation.turns] if self._shows_reference(setup) else [],
+            focus="\n".join(focus) or None,
+            verdicts=verdicts,
+            turned=turned,
+        )
+
+    def _shows_reference(self, setup: JudgeConfig) -> bool:
+        """Against the reference itself there is no other one to show."""
+        return self.protocol != "pairwise" or (self.against is not None and setup.reference_backed)
+
+
+UNJUDGED: dict[Language, str] = {"en": "not judged", "zh": "未评判"}
+"""What stands for the judgment of a turn that failed."""
+
+
+def _said(line: Judgment, form: str, first: Position | None = None) -> TurnJudgment:
+    """The judgment of a turn with what the judge wrote; of a comparison what it said with `first` as A."""
+    turn, lang = line.turn or 0, line.conversation.lang
+    calls = [call for call in line.calls if call.first == first]
+    said = next((call.value for call in reversed(calls) if call.value is not None), None)
+    if first is None and said is not None:  # a grade that was read is none where its scoring failed
+        said = None if line.score is None else graded(line.score)
+    if said is None:
+        return TurnJudgment(turn, prompt_of(form, lang).tie if line.unread else UNJUDGED[lang])
+    text = without_thoughts(calls[0].reply)
+    reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
+    return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
+
+
+def assignments(
+    pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str], backed: bool
+) -> Iterator[Assignment]:
+    """How a conversation under a condition is judged; only to compare is it held against the other model's."""
+    one, other = pair
+    for protocol in protocols:
+        for judging in sorted(judgings, key=lambda name: name != "standard"):
+            against = other if protocol == "pairwise" else None
+            yield Assignment(one=one, protocol=protocol, judging=judging, against=against, backed=backed)
+
+
+async def judge_all(
+    pair: Pair,
+    protocols: Sequence[Protocol],
+    judgings: Sequence[str],
+    setup: JudgeConfig,
+    judged: Callable[[PlannedVerdict], Awaitable[Judgment]],
+) -> None:
+    """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them. `judged`
+    gives the judgment of a planned verdict, asking for it unless it is known."""
+    for each in assignments(pair, protocols, judgings, setup.reference_backed):
+        lines = await asyncio.gather(*(judged(each.planned(turn, setup)) for turn in each.turns()))
+        if each.is_judged_whole():
+            await judged(each.planned(None, setup, lines))
+
+
+def read_transcripts(
+    path: Path, benchmark: str, asked: Sequence[Conversation] = (), name: str | None = None
+) -> Transcripts:
+    """A model's transcripts by conversation and condition, in the file's order: of what critic infer wrote, or of what
+    another program did in reply to the conversations `asked` (asking.replies), whose model is called `name`. Raises
+    UsageError for replies to another benchmark, by several models, or twice to one turn."""
+    found: Transcripts = {}
+    system: str | None = None
+    if not replies.is_table(path):
+        lines = jsonl.read(path, ModelTurn)
+    elif asked:
+        lines = enumerate(replies.read(path, asked, name or whole(path.stem)), 1)
+    else:
+        raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
+    for number, line in lines:
+        place, one = f"{path}:{number}", line.conversation
+        if one.benchmark != benchmark:
+            raise UsageError(f"{place}: a conversation of {one.benchmark}, expected {benchmark}")
+        if system not in (None, line.system):
+            raise UsageError(f"{place}: replies of {line.system!r} after those of {system!r}; one model a file")
+        if line.condition not in CONDITIONS:
+            raise UsageError(f"{place}: unknown condition {line.condition!r}; expected {', '.join(CONDITIONS)}")
+        system = line.system
+        blank = Transcript(conversation=one, condition=line.condition, system=system, turns={})
+        transcript = found.setdefault((one.id, line.condition), blank)
+        if line.turn in transcript.turns:
+            raise UsageError(f"{place}: turn {line.turn} of {one.id!r} ({line.condition}) is there twice")
+        transcript.turns[line.turn] = line
+    return found
+
+
+def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
+    """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
+    for name, one in mine.items():
+        if name not in theirs:
+            swap = "where it has fewer conversations or conditions, judge it, --against the other"
+            raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}); {swap}")
+        if theirs[name].conversation != one.conversation:
+            raise UsageError(f"{against}: has another conversation {name[0]!r} ({name[1]})")
+        if theirs[name].system == one.system:
+            raise UsageError(f"{against}: the same model, {one.system!r}; infer with --name tells them apart")
+    return [(one, theirs[name]) for name, one in mine.items()]
+
+
+def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair]:
+    """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each with
+    an opponent drawn for it, the same in every run; those who drew each other meet once."""
+    found: list[Pair] = []
+    for name in models[0]:
+        met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
+        if how == "random":
+            met = {frozenset((place, _drawn(place, len(models), seed, *name))) for place in range(len(models))}
+        found += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
+    return found
+
+
+def _drawn(place: int, models: int, *words: object) -> int:
+    """An opponent of the model at a place, anyone but itself."""
+    digest = hashlib.sha256("/".join(map(str, (*words, place))).encode()).digest()
+    return (place + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models
+
+
+class VerdictPlan(Struct, frozen=True):
+    """Which verdicts are asked for."""
+
+    pairs: list[Pair]
+    protocols: list[Protocol]
+    judgings: Sequence[str]
+    backed: bool
+
+    def wanted(self) -> Iterator[VerdictKey]:
+        for pair in self.pairs:
+            for each in assignments(pair, self.protocols, self.judgings, self.backed):
+                opponent = each.against.system if each.against else None
+                one, whole = each.one, [None] if each.is_judged_whole() else []
+                for turn in [*each.turns(), *whole]:
+                    yield one.system, one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
+
+    def by_conversation(self) -> Iterable[list[Pair]]:
+        """The conditions of a conversation together, for they share what is shown alike."""
+        found: dict[str, list[Pair]] = {}
+        for pair in self.pairs:
+            found.setdefault(pair[0].conversation.id, []).append(pair)
+        return found.values()
+
+    def lacking(self) -> Counter[str]:
+        """Turns that are not judged, by what they lack."""
+        found: Counter[str] = Counter()
+        for pair in self.pairs:
+            for each in assignments(pair, self.protocols, ["standard"], self.backed):
+                turns = each.one.conversation.turns
+                reasons = (each.lacks(turns[turn - 1]) for turn in each.one.asked)
+                found.update(f"{each.protocol}: no {reason}" for reason in reasons if reason)
+        return found

@@ -1,0 +1,410 @@
+"""The one renderer of judging prompts, for training and for judging: from what is judged to the messages that ask.
+
+What was written by users, models and data sets is quoted line by line ("> "), so that it cannot close its section, and
+stripped of what a tokenizer would read as control tokens.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jinja2
+from msgspec import Struct, field
+
+from critic.backends import parts_of
+from critic.errors import UsageError
+from critic.judging.prompt import Prompt
+from critic.records import Message, Question, Response
+
+
+class Exchange(Struct, frozen=True):
+    """A question, with the images that are shown with it, and what was replied."""
+
+    question: str
+    answer: str
+    images: list[str] = []
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it and,
+    where they are shown, the exchanges behind it."""
+
+    earlier: list[Exchange] = field(default_factory=list)
+    answer: str | None = None
+    later: list[Exchange] = field(default_factory=list)
+
+
+class TurnJudgment(Struct, frozen=True):
+    """The judgment of an earlier turn: a grade or a side's label, and the reason, if there was one."""
+
+    turn: int
+    verdict: str
+    reason: str | None = None
+
+
+class PromptInputs(Struct, frozen=True, kw_only=True):
+    """All that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are compared.
+
+    `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
+    none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
+    it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
+    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `text` is a
+    judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
+    question, given before it saw the one it judges. `images` are shown with the question: paths below a data root, or
+    other names of them.
+    """
+
+    sides: list[Candidate] = field(default_factory=list)
+    question: str | None = None
+    references: list[str | None] = field(default_factory=list)
+    task: str = ""
+    caption: str | None = None
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+    verdicts: list[TurnJudgment] = field(default_factory=list)
+    turned: list[TurnJudgment] | None = None
+    text: str | None = None
+    own_answer: str | None = None
+    images: list[str] = field(default_factory=list)
+
+    def pictures(self) -> list[str]:
+        """All images that are shown, each once."""
+        exchanges = [one for side in self.sides for one in (*side.earlier, *side.later)]
+        return list(dict.fromkeys([*(name for one in exchanges for name in one.images), *self.images]))
+
+
+def of_response(response: Response, other: Response | None = None) -> PromptInputs:
+    """A single answer as the material of a prompt; `other` is one to the same question that it is compared with."""
+    question = response.question
+    earlier = said_before(question)
+    return PromptInputs(
+        sides=[Candidate(earlier=earlier, answer=one.text) for one in (response, other) if one is not None],
+        question=question.prompt,
+        references=[question.reference or ""],
+        task=question.task,
+        caption=question.caption,
+        focus=question.focus,
+        checklist=question.checklist,
+        criteria=question.criteria,
+        images=question.images,
+    )
+
+
+def said_before(question: Question) -> list[Exchange]:
+    """What was said before a question: its images were shown with what was asked first."""
+    images = [question.images, *([] for _ in question.history)]
+    return [Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)]
+
+
+Truncation = Mapping[str, int]
+"""How much a rendering keeps, all where nothing is said: exchanges of the `history`, characters of each `reference`, of
+each `response`."""
+
+
+class TruncatedPrompt(Struct, frozen=True):
+    """A prompt that fits, and what was left out of it: exchanges of the history, characters by section."""
+
+    messages: list[Message]
+    shortened: dict[str, int]
+
+
+FLOOR = 200
+"""Characters of reference and of response that shortening leaves: with less there is nothing to judge."""
+
+_QUOTED = ("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other")
+
+
+def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = None) -> list[Message]:
+    """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
+    of a prompt, behind a system message where the prompt has one. Where the prompt `sees`, each image stands before the
+    text of the turn that shows it, those of turns that are left out before the question. Raises UsageError where a
+    pack's template asks for what the material does not have, such as a fourth turn."""
+    kept = kept or {}
+    pictures = material.pictures() if prompt.sees else []
+    marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
+    values = _values(prompt, material, kept, marks)
+    try:
+        if prompt.shows_raw:
+            values["raw"] = _raw(prompt, material, kept, values, marks)
+        system, content = (template.render(values) if template else "" for template in prompt.compiled)
+    except jinja2.TemplateError as error:
+        hint = "; turns behind the one that is judged are there with --sight all" if prompt.shows_raw else ""
+        raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}{hint}") from None
+    before = [{"role": one.role, "content": one.content} for one in prompt.before]
+    first = [{"role": "system", "content": _MARK.sub("", system)}] if system else []
+    return [*first, *before, {"role": "user", "content": _with_images(content, pictures) if pictures else content}]
+
+
+_MARK = re.compile("\0([0-9]+)\0")
+"""The place of an image in a text; none of what is quoted holds the character."""
+
+
+def _marked(images: Sequence[str], marks: Mapping[str, str]) -> str:
+    return "".join(marks.get(name, "") for name in images)
+
+
+def _with_images(content: str, pictures: Sequence[str]) -> list[dict[str, str]]:
+    """The parts of a message: each picture where it is marked first; one that no mark places is in front."""
+    pieces = _MARK.split(content)
+    text, places = pieces[0], [int(number) for number in pieces[1::2]]
+    parts = [_picture(pictures[number]) for number in range(len(pictures)) if number not in places]
+    shown = set[int]()
+    for number, behind in zip(places, pieces[2::2], strict=True):
+        if number not in shown:
+            shown.add(number)
+            parts += [{"type": "text", "text": text}] if text else []
+            parts.append(_picture(pictures[number]))
+            text = ""
+        text += behind
+    return [*parts, {"type": "text", "text": text}]
+
+
+def _picture(name: str) -> dict[str, str]:
+    return {"type": "image", "image": name}
+
+
+def images_in(messages: Sequence[Message]) -> list[str]:
+    """The names of the images in messages as `render` makes them, in their order."""
+    parts = (part for message in messages for part in parts_of(message))
+    return [part["image"] for part in parts if part["type"] == "image"]
+
+
+def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> dict[str, Any]:
+    """What a template can show, by name. Texts are quoted; what there is none of is empty."""
+    task = prompt.tasks.get(material.task)
+    labels = prompt.sides if len(material.sides) > 1 and prompt.sides else [""] * len(material.sides)
+    sides = [
+        {
+            "label": label,
+            "earlier": _earlier(prompt, material, side, kept, marks),
+            "answer": _shown(prompt, side.answer, kept.get("response")),
+            "later": _exchanges(prompt, side.later, kept, marks),
+        }
+        for label, side in zip(labels, material.sides, strict=True)
+    ]
+    first, second = [*sides, {}, {}][:2]
+    references = _references(prompt, material, kept, marks)
+    # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
+    items = [] if material.text is not None else material.checklist
+    checklist = [_labelled(prompt.item.format(n=n), item, prompt.indent) for n, item in enumerate(items, 1)]
+    # A description stands for the picture, to a judge that cannot see it.
+    caption = None if marks else material.caption
+    return {
+        "ranges": prompt.ranges,
+        "general": prompt.general,
+        "task": task.title if task else quote(material.task).removeprefix("> ").replace("\n> ", " "),
+        "rules": task.rules if task else prompt.other_rules,
+        "caption": _shown(prompt, caption or None),
+        "sides": sides,
+        "history": first.get("earlier", ""),
+        "response": first.get("answer", ""),
+        "other": second.get("answer", ""),
+        "question": _asked(material, marks) + _shown(prompt, material.question),
+        "references": references,
+        "reference": references,
+        "focus": _shown(prompt, material.focus or None),
+        "checklist": "\n".join(checklist),
+        "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
+        "verdicts": "\n".join(_judgment(prompt, judgment) for judgment in material.verdicts),
+        "text": _shown(prompt, material.text or None, kept.get("response")),
+        "own_answer": _shown(prompt, material.own_answer, kept.get("response")),
+    }
+
+
+def _shown(prompt: Prompt, text: str | None, keep: int | None = None) -> str:
+    return "" if text is None else quote(_cut(prompt, text, keep))
+
+
+def _references(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> str:
+    """One reference, or those of all turns by number. An empty one is shown as such, but not beside the picture."""
+    numbered = len(material.references) > 1
+    return "\n".join(
+        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
+        for n, text in enumerate(material.references, 1)
+        if text or (text is not None and not marks)
+    )
+
+
+def _judgment(prompt: Prompt, judgment: TurnJudgment) -> str:
+    words = f"{judgment.verdict}. {judgment.reason}" if judgment.reason else judgment.verdict
+    return _labelled(prompt.turn.format(n=judgment.turn), words, prompt.indent)
+
+
+def _asked(material: PromptInputs, marks: Mapping[str, str]) -> str:
+    """The images of the question and of the turns before it, some of which may have been left out."""
+    if material.question is None:
+        return ""
+    earlier = [one for side in material.sides for one in side.earlier]
+    return _marked([*(name for one in earlier for name in one.images), *material.images], marks)
+
+
+def _earlier(
+    prompt: Prompt, material: PromptInputs, side: Candidate, kept: Truncation, marks: Mapping[str, str]
+) -> str:
+    whole = material.question is None
+    dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
+    left_out = [prompt.history_left_out.format(n=dropped)] if dropped else []
+    return "\n".join([*left_out, *filter(None, [_exchanges(prompt, side.earlier[dropped:], kept, marks)])])
+
+
+def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Truncation, marks: Mapping[str, str]) -> str:
+    lines = []
+    for exchange in exchanges:
+        lines.append(_marked(exchange.images, marks) + _labelled(prompt.user, exchange.question, prompt.indent))
+        lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
+    return "\n".join(lines)
+
+
+def _labelled(label: str, text: str, indent: str) -> str:
+    """A quoted text behind a label of ours; its further lines are set in, so that none can pass for another label."""
+    if not indent:
+        return quote(label + text)
+    first, *rest = quote(text).split("\n")
+    further = (f"> {indent}{line[2:]}".rstrip() if label else line for line in rest)
+    return "\n".join([f"> {label}{first[2:]}".rstrip(), *further])
+
+
+def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
+    """`text` with all but `keep` characters taken out of its middle, the place marked."""
+    if keep is None or keep >= len(text):
+        return text
+    tail = keep // 2
+    mark = prompt.left_out.format(n=len(text) - keep)
+    return text[: keep - tail] + mark + (text[-tail:] if tail else "")
+
+
+def _raw(
+    prompt: Prompt, material: PromptInputs, kept: Truncation, values: Mapping[str, Any], marks: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a pack's template can show without quoting it, `raw.NAME`: hidden characters and control tokens go all the
+    same. A text that is not there is ""; lists are by turn from 0, of all the turns that are shown."""
+
+    def plain(text: str | None, keep: int | None = None) -> str:
+        return unquoted(quote(_cut(prompt, text or "", keep)))
+
+    raw: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
+    raw["references"] = [plain(text, kept.get("reference")) for text in material.references]
+    raw["reference"] = "\n".join(raw["references"])
+    sides = [*material.sides, Candidate(), Candidate()]
+    judged = [] if material.question is None else [Exchange(material.question, "", material.images)]
+    turns = [*sides[0].earlier, *judged, *sides[0].later]
+    raw["questions"] = [_marked(turn.images, marks) + plain(turn.question) for turn in turns]
+    raw["judgments"] = [plain(judgment_of(material, number)) for number, _ in enumerate(turns, 1)]
+    for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
+        answer = [] if side.answer is None else [side.answer]
+        replies = [*(turn.answer for turn in side.earlier), *answer, *(turn.answer for turn in side.later)]
+        raw[f"answers{suffix}"] = [plain(reply, kept.get("response")) for reply in replies]
+        raw[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
+        raw[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
+    return raw | {name: raw[f"{name}_a"] for name in ("answer", "answers", "conversation")}
+
+
+def judgment_of(material: PromptInputs, turn: int) -> str:
+    """The judgment of a turn as its judge wrote it, or the verdict alone; "" where there is none."""
+    return next((one.reason or one.verdict for one in material.verdicts if one.turn == turn), "")
+
+
+def fit(
+    prompt: Prompt, material: PromptInputs, limit: int | None, count: Callable[[list[Message]], int]
+) -> TruncatedPrompt | None:
+    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit. Left out in this order, each
+    only as far as needed: the oldest earlier exchanges (not of a conversation that is itself judged), the middle of the
+    references, the middle of the replies, the longer first; of the longest of each at least `FLOOR` characters stay.
+    Rules, questions, captions and checklists are never touched."""
+    whole = render(prompt, material)
+    if limit is None or count(whole) <= limit:
+        return TruncatedPrompt(whole, {})
+
+    kept, sizes = dict[str, int](), _sizes(material)
+
+    def fits(name: str, size: int) -> bool:
+        return count(render(prompt, material, {**kept, name: size})) <= limit
+
+    for name, floor in (("history", 0), ("reference", FLOOR), ("response", FLOOR)):
+        most = max(sizes[name], default=0)
+        kept[name] = least = min(floor, most)
+        if fits(name, least):
+            # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
+            kept[name] += bisect_left(range(least + 1, most + 1), True, key=lambda size: not fits(name, size))
+            lost = {part: [max(0, size - keep) for size in sizes[part]] for part, keep in kept.items()}
+            shortened = {
+                part: max(each) if part == "history" else sum(each) for part, each in lost.items() if any(each)
+            }
+            return TruncatedPrompt(render(prompt, material, kept), shortened)
+    return None
+
+
+def _sizes(material: PromptInputs) -> dict[str, list[int]]:
+    """What can be left out: each side's exchanges of the history, characters of each reference, and of each reply that
+    is judged."""
+    whole = material.question is None
+    # Earlier replies that are not judged are gone before those that are get shorter.
+    earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]
+    earlier += [exchange.answer for side in material.sides for exchange in side.later]
+    replies = [*earlier, *(side.answer for side in material.sides), material.text, material.own_answer]
+    return {
+        "history": [] if whole else [len(side.earlier) for side in material.sides],
+        "reference": [len(text) for text in material.references if text is not None],
+        "response": [len(text) for text in replies if text is not None],
+    }
+
+
+_LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_CONTROL_TOKEN = re.compile(
+    r"<[|｜][^\n<>]{0,48}?[|｜]?>|<[|｜]"
+    r"|</?[A-Za-z0-9]*_[A-Za-z0-9_]*>"  # an underscore tells <im_end> and <BOS_TOKEN> from HTML
+    r"|</?(?:s|unk|pad|bos|eos|sop|eop|eoh|eoa|mask|think|image|img)>"
+    r"|<</?SYS>>|\[/?(?:INST|[A-Za-z]?MASK|IMG|ARGS|THINK|PREFIX|SUFFIX|MIDDLE|(?-i:[A-Z]+_[A-Z_]+))\]",
+    re.IGNORECASE,
+)
+_LOOKALIKE = str.maketrans("<>[]|｜", "‹›［］¦¦")
+_JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x00-\x7f])")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+
+
+def _visible(char: str) -> bool:
+    """False for characters that hide or reorder text: controls, bidirectional marks, Unicode tags, variation
+    selectors, blanks that are letters."""
+    if char in _BLANK or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100":
+        return False
+    kind = unicodedata.category(char)
+    if kind == "Cc":
+        return char == "\t"
+    return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
+
+
+class _Shown(dict[int, int | None]):
+    """What `str.translate` makes of each character: itself, or nothing where it is not visible."""
+
+    def __missing__(self, code: int) -> int | None:
+        return self.setdefault(code, code if _visible(chr(code)) else None)
+
+
+_SHOWN = _Shown()
+
+
+def quote(text: str) -> str:
+    """Text as quoted lines that stay one section whatever they contain. Every line starts with "> "; all Unicode line
+    ends count. Hidden characters go, and sequences that chat templates use as control tokens (`<|im_end|>`, `</s>`,
+    `[INST]`) are respelt with look-alike brackets, which no tokenizer reads as control tokens."""
+    quoted = []
+    for line in _LINE_ENDS.split(text.strip()):
+        quoted.append(f"> {escape_control_tokens(_JOINER_BY_ASCII.sub('', line.translate(_SHOWN)))}".rstrip())
+    return "\n".join(quoted)
+
+
+def escape_control_tokens(text: str) -> str:
+    """Text whose control tokens, as `quote` says, are read as text."""
+    # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
+    while (found := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
+        text = found
+    return text
+
+
+def unquoted(quoted: str) -> str:
+    """What `quote` gave without its marks: for prompts of other people that show texts as they are."""
+    lines = (line.rpartition("\0") for line in quoted.split("\n"))
+    return "\n".join(marks + end + text[2:] for marks, end, text in lines)

@@ -1,0 +1,205 @@
+"""Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
+
+    id,turn,text                                     a table (.csv, .tsv, .jsonl, .json, .xlsx, .parquet)
+    1,1,A red kite.
+    {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
+    {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
+    {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
+
+Ids are those of the benchmark's file. Beside them a table may have `condition` (asking.history; own unless said), and
+the question (`question`, `prompt` …, lmms-eval also in `doc`), which has to be the benchmark's.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from critic import jsonl, tables
+from critic.errors import UsageError
+from critic.judging.history import CONDITIONS, messages
+from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
+
+QUESTIONS = ("question", "instruction", "prompt", "query", "input")
+"""Columns in which harnesses keep what was asked, often with more around it."""
+
+_IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
+"""Where an image stands in a prompt, and a line break that was written as two characters."""
+
+LOST = "Failed to obtain answer"
+"""How VLMEvalKit's files begin a reply whose call failed: "via API.", or behind it the error."""
+
+
+def lost(text: str | None) -> Literal["empty", "server_error"] | None:
+    """Why what another program's file has for a reply is none; None where it is one."""
+    if text is None or not text.strip():
+        return "empty"
+    return "server_error" if text.lstrip().startswith(LOST) else None
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """A kind of result file, by its columns: of the id, the turn (1 where there is none), the reply. `numbered`: the id
+    counts the benchmark's conversations from 0."""
+
+    id: str
+    text: str
+    turn: str | None = None
+    numbered: bool = False
+
+    def fits(self, row: tables.Row) -> bool:
+        return self.id in row and (self.text in row or f"{self.text}_0" in row)
+
+    def replies(self, place: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
+        """The turns, from 1, and what was replied."""
+        numbered = [name for name in row if name.startswith(f"{self.text}_") and name[len(self.text) + 1 :].isdigit()]
+        if self.text not in row:
+            said = ((name, int(name[len(self.text) + 1 :]) + 1) for name in numbered)
+            yield from ((turn, found) for name, turn in said if (found := tables.optional_text(row, name)) is not None)
+            return
+        texts = list(_texts(row[self.text]))
+        turn = tables.optional_text(row, self.turn) if self.turn else None
+        if turn is not None and not turn.isdigit():
+            raise UsageError(f"{place}: {self.turn!r} is {turn!r}; expected a turn's number, from 1")
+        yield from enumerate(texts or [None], int(turn or 1))
+
+
+LAYOUTS = (
+    Layout(id="id", text="text", turn="turn"),
+    Layout(id="question_id", text="predict"),
+    Layout(id="index", text="prediction"),
+    Layout(id="doc_id", text="filtered_resps", numbered=True),
+    Layout(id="doc_id", text="resps", numbered=True),
+)
+
+
+def _texts(value: Any) -> Iterator[str | None]:
+    """The texts of a cell, which lmms-eval keeps in lists of lists."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    else:
+        yield tables.optional_text({"": value}, "")
+
+
+def _words(text: str) -> str:
+    """The words of a text in small letters, between blanks: harnesses change white space and punctuation."""
+    spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
+    return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
+
+
+def _contradiction(row: tables.Row, prompts: Sequence[str], known: Collection[str]) -> str | None:
+    """What a row holds as its question where that is none of `prompts`: the words of another one, which are in `known`,
+    or neither part of these nor these with more around them."""
+    doc = row.get("doc")
+    cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
+    texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
+    expected = {_words(prompt) for prompt in prompts}
+    if not texts or not expected or texts.keys() & expected:
+        return None
+    other = next((text for words, text in texts.items() if words in known), None)
+    if other is None and any(words in prompt or prompt in words for words in texts for prompt in expected):
+        return None
+    return f"asks {prompts[0][:200]!r}, the row has {(other or next(iter(texts.values())))[:200]!r}"
+
+
+def _check_questions(differ: Sequence[str]) -> None:
+    """Raises UsageError for the first of the rows that differ."""
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+
+
+def benchmark_of(path: Path, questions: Path | None) -> str | None:
+    """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
+    name none."""
+    row = tables.first(path) or {}
+    if isinstance(conversation := row.get("conversation"), dict):
+        return str(conversation.get("benchmark"))
+    if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
+        what = "answers to AlignMMBench" if "predict" in row else "replies of another program"
+        raise UsageError(f"{path}: {what}: give --questions, the benchmark's file, and say of which --benchmark")
+    return None
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file holds replies that another program made, rather than what critic infer writes."""
+    if jsonl.suffix(path) in (".jsonl", ".parquet"):
+        row = tables.first(path)
+        return row is not None and "conversation" not in row
+    return path.suffix in FORMATS
+
+
+def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
+    """A model's replies out of a table, in its order, as critic infer would have recorded them: the history that a turn
+    saw is that of its condition, images left out. Raises UsageError for columns of no known layout, an id or a turn
+    that the benchmark does not have, and a turn that is there twice or lacks the one before it."""
+    by_id = {one.id: one for one in conversations}
+    said: dict[tuple[str, str], dict[int, str | None]] = {}
+    layout: Layout | None = None
+    known, differ = _prompts(conversations), list[str]()
+    for place, row in tables.rows(path, FORMATS):
+        layout = layout or _layout(place, row)
+        key = tables.text(place, row, layout.id)
+        tables.check_ids([key], place, layout.id)
+        if layout.numbered and key.isdigit() and int(key) < len(conversations):
+            key = conversations[int(key)].id
+        condition = tables.optional_text(row, "condition") or "own"
+        if key not in by_id:
+            raise UsageError(f"{place}: {layout.id} {key!r} is not in the benchmark's file")
+        if condition not in CONDITIONS:
+            raise UsageError(f"{place}: no {condition!r}")
+        turns, texts = by_id[key].turns, said.setdefault((key, condition), {})
+        prompts = []
+        for turn, text in layout.replies(place, row):
+            if turn not in CONDITIONS[condition].asked(len(turns)) or turn in texts:
+                twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
+                raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
+            texts[turn] = text
+            prompts.append(turns[turn - 1].prompt)
+        if why := _contradiction(row, prompts, known):
+            differ.append(f"{place}: {layout.id} {key!r} {why}")
+    _check_questions(differ)
+    return [turn for (key, name), texts in said.items() for turn in _turns(by_id[key], name, texts, system, path)]
+
+
+def _prompts(conversations: Iterable[Conversation]) -> set[str]:
+    return {_words(turn.prompt) for one in conversations for turn in one.turns}
+
+
+def _layout(place: str, row: tables.Row) -> Layout:
+    """Raises UsageError for columns of no known layout."""
+    found = next((one for one in LAYOUTS if one.fits(row)), None)
+    if found is None:
+        layouts = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
+        raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {layouts}")
+    return found
+
+
+def _turns(
+    one: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
+) -> Iterator[ModelTurn]:
+    condition, given = CONDITIONS[name], dict[int, str]()
+    for turn in sorted(replies):
+        text, seen = replies[turn], list[SentMessage]()
+        behind = next((number for number in condition.own(turn) if number not in given), None)
+        failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
+        if failure is None and text is not None:
+            if behind is not None:
+                raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {behind} is not")
+            seen = [SentMessage(role=each.role, content=each.content) for each in messages(one, turn, given, condition)]
+            given[turn] = text
+        yield ModelTurn(
+            conversation=one,
+            condition=name,
+            turn=turn,
+            system=system,
+            sampling=Sampling(max_tokens=0),
+            seen=seen,
+            reply=text if failure is None else None,
+            failure=failure,
+        )

@@ -1,0 +1,486 @@
+"""Where an answer states a value: in a whole JSON object, in the rest of a torn one, on a line of its own, in prose.
+
+Only what stands where a verdict stands may be one. What is quoted in a block (`> `), told of the response ("it ends
+with …"), in the middle of a sentence, or inside an unfinished object can only contradict it; what stands in quotation
+marks, in thoughts or inside a reason says nothing.
+"""
+
+import json
+import re
+import tomllib
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.judging.thoughts import QUOTED_TEXT, answer_at, later_thoughts
+
+_LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+
+
+def _any_of(name: str, before: str = "", behind: str = "") -> str:
+    """A pattern of the words of a list (words.toml), what stands `before` and `behind` English ones included."""
+    english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
+    return f"(?:{before}(?:{english}){behind}|{chinese})"
+
+
+def _words(name: str) -> re.Pattern[str]:
+    return re.compile(_any_of(name, r"\b", r"\b"), re.IGNORECASE)
+
+
+REASON = "(?:Reason|理由|原因)"
+"""How judges call the reason, as a pattern."""
+
+_MASK = "\ufffc"
+"""Stands for each character of a whole object, whose strings are settled."""
+
+# A key in an object: quoted, behind a brace, a comma or the beginning of a line.
+_OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\s*"""
+
+# One of several keys, in an object without quotation marks or in a list on one line.
+_BARE_KEY = r"""[{,;]\s*["'“”*]{0,3}(?P<name>%s)["'“”*]{0,3}\s*%s\s*"""
+
+# A key on a line of its own, behind the marks of lists, headings and quotations.
+_LINE_KEY = (
+    r"""^[ \t>*#_•·`|({\[【"'“-]*+(?:\d{1,2}[.)、][ \t]+)?[*_"'“]*+"""
+    r"""(?P<name>%s)["'”*_`】\]]{0,3}(?:\s*%s|(?<=】)|(?=[ \t]*\n))\s*[*_]*"""
+)
+
+_QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
+"""What a judge may call its only verdict; of several keys another one may begin so."""
+
+_PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
+
+# The mark that ends a reason, the comma, and the quoted key of the value behind it: what follows an unfinished reason
+# counts only where it stands between two values of the same object. An escaped mark is part of the reason.
+_AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
+
+_CLOSING = {"“": "”"}
+
+_QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
+_OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
+_REASON_LINE = re.compile(rf"[\s>*#_-]*{_any_of('reason')}[\s*_]*:", re.IGNORECASE)
+
+# What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
+_QUOTATION = re.compile(
+    r"""(?<![A-Za-z0-9])"(?:[^"\n]|\n(?!\s*\n))*"(?![A-Za-z0-9])"""
+    r"""|(?<![A-Za-z0-9])'(?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))*'(?![A-Za-z0-9])"""
+    r"|“(?:[^“”\n]|\n(?!\s*\n))*”|‘[^‘’\n]*’|「[^「」]*」|『[^『』]*』|`[^`\n]+`"
+)
+
+# What may stand before a judge's own statement in its line or sentence.
+_WORD_ENDS = r"\b"
+_LEAD = rf"""[\s*_#>`({{-]*(?:{_any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
+_LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
+_WORD = re.compile(r"\w")
+_MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
+_LONGEST_LEAD = 80
+"""Characters: a search for where a line begins must not go through all of it for each mark in it."""
+
+# Material that a judge shows as such.
+_SHOWN = re.compile(
+    r"<((?:\w+_)?(?:quote|blockquote|reply|candidate|assistant|student|material)(?:_\w+)?)>(?:(?!<\1>|</\1>).)*</\1>"
+    r"|<!--(?:(?!<!--|-->).)*-->|<<<[^<>]*>>>|«[^«»]*»|《[^《》]*》|〈[^〈〉]*〉"
+    r"|\"{3}(?:(?!\"{3}).)*\"{3}|'{3}(?:(?!'{3}).)*'{3}",
+    re.DOTALL | re.IGNORECASE,
+)
+_FENCE = re.compile(r"^[ \t>]*```\w*[ \t]*$", re.MULTILINE)
+# What stands between the words that lead to a statement and its key or value.
+_BEFORE = re.compile(
+    r"""(?:(?<![A-Za-z])(?:rating|score|verdict)|评分|分数|裁决|```\w*|<[^<>\n]{1,40}>|[\s:,>*_`"“'#({\[-])*+\Z""",
+    re.IGNORECASE,
+)
+_POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
+_RETOLD, _MATERIAL, _JUDGING, _TELLER = map(_words, ("retold", "material", "judging", "teller"))
+_CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
+
+_OPEN_END = re.compile(
+    r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
+    r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",
+    re.IGNORECASE,
+)
+# What takes back the statement before it.
+_TAKEN_BACK = re.compile(
+    r"""[\s"'`>)\]}*.,(]*(?:(?:hmm|wait|scratch that|等等|不对|is what|but (?:no|not|that|this)|(?:from|in) the"""
+    r" (?:reply|response|answer)|from (?:reply|response))\b|(?:but |however,? )?(?:this|that|it|which|这|那)\s*"
+    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))",
+    re.IGNORECASE,
+)
+
+
+_MOST_TORN = 50
+"""Braces that open no JSON: each is tried up to where it fails."""
+
+_MOST_WEIGHED = 50
+"""Statements of one value of which it is asked whether they stand; further ones can only contradict them."""
+
+_LINE_ENDS = re.compile(r"""[\s.!。"'”*_`)\]}]*?$""", re.MULTILINE)
+_OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
+
+
+class Statement(Struct, frozen=True):
+    """A value that an answer states, None where it is no value of the form; it begins at `at` in the answer and ends at
+    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `own`: it is under one of the
+    form's own keys. `whole`: it is in a whole object, whose reason is `reason`."""
+
+    value: float | str | None
+    at: int
+    end: int
+    stands: bool = True
+    own: bool = True
+    whole: bool = False
+    reason: str | None = None
+
+
+class Sought(Struct, frozen=True):
+    """What is looked for in an answer. `own` are the names of the form's key and `names` those of any key that says the
+    same, as patterns; `value` is how a value looks behind one (its group `value`); `convert` makes a value of what JSON
+    or text has, None of what is none. `papers`: how other benchmarks' judges state it without a key, in a group `value`
+    as well, of which `compared` makes a value. `several`: it is one of several keys, which may stand on any line and
+    bare in an object. `prose`: a key in a sentence counts where nothing else does."""
+
+    own: str
+    names: str
+    value: re.Pattern[str]
+    convert: Callable[[Any], float | str | None]
+    papers: tuple[re.Pattern[str], ...] = ()
+    compared: Callable[[Any], float | str | None] | None = None
+    several: bool = False
+    prose: bool = False
+    separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
+
+    def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
+        return _compiled(pattern, names or self.names, self.separator)
+
+    @property
+    def key_names(self) -> str:
+        return self.names if self.several else f"{_QUALIFIER}{self.names}"
+
+    def is_own(self, name: str) -> bool:
+        return re.fullmatch(f"{_QUALIFIER}{self.own}", name.strip(), re.IGNORECASE) is not None
+
+
+@cache
+def _compiled(pattern: str, names: str, separator: str) -> re.Pattern[str]:
+    return re.compile(pattern % (names, separator), re.IGNORECASE | re.MULTILINE)
+
+
+class _Object(Struct, frozen=True):
+    """A whole JSON object: under each key, in lower case, every value that stands there; and where it stands."""
+
+    content: dict[str, list[Any]]
+    start: int
+    end: int
+
+
+class _Torn(Struct, frozen=True):
+    """What is left of an object that is no valid JSON: from its first key to its end. `closed`: no brace is missing."""
+
+    key: re.Match[str]
+    end: int
+    closed: bool
+
+
+class AnswerText:
+    """A reply behind its thoughts, and what is found in it. `text` is the answer, `start` where it begins in the reply;
+    `plain` is as long, with full-width digits and punctuation as their plain forms and whole objects masked."""
+
+    def __init__(self, reply: str) -> None:
+        self.start = answer_at(reply)
+        self.text = reply[self.start :]
+        objects = list(_whole_objects(self.text))
+        masked = _replaced(self.text, [(each.start, each.end) for each in objects], _MASK)
+        shown = [element.span() for element in _SHOWN.finditer(masked)]
+        masked = _replaced(masked, shown, "\n")
+        thoughts = list(later_thoughts(masked))
+        # A verdict behind them begins a line.
+        masked = _replaced(masked, thoughts, "\n")
+        unsaid = [*shown, *thoughts]
+        self.objects = [each for each in objects if not any(start <= each.start < end for start, end in unsaid)]
+        self.plain = half_width(masked)
+        unfenced = _FENCE.sub(lambda fence: " " * len(fence[0]), self.plain)
+        words = [word.start() for word in _WORD.finditer(unfenced)]
+        self._first_word, self._last_word = (words[0], words[-1]) if words else (len(unfenced), -1)
+        sentences = [mark.start() for mark in _SENTENCE_END.finditer(unfenced) if mark.end() <= self._last_word]
+        self._last_sentence = sentences[-1] if sentences else -1
+        self._unfinished = _QUOTED_REASON.search(self.plain) is not None
+        self._reason = _OPEN_REASON.search(self.plain)
+        self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
+        self._weighed = 0  # statements of which it was asked whether they stand
+
+    def statements(self, sought: Sought) -> list[Statement]:
+        """What the answer states of what is `sought`; prose only where it has neither an object nor a line of it."""
+        self._weighed = 0
+        torn = list(self._torn(sought))
+        structured = [
+            *self._in_objects(sought, torn),
+            *self._in_torn(sought, torn),
+            *self._on_lines(sought, torn),
+        ]
+        if not structured:
+            return [] if self._unfinished else list(self._in_prose(sought, sought.prose))
+        # A sentence that says so at the end of its line can only contradict them.
+        prose = [] if sought.several else self._in_prose(sought, True)
+        ends = (each for each in prose if each.stands and _LINE_ENDS.match(self.plain, each.end))
+        return structured + [replace(each, stands=False) for each in ends if not self._is_within(each.at, torn)]
+
+    def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Where a key stands, also right behind another one that has no value."""
+        key = pattern.search(self.plain)
+        while key is not None:
+            yield key
+            key = pattern.search(self.plain, key.end("name"))
+
+    def unfinished_at(self, sought: Sought) -> int | None:
+        """Where the value of the last key stands; None where there is no key."""
+        keys = [*sought.key(_OBJECT_KEY, sought.own).finditer(self.plain)]
+        keys += sought.key(_LINE_KEY, sought.own).finditer(self.plain)
+        return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
+
+    def loose_reason(self, several: bool) -> str | None:
+        """The reason of a verdict that is no valid JSON, one of `several` keys or not."""
+        patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
+        keys = (_compiled(pattern, REASON, ":").search(self.plain) for pattern in patterns)
+        key = next((key for key in keys if key is not None), None)
+        if key is None:
+            return None
+        rest = self.text[key.end() :]
+        quoted = QUOTED_TEXT.match(rest)
+        return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
+
+    def _in_objects(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        """What whole objects state. One right behind the first thing in the answer, on the same line, is the model
+        running on behind a finished verdict (AlignMMBench's script takes the first)."""
+        before: _Object | None = None
+        for each in self.objects:
+            stated = list(_under(each.content, sought))
+            if not stated or self._is_inside(each, torn):
+                continue
+            between = None if before is None else self.plain[before.end : each.start]
+            runs_on = between is not None and not between.strip(" \t") and self._first_word >= each.start
+            before = each
+            if runs_on:
+                continue
+            reasons = [*_under(each.content, Sought(REASON, REASON, sought.value, lambda value: value))]
+            reason = next((reason for _, reason in reasons if isinstance(reason, str)), None)
+            stands = self._stands(each.start, each.end, torn, False)
+            for name, value in stated:
+                own = sought.is_own(name)
+                yield Statement(value, each.start, each.end, stands, own, whole=True, reason=reason)
+
+    def _torn(self, sought: Sought) -> Iterator[_Torn]:
+        """What is left of objects that are no valid JSON. One goes on to the next line that begins with a brace."""
+        key = sought.key(_OBJECT_KEY, f"{sought.names}|{REASON}")
+        begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
+        for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
+            keys = key.finditer(self.plain, start, end)
+            first = next((each for each in keys if not self._is_quoted(each.start(), each.end())), None)
+            if first is not None:
+                rest = self.plain[max(start, self.plain.rfind("{", start, first.end())) : end]
+                yield _Torn(first, end, rest.count("{") <= rest.count("}"))
+
+    def _in_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        for each in torn:
+            key: re.Match[str] | None = each.key
+            if re.fullmatch(REASON, each.key["name"], re.IGNORECASE):
+                # Only a key between two values counts, and the mark that closes the first is the one that opened it:
+                # the reason may quote a verdict that the response tried to forge.
+                opening = self.text[each.key.end() : each.key.end() + 1]
+                behind = sought.key(_AFTER_REASON).finditer(self.plain, each.key.end(), each.end)
+                keys = [key for key in behind if self.text[key.start(1)] == _CLOSING.get(opening, opening)]
+                key = keys[-1] if keys else None
+            value = None if key is None else sought.value.match(self.plain, key.end())
+            # Without a value it is the output format restated, or cut off.
+            if key is not None and value is not None:
+                stands = self._stands(each.key.start(), value.end(), torn, sought.several)
+                yield _statement(sought, key["name"], value, stands)
+
+    def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
+        if sought.several:
+            lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
+        in_objects = {each.key.end() for each in torn}
+        for key in lines:
+            value = sought.value.match(self.plain, key.end())
+            if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
+                continue
+            stands = self._stands(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
+                key.start(), torn
+            )
+            stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
+            yield _statement(sought, key["name"], value, stands)
+
+    def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
+        forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
+        for form in forms:
+            keyed = "name" in form.groupindex
+            for key in self._own_words(sought, form):
+                value = sought.value.match(self.plain, key.end()) if keyed else key
+                if value is None:
+                    continue
+                stands = self._stands(key.start(), value.end(), [], False)
+                if keyed and stands:
+                    owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
+                    led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
+                    stands = led and self._opens_or_closes(key.start(), value.end())
+                yield _statement(sought, key["name"] if keyed else None, value, stands)
+
+    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Where a judge says what a `form` looks for, and does not quote what the response claims: not within quotation
+        marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence."""
+        reason = self._reason
+        for match in form.finditer(self.plain):
+            at = _words_at(self.plain, match)
+            value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
+            begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
+            argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
+            if not argued and not self._is_quoted(at, match.end()):
+                yield match
+
+    def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
+        """Whether a statement may be a verdict: neither a line of a quoted block, nor led to by words about what is
+        judged, be it the first of `several` in its paragraph, nor behind an unfinished object, nor taken back."""
+        self._weighed += 1
+        if self._weighed > _MOST_WEIGHED:
+            return False
+        gap = self.plain.rfind("\n\n", 0, start)
+        paragraph = self.plain[gap + 2 if gap >= 0 else 0 : end]
+        block = any(line.lstrip().startswith(">") for line in paragraph.splitlines())
+        unfinished = any(each.end <= start and not each.closed for each in torn)
+        retold = unfinished or block or self._is_retold(start)
+        if several and not retold:
+            head = re.split(r"[:|{]", paragraph[: start - end], maxsplit=1)[0]
+            retold = self._is_retold(end - len(paragraph)) or bool(_TELLER.search(head) and _RETOLD.search(head))
+        return not retold and _TAKEN_BACK.match(self.plain, end, end + 120) is None
+
+    def _is_retold(self, at: int) -> bool:
+        """Whether the words that lead to a place, in its own line or up to a colon above, say that it is not the
+        judge's."""
+        lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
+        words = _BEFORE.sub("", lead)
+        between = lead[len(words) :]
+        if "\n" in between and not re.search("[:,]", between) and not _OPEN_END.search(words):
+            return False
+        clause = _CLAUSE_END.split(words)[-1]
+        last = clause.rpartition(",")[2]
+        if _JUDGING.search(last) and not _RETOLD.search(last):
+            return False
+        return bool(_RETOLD.search(clause) or (_MATERIAL.search(clause) and not _JUDGING.search(clause)))
+
+    def _is_inside(self, each: _Object, torn: list[_Torn]) -> bool:
+        """Whether an object is quoted in a reason: in the middle of its line behind the reason's key."""
+        argued = self._is_within(each.start, torn) or (self._reason is not None and self._reason.end() <= each.start)
+        if not argued or _led(_SENTENCE_BEGINS, self.plain, each.start):
+            return False
+        return _WORD.search(self.plain, self.plain.rfind("\n", 0, each.start) + 1, each.start) is not None
+
+    def _is_within(self, at: int, torn: list[_Torn]) -> bool:
+        """Whether a place is in what is left of an object, before a blank line and a brace that ends one."""
+        return any(
+            each.key.end() <= at < each.end and not _OBJECT_ENDS.search(self.plain, each.key.end(), at) for each in torn
+        )
+
+    def _is_quoted(self, at: int, end: int) -> bool:
+        """Whether a judge quotes what stands at a place. In a line or a sentence of its own it is said, not quoted."""
+        behind = bisect_right(self._quotations, (at, len(self.plain)))
+        first, last = self._quotations[behind - 1] if behind else (0, 0)
+        return end <= last and not _led(_SENTENCE_BEGINS, self.plain, first)
+
+    def _is_listed(self, at: int) -> bool:
+        """Whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
+        line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
+        return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
+
+    def _opens_or_closes(self, start: int, end: int) -> bool:
+        """Whether a statement is the first or the last thing in the answer, but for a line that leads to it, or stands
+        beside the reason."""
+        before = self.plain[self._first_word : start].rstrip(" \t\r\n`*_#>-")
+        led = "\n" not in before and (before.endswith(":") or not _SENTENCE_END.search(before))
+        lines = [before.rpartition("\n")[2], self.plain[end : end + 200].partition("\n")[2].lstrip()]
+        return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
+
+
+def _statement(sought: Sought, name: str | None, value: re.Match[str], stands: bool) -> Statement:
+    convert = sought.convert if name is not None or sought.compared is None else sought.compared
+    own = name is not None and sought.is_own(name)
+    return Statement(convert(value["value"]), value.start("value"), value.end(), stands, own)
+
+
+def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
+    """A text with each character of some spans, in their order, as another one."""
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [text[at:start], char * (end - start)]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _words_at(plain: str, match: re.Match[str]) -> int:
+    """Where the words of a match begin, behind the marks of the sentence before."""
+    marks = _MARKS.match(plain, match.start())
+    return marks.end() if marks else match.start()
+
+
+def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
+    """Whether nothing but what may lead to a statement stands before a place, behind where its line or sentence
+    `begins`."""
+    return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
+
+
+def _whole_objects(text: str) -> Iterator[_Object]:
+    """The outermost JSON objects in a text."""
+
+    def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
+        values: dict[str, list[Any]] = {}
+        for name, value in pairs:
+            values.setdefault(name.strip().lower(), []).append(value)
+        return values
+
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=every_value)
+    at, failures = text.find("{"), 0
+    while at >= 0 and failures < _MOST_TORN:
+        try:
+            content, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end, failures = at + 1, failures + 1
+        else:
+            yield _Object(content, at, end)
+        at = text.find("{", end)
+
+
+def _under(content: Any, sought: Sought) -> Iterator[tuple[str, Any]]:
+    """The names of keys that are sought and the converted values under them, of the outermost objects that have one."""
+    nested = [content]
+    while nested:
+        content = nested.pop()
+        if isinstance(content, list):
+            nested += reversed(content)
+        if not isinstance(content, dict):
+            continue
+        keyed = [name for name in content if re.fullmatch(sought.key_names, name, re.IGNORECASE)]
+        for name in keyed:
+            for value in content[name]:
+                yield name, sought.convert(value)
+        if not keyed:
+            # What a key calls the response's, or quoted, is not searched.
+            own = [
+                values for name, values in content.items() if not _RETOLD.search(name) and not _MATERIAL.search(name)
+            ]
+            nested += reversed(own)
+
+
+def half_width(text: str) -> str:
+    """Full-width digits and punctuation as their plain forms, one character for one, so that positions stay
+    comparable."""
+    if text.isascii():
+        return text
+    wide = (unicodedata.normalize("NFKC", char) for char in text)
+    return "".join(plain if len(plain) == 1 else char for char, plain in zip(text, wide, strict=True))

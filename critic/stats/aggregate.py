@@ -1,0 +1,270 @@
+"""Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
+
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TypeVar
+
+import numpy as np
+from msgspec import Struct, field
+
+from critic.errors import UsageError
+from critic.judging.history import CONDITIONS, lacks
+from critic.records import Conversation, Judgment, Protocol
+from critic.stats.arrays import Floats, group_numbers
+from critic.stats.estimate import FEWEST_GROUPS, SEED, Interval, mean_interval
+
+Key = TypeVar("Key", bound=Hashable)
+Part = TypeVar("Part", bound=Hashable)
+Scale = tuple[float, float]
+
+SCALES: dict[Protocol, Scale] = {
+    "pointwise": (1, 10),
+    "direct": (1, 10),
+    "pairwise": (0, 1),
+    "checklist": (0, 1),
+    "quality": (1, 10),
+}
+"""The lowest and the highest score of each protocol."""
+
+
+FLIPS, _SIGNS = 10_000, 4_000_000
+"""Random signs behind every `sign_flip_p`, and numbers of a block of them."""
+
+
+class Aggregate(Struct, frozen=True, kw_only=True):
+    """A score over the `n` verdicts there are of `asked`; `failed` were judged without a score, the rest never was.
+
+    `value` is None without a verdict. Missing verdicts are not imputed: `low` and `high` are what the score would be
+    had all of them been the lowest or the highest possible (None where nothing was asked).
+    """
+
+    value: float | None
+    n: int
+    failed: int
+    asked: int
+    low: float | None
+    high: float | None
+
+    @property
+    def coverage(self) -> float:
+        """The share (0..1) of what was asked that has a verdict."""
+        return self.n / self.asked if self.asked else 0.0
+
+
+def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
+    """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
+    scores of other ids are left out."""
+    keys = list(asked)
+    judged = [scores[key] for key in keys if key in scores]
+    valid = [score for score in judged if score is not None]
+    missing, total = len(keys) - len(valid), sum(valid)
+    low, high = ((total + missing * end) / len(keys) if keys else None for end in scale)
+    return Aggregate(
+        value=fmean(valid) if valid else None,
+        n=len(valid),
+        failed=len(judged) - len(valid),
+        asked=len(keys),
+        low=low,
+        high=high,
+    )
+
+
+def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
+    """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
+    keys: dict[str, list[Key]] = {}
+    for part, key in parts:
+        keys.setdefault(part, []).append(key)
+    return {part: mean(scores, keys[part], scale) for part in sorted(keys)}
+
+
+def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
+    """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
+    takes their missing verdicts for independent."""
+    values = [(weight, part.value) for weight, part in parts]
+    ends = [(weight, part.low, part.high) for weight, part in parts]
+    return Aggregate(
+        value=_sum(values),
+        n=sum(part.n for _, part in parts),
+        failed=sum(part.failed for _, part in parts),
+        asked=sum(part.asked for _, part in parts),
+        low=_sum([(weight, low if weight > 0 else high) for weight, low, high in ends]),
+        high=_sum([(weight, high if weight > 0 else low) for weight, low, high in ends]),
+    )
+
+
+def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
+    known = [weight * value for weight, value in terms if value is not None]
+    return sum(known) if len(known) == len(terms) else None
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """How much higher one of two runs scores on the same conversations: the mean of the `n` paired differences.
+
+    `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` is a 95 %
+    bootstrap interval over `groups`, `p_value` two-sided from random signs of whole groups. `mean`, `interval` and
+    `p_value` are None exactly when `undefined` says why. `partly` says of how many parts it is where not of all.
+    """
+
+    mean: float | None
+    n: int
+    missing: int
+    groups: int
+    low: float | None
+    high: float | None
+    interval: Interval | None
+    p_value: float | None
+    undefined: dict[str, str] = field(default_factory=dict)
+    partly: str = ""
+
+
+def difference(
+    before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
+) -> Difference:
+    """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
+    first, second = (np.array([scores.get(key) for key in groups], dtype=np.float64) for scores in (before, after))
+    both = ~(np.isnan(first) | np.isnan(second))
+    changes = (second - first)[both]
+    member = group_numbers([group for group, is_paired in zip(groups.values(), both, strict=True) if is_paired])
+    sums = np.bincount(member, changes).astype(np.float64)
+    counts = np.bincount(member).astype(np.float64)
+    undefined = {}
+    if not len(changes):
+        undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
+    elif len(sums) < FEWEST_GROUPS:
+        undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
+    low, high = (
+        fmean((np.nan_to_num(second, nan=least) - np.nan_to_num(first, nan=most)).tolist()) if len(groups) else None
+        for least, most in (scale, scale[::-1])
+    )
+    return Difference(
+        mean=float(sums.sum() / counts.sum()) if len(changes) else None,
+        n=len(changes),
+        missing=len(groups) - len(changes),
+        groups=len(sums),
+        low=low,
+        high=high,
+        interval=mean_interval(sums, counts),
+        p_value=None if "p_value" in undefined else sign_flip_p(sums),
+        undefined=undefined,
+    )
+
+
+def sign_flip_p(sums: Floats) -> float:
+    """Two-sided p of "the differences are as likely as their opposites", from each group's sum, shape (G,): the share
+    of random signs whose total is at least as far from 0 (Phipson and Smyth 2010: the data count as one draw). Exact
+    where that is so."""
+    random = np.random.default_rng(SEED)
+    block = max(1, _SIGNS // len(sums))
+    # Totals that are equal but for rounding count as equal.
+    bar = abs(float(sums.sum())) * (1 - 1e-12) - 1e-12 * float(np.abs(sums).sum())
+    beyond = 0
+    for start in range(0, FLIPS, block):
+        signs = random.choice((-1.0, 1.0), size=(min(block, FLIPS - start), len(sums)))
+        beyond += int((np.abs(signs @ sums) >= bar).sum())
+    return (beyond + 1) / (FLIPS + 1)
+
+
+class Cell(Struct, frozen=True):
+    """Which verdicts make one score: those on `turn` (None: the whole conversation) under a condition, judged in a
+    certain way."""
+
+    condition: str
+    turn: int | None
+    judging: str = "standard"
+
+
+def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+    """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
+
+    Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
+    score that is outside the protocol's scale, missing without a failure, or beside one.
+    """
+    cells: dict[Cell, dict[str, float | None]] = {}
+    parties: set[str] = set()
+    for verdict in verdicts:
+        if verdict.protocol != protocol:
+            continue
+        check(verdict)
+        parties.add(f"{verdict.system} by {verdict.judge} against {verdict.opponent or 'the reference'}")
+        if len(parties) > 1:
+            shown = f"verdicts of several runs together ({' and '.join(parties)})"
+            raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
+        scores = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
+        if verdict.sample.id in scores:
+            raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
+        scores[verdict.sample.id] = verdict.score
+    return cells
+
+
+def groups_by(
+    conversations: Iterable[Conversation], part: Callable[[Conversation], Part]
+) -> dict[Part, dict[str, str]]:
+    """The group of each conversation by its id, in parts by what `part` says of it; parts stand as they first come."""
+    parts: dict[Part, dict[str, str]] = {}
+    for conversation in conversations:
+        parts.setdefault(part(conversation), {})[conversation.id] = conversation.group
+    return parts
+
+
+def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
+    """The group of each conversation by its id."""
+    return {conversation.id: conversation.group for conversation in conversations}
+
+
+def asked_of(
+    conversations: Sequence[Conversation],
+    cell: Cell,
+    protocol: Protocol,
+    *scored: Container[str],
+    backed: bool = True,
+) -> dict[str, str]:
+    """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
+    answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
+    (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
+    """
+    condition = CONDITIONS.get(cell.condition, CONDITIONS["own"])
+
+    def short(one: Conversation) -> int:
+        """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
+        count = len(one.turns)
+        if cell.turn is None:
+            turns = one.turns if count > 1 else []
+        else:
+            turns = [one.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
+        return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
+
+    lacking = {one.id: short(one) for one in conversations}
+    most = max((count for key, count in lacking.items() if any(key in some for some in scored)), default=0)
+    return {one.id: one.group for one in conversations if lacking[one.id] <= most}
+
+
+def compare(
+    one: Iterable[Judgment], other: Iterable[Judgment], conversations: Sequence[Conversation], protocol: Protocol
+) -> dict[Cell, Difference]:
+    """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
+
+    Raises UsageError as `by_cell` does.
+    """
+    first, second = by_cell(one, protocol), by_cell(other, protocol)
+    return {
+        cell: difference(
+            found, second[cell], asked_of(conversations, cell, protocol, found, second[cell]), SCALES[protocol]
+        )
+        for cell, found in first.items()
+        if cell in second
+    }
+
+
+def check(verdict: Judgment) -> None:
+    """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
+    low, high = SCALES[verdict.protocol or "pointwise"]
+    if (verdict.score is None) == (verdict.failure is None):
+        raise UsageError(f"{name(verdict)}: expected either a score or a failure")
+    if verdict.score is not None and not low <= verdict.score <= high:
+        raise UsageError(f"{name(verdict)}: {verdict.protocol} score {verdict.score:g}; expected {low:g} to {high:g}")
+
+
+def name(verdict: Judgment) -> str:
+    """A verdict in an error message."""
+    turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
+    return f"conversation {verdict.sample.id!r}, {turn}, condition {verdict.condition}"

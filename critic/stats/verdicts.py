@@ -1,0 +1,203 @@
+"""Verdicts out of three (a, tie, b): how far two judges, or a judge and people, give the same ones.
+
+Yes and no are the same with a for yes, b for no, and never a tie. Every statistic depends on a sample only through
+counts of verdicts, so intervals come from resampled tables of counts. Kappa: Cohen 1960.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from critic.stats.arrays import Floats, Group, group_numbers, ratio
+from critic.stats.estimate import Bootstrap, Estimate
+
+Integers = NDArray[np.intp]
+Codes = NDArray[np.int8]
+Label = Literal["a", "tie", "b", "failed"]
+
+A, TIE, B, FAILED, UNASKED = range(5)
+"""Codes of verdicts in arrays; the first three are labels. FAILED: asked, but no verdict could be read."""
+
+CODES: dict[str | None, int] = {"a": A, "tie": TIE, "b": B, "failed": FAILED, None: UNASKED}
+LABELS = 3
+"""How many of them are labels."""
+
+
+def codes(verdicts: Iterable[Label | None]) -> Codes:
+    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
+    given = list(verdicts)
+    for place, verdict in enumerate(given):
+        if verdict not in CODES:
+            raise ValueError(f"verdict {place} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
+    return np.array([CODES[verdict] for verdict in given], dtype=np.int8)
+
+
+def both_orders(orders: Codes) -> Codes:
+    """A judge's verdict on each item, shape (n,), from those in both orders, shape (n, 2) (or (n,): as it is).
+
+    Two equal verdicts are the verdict, two different ones a tie. Asked in one order only, that one counts. A failure in
+    either order is a failed judgment: half of an answer is not a tie.
+    """
+    if orders.ndim == 1:
+        return orders
+    a_first, b_first = orders.T
+    verdict = np.where(a_first == b_first, a_first, TIE)
+    verdict = np.where(a_first == UNASKED, b_first, verdict)
+    verdict = np.where(b_first == UNASKED, a_first, verdict)
+    return np.where((orders == FAILED).any(axis=1), FAILED, verdict).astype(np.int8)
+
+
+def majority(raters: Sequence[Codes]) -> Codes:
+    """What more than half of the raters of each item say; a tie where none has that many, UNASKED without raters."""
+    given = np.stack(raters)
+    votes = (given < LABELS).sum(axis=0)
+    for_a, for_b = (2 * (given == label).sum(axis=0) > votes for label in (A, B))
+    return np.select([votes == 0, for_a, for_b], [UNASKED, A, B], default=TIE).astype(np.int8)
+
+
+def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
+    """On which items, shape (n,), both have a verdict."""
+    return (first < LABELS) & (second < LABELS)
+
+
+def failures(first: Codes, second: Codes) -> int:
+    """How many items both were asked about, but one of them or both failed on."""
+    asked = (first != UNASKED) & (second != UNASKED)
+    return int((asked & ~labelled(first, second)).sum())
+
+
+Statistic = Callable[[Floats], tuple[Floats, Floats]]
+"""Counts of C cells in r samples, shape (C, r), to the statistic in each, shape (r,), NaN where it is undefined, and
+the number of items it is about, shape (r,)."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class VerdictStatistic(Struct, frozen=True):
+    """A statistic, why it would be undefined, whether a p-value of 0 is asked for, and whether it is a share."""
+
+    statistic: Statistic
+    undefined: str
+    p_value: bool = False
+    share: bool = False
+
+
+def estimates(
+    cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, VerdictStatistic], weight: Floats | None = None
+) -> dict[Key, Estimate]:
+    """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups. With a
+    `weight` (n,) each item counts for so many, as many as there are in all."""
+    draws = Bootstrap(group)
+    weight = weight if weight is None or not len(weight) else weight / weight.mean()
+    counts = np.concatenate(list(draws.tables(cell, cells, weight)), axis=1)
+    result = {}
+    for name, about in wanted.items():
+        values, n = about.statistic(counts)
+        undefined, null = about.undefined if len(cell) else "no items", 0.0 if about.p_value else None
+        result[name] = draws.estimate(values, round(n[0]), undefined=undefined, share=about.share, null=null)
+    return result
+
+
+def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:
+    """The share of items in the cells `part` among those in the cells `whole`, both of shape (C,)."""
+    part = part & whole
+
+    def statistic(counts: Floats) -> tuple[Floats, Floats]:
+        n = whole @ counts
+        return ratio(part @ counts, n), n
+
+    return statistic
+
+
+def kappa(counts: Floats) -> tuple[Floats, Floats]:
+    """Cohen's kappa of tables (9, r); undefined where both sides always give one and the same label."""
+    table = counts.reshape(LABELS, LABELS, -1)
+    n = counts.sum(axis=0)
+    chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
+    return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
+
+
+def kappa_of_raters(counts: Floats) -> tuple[Floats, Floats]:
+    """`kappa` where either side could stand first: a label is as likely by chance as it is on both together (Scott
+    1955)."""
+    table = counts.reshape(LABELS, LABELS, -1)
+    return kappa(((table + table.swapaxes(0, 1)) / 2).reshape(LABELS**2, -1))
+
+
+FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
+"""The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie, all."""
+EQUAL = FIRST == SECOND
+DECIDED = (FIRST != TIE) & (SECOND != TIE)
+EVERY = np.ones(LABELS**2, dtype=bool)
+
+
+class VerdictAgreement(Struct, frozen=True, kw_only=True):
+    """Agreement of a judge with people over the `n` items on which both have a verdict.
+
+    Of the other items with a verdict of people the judge `failed` on some and was never asked about `unasked`.
+    `accuracy` is the share (0..1) of equal verdicts over all three labels; `decided` the same where neither says tie,
+    and `coverage` the share of those items; `kappa` is Cohen's, over three labels (-1..1). `table` counts the items:
+    a row for each label of people, a column for each of the judge, both in the order a, tie, b.
+    """
+
+    n: int
+    failed: int
+    unasked: int
+    table: list[list[int]]
+    accuracy: Estimate
+    decided: Estimate
+    coverage: Estimate
+    kappa: Estimate
+
+
+def verdict_agreement(
+    people: Codes, judge: Codes, group: Group, weight: Floats | None = None, *, alike: bool = False
+) -> VerdictAgreement:
+    """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
+    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all. Of two
+    raters, who are `alike`, it does not matter who is called the judge: kappa is `kappa_of_raters`, and `table` has the
+    label that comes first of each two in its rows."""
+    both = labelled(people, judge)
+    one, other, wanted = people[both].astype(np.intp), judge[both], _AGREEMENT
+    if alike:
+        one, other = np.minimum(one, other), np.maximum(one, other)
+        wanted = {**_AGREEMENT, "kappa": replace(_AGREEMENT["kappa"], statistic=kappa_of_raters)}
+    cell = one * LABELS + other
+    found = estimates(cell, LABELS**2, group_numbers(group)[both], wanted, None if weight is None else weight[both])
+    unasked = (people != UNASKED) & (judge == UNASKED)
+    table = np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist()
+    n = int(both.sum())
+    return VerdictAgreement(n=n, failed=failures(people, judge), unasked=int(unasked.sum()), table=table, **found)
+
+
+_AGREEMENT = {
+    "accuracy": VerdictStatistic(share_of(EQUAL, EVERY), "no items", share=True),
+    "decided": VerdictStatistic(share_of(EQUAL, DECIDED), "one side or the other says tie on every item", share=True),
+    "coverage": VerdictStatistic(share_of(DECIDED, EVERY), "no items", share=True),
+    "kappa": VerdictStatistic(kappa, "both sides give every item the same verdict"),
+}
+
+
+def breakdown(
+    people: Codes, judge: Codes, group: Group, part: Sequence[str], weight: Floats | None = None
+) -> dict[str, VerdictAgreement]:
+    """`verdict_agreement` on the items of each value of `part`, the largest first."""
+    members = group_numbers(group)
+    every = np.ones(len(people)) if weight is None else weight
+    return {
+        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else every[rows])
+        for value, rows in rows_of(part).items()
+    }
+
+
+def rows_of(part: Sequence[str]) -> dict[str, Integers]:
+    """The rows of each value, the largest first, equally large ones by name."""
+    values, number, sizes = np.unique(np.array(part, dtype=object), return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(number, kind="stable"), np.cumsum(sizes)[:-1])
+    order = np.argsort(-sizes, kind="stable")
+    return {str(values[place]): rows[place] for place in order}

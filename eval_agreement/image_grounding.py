@@ -1,0 +1,254 @@
+"""Does a judge look at the image? The same answers judged seeing, blind, with another image, and with one fact edited.
+
+`critic attack --images` makes the arms, each a row of its own beside the row as it is; all are judged by one judge.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from critic.errors import UsageError
+from critic.human_scored import BLIND, Loaded
+from critic.records import Judgment
+from critic.stats.arrays import Floats, group_numbers
+from critic.stats.estimate import Estimate
+from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark
+from eval_agreement.compare import MetricDifference, compare
+from eval_agreement.injection import mean
+from eval_agreement.items import COLUMN_SUFFIX
+from eval_agreement.sample import RatedSample
+
+SWAPPED, EDITED = "swapped", "edited"
+ARMS = (BLIND, SWAPPED, EDITED)
+"""An answer judged without the image; with another question's; with one fact changed that the image decides."""
+
+HIGH, NOTICED = 7.0, 1.0
+"""Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
+noticed where it gives NOTICED points less."""
+
+WORST = 12
+"""Rows that the report shows with their pictures."""
+
+
+@cache
+def _sets() -> dict[str, list[list[str]]]:
+    return tomllib.loads((files("eval_agreement") / "edits.toml").read_text("utf-8"))
+
+
+_NUMBER = re.compile(
+    r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
+)
+"""A number at the head of a line of a list, which is no fact, or one that is (group 1)."""
+
+
+def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> str | None:
+    """The text with one fact changed: `given` as {"old": …, "new": …}, else the first word of `edits.toml` or the first
+    number that is not one of a list; the same in every run by `key`. None where there is nothing to change."""
+    if given:
+        changed = text.replace(given["old"], given["new"], 1)
+        return None if changed == text else changed
+    lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+    found: list[tuple[int, int, str]] = []
+    for words in _sets()[lang]:
+        around = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
+        if hit := re.search(around.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
+            others = [word for word in words if word != hit[1].lower()]
+            new = others[lot % len(others)]
+            found.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
+    if hit := next((one for one in _NUMBER.finditer(text) if one[1]), None):
+        found.append((*hit.span(1), str(int(hit[1]) + 1 + lot % 3)))
+    if not found:
+        return None
+    start, end, new = min(found)
+    return text[:start] + new + text[end:]
+
+
+def arms(loaded: Loaded, drawn: Sequence[int], above: float) -> Iterator[dict[str, Any]]:
+    """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
+    least `above`. A row may name its fact in a column `edit`."""
+    pictured = [number for number, one in enumerate(loaded.responses) if one.question.images]
+    for number in drawn:
+        row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
+        typed = msgspec.to_builtins(row)
+        others = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
+        base = {**others, **typed}
+
+        def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:
+            return {**base, "id": f"{base['id']}{SEPARATOR}{name}", **changes}
+
+        yield arm(CLEAN)
+        yield arm(BLIND, flags=[*row.flags, BLIND])
+        if response.human is None or response.human.score < above:
+            continue
+        own = set(response.question.images)
+        strange = [n for n in pictured if loaded.rows[n].group != row.group and own.isdisjoint(_images(loaded, n))]
+        if strange:
+            other = min(strange, key=lambda n: hashlib.sha256(f"{row.id} {loaded.rows[n].id}".encode()).digest())
+            yield arm(SWAPPED, image=None, images=_images(loaded, other))
+        if (text := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
+            yield arm(EDITED, response=text)
+
+
+def _images(loaded: Loaded, number: int) -> list[str]:
+    return loaded.responses[number].question.images
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """An answer with its score in each arm; `wrong`: how far the judge is from what its arm makes right, in points."""
+
+    id: str
+    question: str
+    answer: str
+    images: list[str]
+    human: float | None
+    scores: dict[str, float | None]
+    reason: str | None
+    edited: str | None
+    wrong: float
+
+
+class Looking(Struct, frozen=True, kw_only=True):
+    """Whether a judge looks, over `answers` answers.
+
+    - differences: agreement seeing less agreement blind, by metric, on the answers scored both ways.
+    - swap: how far another image lowers the score of answers that people scored HIGH or more, in points.
+    - edit: the same for one changed fact; `noticed` is the share that loses NOTICED points or more.
+    - reached: how many images reached the judge, in answers that were to be shown one.
+    """
+
+    judge: str
+    answers: int
+    reached: int
+    differences: list[MetricDifference]
+    swap: Estimate
+    edit: Estimate
+    noticed: Estimate
+    reading: str
+    worst: list[Seen] = field(default_factory=list)
+
+
+def has_arms(judgments: Sequence[Judgment]) -> bool:
+    return any(one.sample.id.rpartition(SEPARATOR)[2] in ARMS for one in judgments)
+
+
+def looking(judgments: Sequence[Judgment]) -> Looking:
+    """What the arms show. Intervals are bootstrapped over groups of questions.
+
+    Raises UsageError for ids that critic attack did not make, an arm without its clean answer, and two judges."""
+    found = _by_arm(judgments)
+    ids = sorted(found[CLEAN])
+    clean = [found[CLEAN][key] for key in ids]
+    group = [judgment.conversation.group for judgment in clean]
+    numbers = group_numbers(group)
+    human = _floats([judgment.sample.human.score if judgment.sample.human else None for judgment in clean])
+    scores = {arm: _floats([_score(judged.get(key)) for key in ids]) for arm, judged in found.items()}
+    high = human >= HIGH
+    falls = {arm: np.where(high, np.round(scores[CLEAN] - scores[arm], 12), np.nan) for arm in (SWAPPED, EDITED)}
+    noticed = np.where(np.isnan(falls[EDITED]), np.nan, falls[EDITED] >= NOTICED)
+    known = ~np.isnan(human)
+    sample = RatedSample(
+        name="images",
+        ids=[key for key, is_known in zip(ids, known, strict=True) if is_known],
+        human=human[known],
+        judges={"seeing": scores[CLEAN][known], BLIND: scores[BLIND][known]},
+        group=[name for name, is_known in zip(group, known, strict=True) if is_known],
+    )
+    differences = compare(sample, "seeing", BLIND, {}).differences if known.any() else []
+    swap, edit = (mean(falls[arm], numbers) for arm in (SWAPPED, EDITED))
+    share = mean(noticed, numbers, share=True)
+    return Looking(
+        judge=clean[0].judge,
+        answers=len(ids),
+        reached=sum(judgment.images > 0 for judgment in clean),
+        differences=differences,
+        swap=swap,
+        edit=edit,
+        noticed=share,
+        reading=_reading(differences, swap, share),
+        worst=_worst(found, ids, human, scores, falls),
+    )
+
+
+def _score(judgment: Judgment | None) -> float | None:
+    """None for an arm that an answer lacks, too."""
+    return judgment.score if judgment else None
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
+    found = by_mark(judgments, (CLEAN, *ARMS))
+    for arm, judged in found.items():
+        if missing := sorted(judged.keys() - found[CLEAN].keys()):
+            raise UsageError(
+                f"{missing[0]}{SEPARATOR}{CLEAN} is not judged, but its arm {arm} is; judge the whole file"
+            )
+    if not found[BLIND]:
+        raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
+    return found
+
+
+def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
+    """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, or a
+    swapped image costs right answers points."""
+    pearson = next((one for one in differences if one.metric == "pearson"), None)
+    gains = bool(pearson and pearson.interval and pearson.interval[0] > 0)
+    loses = bool(swap.interval and swap.interval[0] > 0)
+    parts = []
+    if pearson:
+        parts.append(f"Pearson {pearson.value:+.2f}{_bounds(pearson)} seeing against blind")
+    if swap.value is not None:
+        parts.append(f"another image costs right answers {swap.value:.2f} points{_bounds(swap)}")
+    if noticed.value is not None:
+        parts.append(f"{round(noticed.value * noticed.n)} of {noticed.n} edits are noticed")
+    decision = {
+        (True, True): "It looks at the image",
+        (True, False): "It agrees more with people when it sees, but is not shown to hold answers against the image",
+        (False, True): "It holds answers against the image, but is not shown to agree more with people for it",
+        (False, False): "It is not shown to look at the image: it goes by the text and style of the answer",
+    }[gains, loses]
+    return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."
+
+
+def _bounds(estimate: MetricDifference | Estimate) -> str:
+    return " [{:+.2f}, {:+.2f}]".format(*estimate.interval) if estimate.interval else ", no interval"
+
+
+def _worst(
+    found: Mapping[str, Mapping[str, Judgment]],
+    ids: Sequence[str],
+    human: Floats,
+    scores: Mapping[str, Floats],
+    falls: Mapping[str, Floats],
+) -> list[Seen]:
+    """Where the judge is furthest from people, or stays furthest behind the two points that a change should cost."""
+    short = [np.where(np.isnan(fall), 0.0, 2.0 - fall) for fall in falls.values()]
+    wrong = np.nan_to_num(np.maximum.reduce([np.abs(scores[CLEAN] - human), *short]), nan=-1.0)
+    made = []
+    for row in np.argsort(-wrong, kind="stable")[:WORST]:
+        key = ids[row]
+        judgment, edit = found[CLEAN][key], found[EDITED].get(key)
+        made.append(
+            Seen(
+                id=key,
+                question=judgment.sample.response.question.prompt,
+                answer=judgment.sample.answer or "",
+                images=judgment.sample.response.question.images,
+                human=judgment.sample.human.score if judgment.sample.human else None,
+                scores={arm: judged[key].score for arm, judged in found.items() if key in judged},
+                reason=judgment.verdict.reason,
+                edited=edit.sample.answer if edit else None,
+                wrong=float(wrong[row]),
+            )
+        )
+    return made

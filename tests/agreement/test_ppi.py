@@ -1,0 +1,356 @@
+"""eval_agreement.ppi against ppi_py, the definition of a clustered variance, and simulated answers."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from eval_agreement.metrics import half_up
+from eval_agreement.ppi import CorrectedMean, corrected_mean, labels_needed
+
+Floats = NDArray[np.float64]
+TRUTH = 5.5
+
+
+def answers(
+    random: np.random.Generator,
+    labelled: int,
+    rows: int,
+    size: int = 1,
+    alike: float = 0.0,
+    slope: float = 0.8,
+    whole_groups: bool = False,
+    noise_of_group: float = 0.0,
+) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
+    """All human scores (mean TRUTH), those of a random draw of labels, a lenient judge's scores, groups of `size`."""
+    group = np.repeat(np.arange(rows // size), size)
+    quality = random.normal(0, 1.2, rows) + random.normal(0, alike, rows // size)[group]
+    human = np.clip(TRUTH + quality, 1, 10)
+    noise = slope * (random.normal(0, 1.2, rows) + random.normal(0, 1, rows // size)[group] * noise_of_group)
+    judge = np.clip(TRUTH + 1 + slope * quality + noise, 1, 10)
+    if whole_groups:
+        drawn = np.isin(group, random.choice(rows // size, labelled // size, replace=False))
+    else:
+        drawn = np.isin(np.arange(rows), random.choice(rows, labelled, replace=False))
+    return human, np.where(drawn, human, np.nan), judge, group
+
+
+def covers(result: CorrectedMean) -> bool:
+    assert result.interval is not None
+    return result.interval[0] <= TRUTH <= result.interval[1]
+
+
+def independent(labels: Floats, judge: Floats, lam: float | None = None) -> tuple[CorrectedMean, tuple[float, float]]:
+    """The mean without groups, and its interval with the normal quantile, as published."""
+    result = corrected_mean(labels, judge, np.arange(len(judge)), lam)
+    assert result.value is not None and result.interval is not None
+    n = result.labelled
+    narrower = stats.norm.ppf(0.975) / (stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1)))
+    low, high = (result.value + narrower * (end - result.value) for end in result.interval)
+    return result, (low, high)
+
+
+@pytest.mark.parametrize("lam", [None, 0.0, 0.37, 1.0])
+@pytest.mark.parametrize(("n", "rest"), [(40, 15), (40, 700)])
+@pytest.mark.parametrize("slope", [0.7, -0.7, 0.1])
+def test_independent_answers_equal_ppi_py(lam: float | None, n: int, rest: int, slope: float) -> None:
+    ppi_py = pytest.importorskip("ppi_py")
+    random = np.random.default_rng(n + rest)
+    human = np.clip(random.normal(5, 2, n), 1, 10)
+    judge = np.clip(5 + slope * (human - 5) + slope * random.normal(0, 2, n), 1, 10)
+    others = np.clip(5 + slope * random.normal(-0.5, 2.8, rest), 1, 10)
+    ours, interval = independent(np.append(human, np.full(rest, np.nan)), np.append(judge, others), lam)
+    ends = ppi_py.ppi_mean_ci(human, judge, others, alpha=0.05, lam=lam)
+    assert interval == pytest.approx(tuple(float(np.squeeze(end)) for end in ends), abs=1e-9)
+    value = ppi_py.ppi_mean_pointestimate(human, judge, others, **({} if lam is None else {"lam": lam}))
+    assert ours.value == pytest.approx(float(np.squeeze(value)), abs=1e-9)
+    assert lam is not None or ours.lam == {-0.7: 0, 0.1: 1}.get(slope, pytest.approx(0.5, abs=0.49))
+
+
+def test_values_by_hand() -> None:
+    human, judge, others = np.array([4.0, 6, 8, 5, 7]), np.array([5.0, 7, 6, 6, 6]), np.array([8.0, 8, 5, 7])
+    result, interval = independent(np.append(human, np.full(4, np.nan)), np.append(judge, others), lam=0.5)
+    assert result.value == pytest.approx(6 - 0.5 * (6 - 7))
+    variance = np.var(human - 0.5 * judge) / 5 + 0.25 * np.var(others) / 4
+    assert interval[1] - result.value == pytest.approx(1.959963984540054 * math.sqrt(variance))
+
+
+def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
+    _, labels, judge, group = answers(np.random.default_rng(2), 120, 400, size=8, alike=1)
+    names = [f"question {number}" for number in group]
+    result = corrected_mean(labels, judge, names, lam=0.6)
+    known = ~np.isnan(labels)
+    n, rest = known.sum(), (~known).sum()
+    left = labels[known].mean() - 0.6 * judge[known].mean()
+    variance = variance_alone = 0.0
+    for number in set(group):
+        total = alone = 0.0
+        for row in np.flatnonzero(group == number):
+            if known[row]:
+                total += (labels[row] - 0.6 * judge[row] - left) / n
+                alone += (labels[row] - labels[known].mean()) / n
+            else:
+                total += 0.6 * (judge[row] - judge[~known].mean()) / rest
+        variance += total**2
+        variance_alone += alone**2
+    groups = len(set(group[known]))
+    far = stats.t.ppf(0.975, groups - 1) * math.sqrt(groups / (groups - 1))
+    assert result.interval is not None and result.human_interval is not None
+    assert result.groups == groups
+    assert np.ptp(result.interval) == pytest.approx(2 * far * math.sqrt(variance))
+    assert np.ptp(result.human_interval) == pytest.approx(2 * far * math.sqrt(variance_alone))
+    assert result.effective == pytest.approx(n * variance_alone / variance)
+
+
+def test_tuning_finds_the_smallest_variance_with_and_without_groups() -> None:
+    worlds = ({}, {"size": 10, "alike": 1.5}, {"size": 10, "whole_groups": True, "noise_of_group": 1.0})
+    for world in worlds:
+        _, labels, judge, group = answers(np.random.default_rng(3), 600, 4000, **world)  # type: ignore[arg-type]
+        tuned = corrected_mean(labels, judge, group)
+        assert tuned.effective is not None and tuned.lam is not None
+        tried = [corrected_mean(labels, judge, group, lam).effective or 0 for lam in np.linspace(0, 1, 101)]
+        assert tuned.effective > 0.99 * max(tried)
+        assert 0.05 < tuned.lam < 0.95, world
+
+
+def test_intervals_cover_independent_answers() -> None:
+    random = np.random.default_rng(4)
+    for labelled, rows, repeats in ((15, 300, 1000), (120, 1000, 1000)):
+        results = [corrected_mean(*answers(random, labelled, rows)[1:]) for _ in range(repeats)]
+        assert 0.93 <= np.mean([covers(result) for result in results]) <= 0.97, labelled
+    values = np.array([result.value for result in results])
+    judged = np.array([result.judge_only for result in results])
+    alone = np.array([result.human_only for result in results])
+    assert abs(values.mean() - TRUTH) < 4 * values.std() / math.sqrt(len(values))
+    assert judged.mean() > TRUTH + 0.9
+    worth = 120 * alone.var() / values.var()
+    assert np.mean([result.effective for result in results]) == pytest.approx(worth, rel=0.15)
+    assert worth > 160
+
+
+@pytest.mark.parametrize("whole_groups", [False, True])
+def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_groups: bool) -> None:
+    random = np.random.default_rng(5)
+    hits, published = [], []
+    for _ in range(1000):
+        _, labels, judge, group = answers(random, 300, 1500, size=10, alike=1, whole_groups=whole_groups)
+        hits.append(covers(corrected_mean(labels, judge, group)))
+        low, high = independent(labels, judge)[1]
+        published.append(low <= TRUTH <= high)
+    assert 0.93 <= np.mean(hits) <= 0.97
+    assert np.mean(published) < 0.85
+
+
+def test_a_useless_judge_costs_nothing() -> None:
+    random = np.random.default_rng(6)
+    results = []
+    for _ in range(300):
+        _, labels, judge, group = answers(random, 200, 2000)
+        results.append(corrected_mean(labels, random.permutation(judge), group))
+    assert np.mean([result.lam for result in results]) < 0.06
+    assert 0.99 < np.mean([result.effective for result in results]) / 200 < 1.03
+    opposite = corrected_mean(labels, 11 - judge, group)
+    assert opposite.lam == 0
+    assert opposite.effective == pytest.approx(200)
+    assert opposite.value == pytest.approx(opposite.human_only)
+    assert "no gain from the judge" in opposite.reading
+
+
+def test_failures_that_go_with_quality_do_not_bias() -> None:
+    random = np.random.default_rng(7)
+    values, dropped, hits = [], [], []
+    for _ in range(1000):
+        human, labels, judge, group = answers(random, 150, 1000)
+        judge[(human < 4.5) & (random.random(1000) < 0.8)] = np.nan
+        result = corrected_mean(labels, judge, group)
+        hits.append(covers(result))
+        values.append(result.value)
+        kept = ~np.isnan(judge)
+        dropped.append(corrected_mean(labels[kept], judge[kept], group[kept]).value)
+    assert abs(np.mean(values) - TRUTH) < 4 * np.std(values) / math.sqrt(1000)
+    assert 0.93 <= np.mean(hits) <= 0.97
+    assert np.mean(dropped) > TRUTH + 0.2
+    known = ~np.isnan(labels)
+    assert result.failed_labelled == (np.isnan(judge) & known).sum() > 0
+    assert result.failed_unlabelled == (np.isnan(judge) & ~known).sum() > 0
+    assert (result.labelled, result.unlabelled) == (150, 850)
+    assert result.judge_only == pytest.approx(np.nanmean(judge))
+
+
+def test_edges() -> None:
+    human, labels, judge, group = answers(np.random.default_rng(8), 30, 90)
+    nothing = corrected_mean(np.full(90, np.nan), judge, group)
+    assert nothing.value is nothing.interval is nothing.human_only is None
+    assert nothing.undefined == "labels in 0 groups; at least 5 are needed"
+    assert nothing.undefined in nothing.reading
+    few = corrected_mean(labels, judge, np.arange(90) % 4)
+    assert few.value is few.interval is few.effective is None and few.human_only is not None
+    assert corrected_mean([], [], []).undefined
+
+    known = ~np.isnan(labels)
+    complete = corrected_mean(labels[known], judge[known], group[known])
+    assert (complete.unlabelled, complete.lam, complete.effective) == (0, 0.0, pytest.approx(30))
+    assert complete.value == complete.human_only
+    two_values = np.where(known, 5.3, 6.7)
+    for blind in ([None] * 90, np.where(known, np.nan, judge), np.full(90, 7.3), two_values, np.where(known, 5, 7)):
+        result = corrected_mean(labels, blind, group)
+        assert (result.lam, result.effective) == (pytest.approx(0, abs=1e-12), pytest.approx(30)), blind
+        assert result.interval == pytest.approx(complete.interval)
+    assert corrected_mean(labels, [None] * 90, group).judge_only is None
+    unsure = np.where(human < np.sort(human)[23], np.nan, 7)
+    result = corrected_mean(labels, unsure, group)
+    assert (result.lam, result.effective, result.judge_only) == (0, pytest.approx(30), 7)
+    assert result.failed_labelled + result.failed_unlabelled == 23
+    constant = corrected_mean(np.where(known, 4.0, np.nan), judge, group)
+    assert (constant.value, constant.interval, constant.effective) == (4.0, (4.0, 4.0), 30.0)
+
+
+@pytest.mark.parametrize(
+    ("human", "judge", "message"),
+    [
+        ([11.0, None], [5.0, 5], "human score 11 "),
+        ([5.0, None], [0.0, 5], "judge score 0 "),
+        ([5.0], [5.0, 5], "1 human scores but 2 judge"),
+    ],
+)
+def test_mistakes_raise(human: list[float | None], judge: list[float | None], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        corrected_mean(human, judge, ["a", "b"])
+
+
+def test_labels_that_are_no_random_draw_are_called_out() -> None:
+    random = np.random.default_rng(9)
+    warned = 0
+    for _ in range(300):
+        human, labels, judge, group = answers(random, 100, 600, size=4, alike=0.5)
+        warned += corrected_mean(labels, judge, group).caution is not None
+    assert warned <= 3
+    best = human > np.quantile(human, 0.8)
+    result = corrected_mean(np.where(best, human, np.nan), judge, group)
+    assert result.caution is not None and "above" in result.caution and result.caution in result.reading
+
+
+@pytest.mark.parametrize(("size", "ceiling"), [(1, 0.0), (1, 0.95), (4, 0.0), (4, 0.95)])
+@pytest.mark.parametrize("rest", [1, 2, 3, 12])
+def test_few_unlabelled_answers_are_not_said_to_be_no_random_draw(rest: int, size: int, ceiling: float) -> None:
+    """400 worlds with `rest` questions unlabelled at random, of scores that lie apart or crowd at 10. Student's test
+    alone warns in up to 280 of them; at p = 0.001 more than two are a matter of 1 in 100."""
+    random, warned = np.random.default_rng(rest), 0
+    for _ in range(400):
+        _, labels, judge, group = answers(random, 60 * size, (60 + rest) * size, size, 1.0, whole_groups=True)
+        judge = np.where(random.random(len(judge)) < ceiling, 10, judge)
+        warned += corrected_mean(labels, judge, group).caution is not None
+    assert warned <= 2
+
+
+@pytest.mark.parametrize(
+    ("size", "alike", "half_width", "slope"),
+    [(1, 0.0, 0.12, 0.8), (1, 0.0, 0.25, 0.8), (1, 0.0, 0.25, 0.15), (6, 1.0, 0.2, 0.8), (6, 1.0, 0.3, 0.8)],
+)
+def test_planned_labels_reach_the_half_width(size: int, alike: float, half_width: float, slope: float) -> None:
+    random = np.random.default_rng(10)
+    plans = []
+    for _ in range(60):
+        _, labels, judge, group = answers(random, 300, 1200, size, alike, slope)
+        plans.append(labels_needed(half_width, labels, judge, group))
+    assert all(plan.with_judge and plan.without_judge for plan in plans)
+    with_judge = round(np.median([plan.with_judge or 0 for plan in plans]))
+    without_judge = round(np.median([plan.without_judge or 0 for plan in plans]))
+    assert with_judge < 0.85 * without_judge
+
+    def reached(count: int, judged: bool) -> float:
+        widths = []
+        for _ in range(80):
+            _, labels, judge, group = answers(random, count, 1200, size, alike, slope)
+            result = corrected_mean(labels, judge, group)
+            interval = result.interval if judged else result.human_interval
+            assert interval is not None
+            widths.append(np.ptp(interval) / 2)
+        return float(np.mean(widths))
+
+    assert reached(with_judge, True) == pytest.approx(half_width, rel=0.05)
+    assert reached(without_judge, False) == pytest.approx(half_width, rel=0.05)
+
+
+def test_what_labels_cannot_reach_takes_more_answers() -> None:
+    human, labels, judge, group = answers(np.random.default_rng(14), 100, 400)
+    plan = labels_needed(0.05, labels, judge, group)
+    assert plan.with_judge is plan.without_judge is None
+    assert plan.smallest is not None and plan.smallest > 0.05
+    assert "even with all 400 answers labelled" in plan.reading
+    everything = corrected_mean(human, judge, group)
+    assert everything.interval is not None
+    assert plan.smallest == pytest.approx(np.ptp(everything.interval) / 2, rel=0.15)
+    small = labels_needed(9, human[:7], judge[:7], group[:7])
+    exact = corrected_mean(human[:7], judge[:7], group[:7]).interval
+    assert small.smallest == pytest.approx(np.ptp(exact or (0, 0)) / 2)
+    just = labels_needed(plan.smallest * 1.0001, labels, judge, group)
+    assert just.with_judge is not None and just.without_judge is not None
+    assert 390 <= just.with_judge <= just.without_judge <= 400
+
+    more = labels_needed(0.1, labels, judge, group, rows=10**6)
+    assert more.with_judge is not None and more.without_judge is not None and more.undefined is None
+    variance = np.var(labels[~np.isnan(labels)], ddof=1)
+    assert more.without_judge == pytest.approx(variance * (1.96 / 0.1) ** 2, rel=0.01)
+    correlation = np.corrcoef(human, judge)[0, 1]
+    assert more.with_judge == pytest.approx(more.without_judge * (1 - correlation**2), rel=0.25)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_good_judge_never_takes_more_labels_than_none() -> None:
+    """Few labels whose scores happen to lie further apart than those of all answers."""
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        quality = random.normal(5.5, 2, 400)
+        human, judge = (np.clip(np.round(quality + random.normal(0, noise, 400)), 1, 10) for noise in (0, 0.35))
+        labels = np.where(np.isin(np.arange(400), random.permutation(400)[:30]), human, np.nan)
+        for weight in (None, np.full(400, 400 / 30)):
+            plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
+            assert plan.with_judge is not None and plan.without_judge is not None
+            assert plan.with_judge < plan.without_judge / 2
+    # Where questions are all that answers differ by, the judge cannot explain more than what is left.
+    group, labels = (
+        np.arange(400) // 5,
+        np.where(random.random(400) < 0.6, quality.reshape(80, 5)[:, :1].repeat(5), np.nan),
+    )
+    judge = quality.reshape(80, 5)[:, 0].repeat(5)
+    plan = labels_needed(1.0, np.clip(labels, 1, 10), np.clip(judge, 1, 10), group, weight=np.full(400, 1 / 0.6))
+    assert plan.with_judge is not None and plan.without_judge is not None and plan.with_judge <= plan.without_judge
+
+
+def test_plans_that_cannot_be_made() -> None:
+    _, labels, judge, _ = answers(np.random.default_rng(12), 40, 400)
+    assert labels_needed(0.3, labels, judge, np.arange(400) % 3).undefined == (
+        "labels in 3 groups; at least 5 are needed"
+    )
+    lonely = np.arange(400)
+    unlabelled = np.flatnonzero(np.isnan(labels))
+    lonely[unlabelled[1]] = lonely[unlabelled[0]]
+    plan = labels_needed(0.3, labels, judge, lonely)
+    assert plan.with_judge is None and "no two labelled answers" in (plan.undefined or "")
+
+
+def test_gpt4_on_llmeval2(shared: Path) -> None:
+    """200 labels of GPT-4's own answers say what all 399 do, more closely than without the judge."""
+    rows: list[dict[str, Any]] = [
+        row
+        for line in (shared / "data/human_scored/llmeval2.jsonl").read_text("utf-8").splitlines()
+        if (row := json.loads(line))["system"] == "GPT4" and not row["flags"]
+    ]
+    human = half_up(np.array([row["score_1_10"] for row in rows]))
+    judge = np.array([row["gpt4_score_1_10"] for row in rows])
+    random = np.random.default_rng(0)
+    results = []
+    for _ in range(50):
+        labels = np.full(len(rows), np.nan)
+        drawn = random.choice(len(rows), 200, replace=False)
+        labels[drawn] = human[drawn]
+        results.append(corrected_mean(labels, judge, [row["group"] for row in rows]))
+    errors = np.array([[(r.value or 0) - human.mean(), (r.human_only or 0) - human.mean()] for r in results])
+    assert (errors**2).mean(axis=0)[0] < 0.7 * (errors**2).mean(axis=0)[1]
+    assert 220 < np.mean([result.effective for result in results]) < 300

@@ -1,0 +1,510 @@
+"""Judging forms: what people's scores say in each, which rows are trained in which, how replies are read."""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import human_row
+from hypothesis import given
+from hypothesis import strategies as st
+
+from critic import human_scored
+from critic.errors import UsageError
+from critic.judging.distribution import whole_rating
+from critic.judging.examples import (
+    ALONE,
+    OPEN,
+    Plan,
+    Planned,
+    TooLong,
+    example,
+    example_of,
+    plan,
+)
+from critic.judging.forms import APART, BY_NAME, TIE, check_mix, form_of, inquiry, prompt_of
+from critic.judging.parse import parse_choice
+from critic.judging.render import FLOOR, PromptInputs
+from critic.judging.targets import IGNORED, Label, encode, target
+from critic.records import Example, Response, Verdict, to_ten
+
+ONE_VALUE = [
+    name for name, form in BY_NAME.items() if len(form.kind.values(prompt_of(name, "en"), PromptInputs())) == 1
+]
+"""The forms whose verdict is one value: a rating or a choice."""
+each_form = pytest.mark.parametrize("name", ONE_VALUE)
+VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
+
+
+def response(number: int, score: float, **changes: Any) -> Response:
+    row = human_row(number, human_score=score, scale_min=1, scale_max=10, annotators=None, **changes)
+    return human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+
+
+def answers(*scores: float, **changes: Any) -> list[Response]:
+    """Answers by different systems to one question, with these scores on 1..10."""
+    common = {"question": "How many apples?", "reference": "Four.", "group": "g", "image": "a.png", **changes}
+    return [
+        response(n, score, **{"system": f"system-{n}", "response": f"answer {n}", **common})
+        for n, score in enumerate(scores)
+    ]
+
+
+def made(form: str, *shown: Response) -> Example:
+    one = example(shown[0], form, None, lambda messages: 0, *shown[1:])
+    assert isinstance(one, Example)
+    return one
+
+
+def value(name: str, *shown: Response) -> Label | None:
+    """What people's scores make right in a form."""
+    return form_of(name).kind.label(prompt_of(name, "en"), shown)
+
+
+def read(name: str, text: str, truncated: bool = False) -> Verdict:
+    return form_of(name).kind.read(prompt_of(name, "en"), PromptInputs(), text, truncated)
+
+
+def found_value(read_back: Verdict) -> float | str | None:
+    return read_back.value if read_back.rating is None else read_back.rating
+
+
+def values(name: str) -> list[int | str]:
+    (schema,) = form_of(name).kind.values(prompt_of(name, "en"), PromptInputs()).values()
+    low, high = prompt_of(name, "en").scale
+    return [each for each in schema.get("enum", range(low, high + 1)) if each != "Unknown"]
+
+
+@pytest.mark.parametrize("scale", [(1, 5), (0, 10), (1, 10)])
+def test_a_scale_keeps_its_own_ratings_and_ends_where_ten_ends(scale: tuple[int, int]) -> None:
+    low, high = scale
+    assert [whole_rating(to_ten(rating, low, high), scale) for rating in range(low, high + 1)] == list(
+        range(low, high + 1)
+    )
+    assert whole_rating(1, scale) == low and whole_rating(10, scale) == high
+
+
+@pytest.mark.parametrize(
+    ("score", "fifth", "eleventh"),
+    [
+        (2.124, 1, 1),
+        (2.125, 2, 1),
+        (4.374, 2, 4),
+        (4.375, 3, 4),
+        (5.5, 3, 5),
+        (9.549, 5, 9),
+        (to_ten(4.8, 1, 5), 5, 10),
+    ],
+)
+def test_halves_go_up_on_every_scale(score: float, fifth: int, eleventh: int) -> None:
+    assert (whole_rating(score, (1, 5)), whole_rating(score, (0, 10))) == (fifth, eleventh)
+
+
+@given(st.floats(1, 10), st.floats(1, 10), st.sampled_from([(1, 5), (0, 10), (1, 10)]))
+def test_a_better_score_is_never_a_lower_rating(one: float, other: float, scale: tuple[int, int]) -> None:
+    assert scale[0] <= whole_rating(min(one, other), scale) <= whole_rating(max(one, other), scale) <= scale[1]
+
+
+@pytest.mark.parametrize(
+    ("score", "right"), [(1, "no"), (5, "no"), (5.49, "no"), (5.5, None), (6.49, None), (6.5, "yes"), (10, "yes")]
+)
+def test_right_is_seven_and_more(score: float, right: str | None) -> None:
+    assert value("correct", response(0, score)) == right
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "better"),
+    [(7, 7, "tie"), (7.49, 7, "tie"), (7.5, 7, None), (7.99, 7, None), (8, 7, "A"), (1, 10, "B"), (2.3, 1.3, "A")],
+)
+def test_a_difference_decides_ties_or_says_nothing(one: float, other: float, better: str | None) -> None:
+    assert value("pairwise", response(0, one), response(1, other)) == better
+
+
+@given(st.floats(1, 10), st.floats(1, 10))
+def test_the_order_of_a_pair_mirrors_its_verdict(one: float, other: float) -> None:
+    first, second = response(0, one), response(1, other)
+    mirror = {"A": "B", "B": "A", "tie": "tie", None: None}
+    found = value("pairwise", first, second)
+    assert value("pairwise", second, first) == mirror[found]
+    if found != "tie" and found is not None:
+        assert abs(one - other) >= APART - 1e-6
+    if found == "tie":
+        assert abs(one - other) < TIE
+
+
+def test_a_form_teaches_what_people_said() -> None:
+    one, other = answers(8.0, 3.2, reason="It counts four.")
+    assert made("pointwise", one).target == '{"Rating":8,"Reason":"It counts four."}'
+    assert made("pointwise_reason_first", one).target == '{"Reason":"It counts four.","Rating":8}'
+    assert made("scale_5", other).target == '{"Rating":2,"Reason":"It counts four."}'
+    assert made("scale_0_10", other).target == '{"Rating":2,"Reason":"It counts four."}'
+    assert made("correct", one).target == '{"Correct":"yes","Reason":"It counts four."}'
+    assert made("correct", other).target == '{"Correct":"no","Reason":"It counts four."}'
+    assert made("pairwise", one, other).target == '{"Verdict":"A"}'
+    assert made("pairwise", other, one).target == '{"Verdict":"B"}'
+
+
+def test_a_pair_shows_its_answers_in_the_order_of_its_id() -> None:
+    one, other = answers(8.0, 3.2)
+    for first, second in ((one, other), (other, one)):
+        found = made("pairwise", first, second)
+        content = found.messages[0]["content"]
+        assert found.id == f"{first.id}+{second.id}" and (found.score, found.label) == (None, None)
+        assert re.search(f"# Reply A\n> {first.text}\n\n# Reply B\n> {second.text}\n", content)
+
+
+def test_a_fixed_language_changes_the_prompt_and_not_the_row() -> None:
+    one = response(0, 8, lang="zh", question="有几个苹果？", reason="数对了。")
+    own, fixed = made("pointwise", one), made("pointwise@en", one)
+    assert "# 题目\n> 有几个苹果？" in own.messages[0]["content"]
+    assert "# Question\n> 有几个苹果？" in fixed.messages[0]["content"]
+    # The prompt asks for a reason in English, and nobody wrote one.
+    assert own.target == '{"Rating":8,"Reason":"数对了。"}' and fixed.target == '{"Rating":8,"Reason":""}'
+    assert made("pointwise@zh", one).messages == own.messages and fixed.form == "pointwise@en"
+
+
+def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
+    row = human_row(0, human_score=3.5, annotators={"a": 3, "b": 3, "c": 4.5, "d": 3.5}, scale_min=1, scale_max=5)
+    one = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+    # On 1..10 the raters gave 5.5, 5.5, 8.875 and 6.625.
+    soft = made("pointwise", one).label
+    assert soft == pytest.approx([0, 0, 0, 0, 0.25, 0.34375, 0.15625, 0.03125, 0.21875, 0])
+    assert sum(rating * share for rating, share in enumerate(soft, 1)) == pytest.approx(6.625)
+    assert made("pointwise_reason_first", one).label == made("pointwise", one).label
+    assert made("scale_5", one).label == [0, 0, 0.625, 0.25, 0.125]
+    assert made("scale_0_10", one).label == pytest.approx([0, 0, 0, 0, 0, 0.5, 0.1875, 0.0625, 0.0625, 0.1875, 0])
+    assert made("pointwise", one).score == to_ten(3.5, 1, 5) == 6.625
+    assert made("pointwise", response(0, 5)).label is None
+    assert made("correct", one).label is None and made("correct", one).score == 6.625
+
+
+def test_an_example_that_people_left_open_is_a_mistake_of_the_program() -> None:
+    one, other = answers(6, 6.7)
+    for shown, form in (((one,), "correct"), ((one, other), "pairwise")):
+        with pytest.raises(ValueError, match="open"):
+            example(shown[0], form, None, lambda messages: 0, *shown[1:])
+    with pytest.raises(ValueError, match="shows 2 answers, got 1"):
+        example(one, "pairwise", None, lambda messages: 0)
+    with pytest.raises(ValueError, match="shows 1 answers, got 2"):
+        example(one, "correct", None, lambda messages: 0, other)
+
+
+def length(messages: Any) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    one, other = answers(8, 3)
+    assert example(one, "scale_5", 500, length) == TooLong("row-0", "scale_5")
+    assert example(one, "pairwise", 500, length, other) == TooLong("row-0+row-1", "pairwise")
+    long = answers(8, 3, response="w" * 5000)
+    long[1] = msgspec.structs.replace(long[1], text="v" * 4000)
+    found = example(long[0], "pairwise", length(made("pairwise", one, other).messages) + 1000, length, long[1])
+    assert isinstance(found, Example) and found.shortened["response"] > 9000 - 2 * FLOOR - 1000
+
+
+def rows(count: int) -> list[Response]:
+    """Questions in two languages with five answers each, scored 1..10."""
+    return [
+        one
+        for question in range(count // 5)
+        for one in (
+            response(
+                5 * question + n,
+                (7 * question + 3 * n) % 10 + 1,
+                system=f"system-{n}",
+                question=f"question {question}",
+                response=f"answer {n}",
+                reference="r",
+                image=None,
+                group=f"g{question}",
+                lang=["zh", "en"][question % 2],
+            )
+            for n in range(5)
+        )
+    ]
+
+
+ROWS = rows(2000)
+BY_ID = {one.id: one for one in ROWS}
+
+
+def planned(made_plan: Plan, form: str) -> list[tuple[str, ...]]:
+    return [each.ids for each in made_plan.examples if each.form == form]
+
+
+def test_shares_are_kept_and_forms_are_drawn_for_themselves() -> None:
+    mix = {"pointwise": 0.7, "pointwise_reason_first": 0.3, "scale_5": 1.0, "scale_0_10": 0.0, "pairwise": 0.5}
+    found = plan(ROWS, mix)
+    sizes = {form: len(planned(found, form)) / len(ROWS) for form in mix}
+    assert sizes["scale_5"] == 1.0 and sizes["scale_0_10"] == 0.0
+    assert sizes["pointwise"] == pytest.approx(0.7, abs=0.04)
+    assert sizes["pointwise_reason_first"] == pytest.approx(0.3, abs=0.04)
+    assert 0.8 < sizes["pairwise"] <= 1.0  # both orders; a pair that both of its rows chose counts once
+    both = set(planned(found, "pointwise")) & set(planned(found, "pointwise_reason_first"))
+    assert len(both) / len(ROWS) == pytest.approx(0.21, abs=0.04)
+
+
+def test_more_rows_and_other_shares_change_nothing_that_was_there() -> None:
+    mix = {"pointwise": 0.5, "scale_5": 0.2, "correct": 0.4, "pairwise": 0.5}
+    before = plan(ROWS[:1000], mix)
+    more = plan(ROWS[::-1], mix)
+    old = {one.id for one in ROWS[:1000]}
+    assert {each for each in more.examples if set(each.ids) <= old} == set(before.examples)
+    other = plan(ROWS[:1000], {"correct": 0.9, "pairwise": 0.5, "pointwise": 0.5, "scale_5": 0.7})
+    for form in ("pointwise", "pairwise"):
+        assert sorted(planned(other, form)) == sorted(planned(before, form))
+    for form in ("scale_5", "correct"):
+        assert set(planned(before, form)) < set(planned(other, form))
+
+
+def test_an_answer_more_to_a_question_moves_few_pairs() -> None:
+    mix = {"pairwise": 1.0}
+    fewer = [one for one in ROWS if not one.id.endswith(("4", "9"))]
+    before, after = (set(planned(plan(each, mix), "pairwise")) for each in (fewer, ROWS))
+    assert len(before & after) > 0.6 * len(before)
+
+
+def test_pairs_are_of_one_question_by_two_systems_in_both_orders() -> None:
+    pairs = planned(plan(ROWS, {"pairwise": 1.0}), "pairwise")
+    assert len(set(pairs)) == len(pairs) and set(pairs) == {(b, a) for a, b in pairs}
+    for a, b in pairs:
+        assert BY_ID[a].question == BY_ID[b].question and BY_ID[a].system != BY_ID[b].system
+    verdicts = {ids: example_of(Planned("pairwise", ids), BY_ID, None, lambda messages: 0).target for ids in pairs}
+    mirrored = {'{"Verdict":"A"}': '{"Verdict":"B"}', '{"Verdict":"B"}': '{"Verdict":"A"}'}
+    assert all(mirrored.get(verdict, verdict) == verdicts[b, a] for (a, b), verdict in verdicts.items())
+    assert len({ids[1] for ids in pairs}) > 0.6 * len(ROWS)  # not always the same partner
+
+
+def test_what_cannot_be_compared_is_counted_and_not_dropped() -> None:
+    same_text = answers(9, 2, response="alike ")
+    same_text[1] = msgspec.structs.replace(same_text[1], text="alike")
+    cases = {
+        "alone": [response(10, 9)],
+        "one system": answers(9, 2, system="one system"),
+        "the same text": same_text,
+        "another reference": [*answers(9)[:1], answers(9, 2, reference="Five.")[1]],
+        "another history": [*answers(9)[:1], answers(9, 2, history=[{"user": "a", "assistant": "b"}])[1]],
+    }
+    for name, these in cases.items():
+        found = plan(these, {"pairwise": 1.0})
+        assert (found.examples, found.left_out) == ([], {f"pairwise: {ALONE}": len(these)}), name
+    close = plan(answers(6, 6.7), {"pairwise": 1.0, "correct": 1.0})
+    assert close.left_out == {f"pairwise: {OPEN}": 2, f"correct: {OPEN}": 1} and planned(close, "correct") == [
+        ("row-1",)
+    ]
+    decided = plan(answers(6, 6.7, 9), {"pairwise": 1.0})  # an open pair is passed over for one that teaches
+    assert {frozenset(ids) for ids in planned(decided, "pairwise")} == {
+        frozenset(("row-0", "row-2")),
+        frozenset(("row-1", "row-2")),
+    }
+    unknown = plan(answers(9, 2, system=None), {"pairwise": 1.0})
+    assert len(unknown.examples) == 2
+
+
+def test_a_fixed_language_is_planned_once_where_it_is_the_rows_own() -> None:
+    found = plan(ROWS, {"pointwise": 1.0, "pointwise@en": 1.0})
+    assert len(planned(found, "pointwise")) == len(ROWS)
+    chinese = {(one.id,) for one in ROWS if one.question.lang == "zh"}
+    assert set(planned(found, "pointwise@en")) == chinese
+    assert len(planned(plan(ROWS, {"pointwise@en": 1.0}), "pointwise@en")) == len(ROWS)
+
+
+def test_a_plan_travels_as_json() -> None:
+    found = plan(ROWS[:50], {"pointwise": 1.0, "pairwise@zh": 1.0})
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Plan) == found
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ({"pointwize": 1.0}, r"unknown form 'pointwize'; did you mean pointwise\? choose answer, checklist"),
+        ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale, with its flags"),
+        ({"checklist_in_full": 1.0}, "unknown form 'checklist_in_full'"),
+        ({"pointwise@fr": 1.0}, "'pointwise@fr': behind @ comes the prompt's language, zh or en"),
+        ({"pointwise@": 1.0}, "behind @ comes"),
+        ({"pointwise": 1.5}, r"'pointwise': the share of rows must lie in 0\.\.1, got 1.5"),
+        ({"pointwise": float("nan")}, "must lie in"),
+        ({"pointwise": 0.0}, "no form has a share above 0"),
+        ({}, "no form has a share above 0"),
+    ],
+)
+def test_a_mix_with_mistakes_names_the_form(mix: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        check_mix(mix)
+    assert "\n" not in str(raised.value)
+
+
+class Pieces:
+    """A tokenizer of words and single characters; a quotation mark and a letter behind it are one token, as
+    byte-pair encodings have it."""
+
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> str:
+        text = "".join(f"[{each['role']}]{each['content']}[end]" for each in conversation)
+        return text + ("[assistant]" if add_generation_prompt else "")
+
+    def __call__(self, text: str, **options: Any) -> dict[str, Any]:
+        found = list(re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', text))
+        return {
+            "input_ids": [hash(each[0]) % 2**31 for each in found],
+            "offset_mapping": [each.span() for each in found],
+        }
+
+
+@pytest.mark.parametrize(
+    ("form", "spelt"),
+    [
+        ("pointwise", ["1", "0"]),
+        ("pointwise_reason_first", ["1", "0"]),
+        ("scale_5", ["5"]),
+        ("scale_0_10@zh", ["1", "0"]),
+        ("correct", ['"yes']),
+        ("pairwise", ['"A']),
+    ],
+)
+def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None:
+    one, other = answers(10, 1, reason='it says "Rating":3, "Correct":"no", so')
+    found = made(form, one, *([other] if form == "pairwise" else []))
+    tokens = encode(Pieces(), found)
+    learned = [token for token in tokens.labels if token != IGNORED]
+    words = [each[0] for each in re.finditer(r'"?[A-Za-z]+|\s+|[^A-Za-z\s]', found.target + "[end]")]
+    assert len(words) == len(learned) == len(tokens.ids) - tokens.labels.count(IGNORED)
+    marks = tokens.rating[-len(words) :]
+    assert [word for word, marked in zip(words, marks, strict=True) if marked] == spelt
+    assert not any(tokens.rating[: -len(words)])
+
+
+def test_verdicts_have_the_same_keys_and_scale_in_both_languages() -> None:
+    """So that reading them is tried in one."""
+    for name in ONE_VALUE:
+        en, zh = (prompt_of(name, lang) for lang in ("en", "zh"))
+        assert (en.key, en.scale) == (zh.key, zh.scale), name
+        assert inquiry(name, "en", PromptInputs()).keys() == inquiry(name, "zh", PromptInputs()).keys(), name
+
+
+@each_form
+@given(data=st.data(), reason=st.text(max_size=80))
+def test_what_a_form_teaches_is_read_back(name: str, data: st.DataObject, reason: str) -> None:
+    prompt, order = prompt_of(name, "en"), inquiry(name, "en", PromptInputs()).keys()
+    wanted = data.draw(st.sampled_from(values(name)))
+    text = target(wanted, reason, order)
+    found = read(name, text)
+    assert found.failure is None
+    assert found_value(found) == (wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *prompt.scale)))
+    assert found.reason == (reason if "Reason" in order else None)
+    cut = data.draw(st.integers(0, len(text)))
+    part = read(name, text[:cut], truncated=cut < len(text))
+    assert part.failure in (None, "empty", "truncated", "no_rating", "no_verdict")
+    assert found_value(part) in (None, found_value(found))
+
+
+def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
+    eleven, five = "scale_0_10", "scale_5"
+    assert read(eleven, '{"Rating":1', truncated=True).failure == "truncated"
+    assert read(eleven, '{"Rating":10', truncated=True).rating == 10
+    assert read(eleven, '{"Rating":0', truncated=True).rating == 1
+    assert read(five, '{"Rating":1', truncated=True).rating == 1
+    assert read(five, '{"Rating":"5/5"}').rating == 10 and read(five, "Rating: 4/10").failure == "no_rating"
+    assert read(five, '{"Rating":6}').failure == read(eleven, '{"Rating":11}').failure == "out_of_range"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "wanted"),
+    [
+        ('{"Verdict":"A"}', "Verdict", "A"),
+        ('{"verdict": "b", "Reason": "r"}', "Verdict", "B"),
+        ('{"Reason": "r", "Verdict": "Tie"}', "Verdict", "tie"),
+        ('```json\n{"Verdict": "tie"}\n```', "Verdict", "tie"),
+        ("{'Verdict': 'A', 'Reason': 'r'}", "Verdict", "A"),
+        ("“Verdict”：“Ａ”", "Verdict", "A"),
+        ("**Verdict**: **B**", "Verdict", "B"),
+        ("Verdict: tie\nReason: alike", "Verdict", "tie"),
+        ('<think>{"Verdict":"A"}</think>{"Verdict":"B"}', "Verdict", "B"),
+        ('{"Verdict":"A"} {"Verdict":"B"}', "Verdict", "A"),
+        ('{"Correct":"yes","Reason":"r"}', "Correct", "yes"),
+        ('{"Correct":" NO "}', "Correct", "no"),
+        ('It is not correct: yes, it says so. {"Correct":"no"}', "Correct", "no"),
+        ('{"Incorrect":"yes","Correct":"no"}', "Correct", "no"),
+        ('{"Correct":"no","Reason":"cut o', "Correct", "no"),
+        ('{"Reason":"r","Correct":"no"', "Correct", "no"),
+    ],
+)
+def test_choices_are_read(text: str, key: str, wanted: str) -> None:
+    found = parse_choice(text, key, VALUES[key])
+    assert (found.value, found.failure) == (wanted, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "truncated", "failure"),
+    [
+        ("", "Verdict", False, "empty"),
+        ("A", "Verdict", False, "no_verdict"),
+        ("The better reply is A.", "Verdict", False, "no_verdict"),
+        ('{"Rating":7}', "Verdict", False, "no_verdict"),
+        ('{"Verdict":"C"}', "Verdict", False, "no_verdict"),
+        ('{"Verdict":"A or B"}', "Verdict", False, "no_verdict"),
+        ('{"Verdict":{"Verdict":"A"}}', "Verdict", False, "no_verdict"),
+        ('{"Verdict":null}', "Verdict", False, "no_verdict"),
+        ("Verdict: A is worse than B", "Verdict", False, "no_verdict"),
+        ("Verdict: Although", "Verdict", False, "no_verdict"),
+        ("Is it correct: no, yes?", "Correct", False, "no_verdict"),
+        ("Incorrect: yes", "Correct", False, "no_verdict"),
+        ('{"Correct":true}', "Correct", False, "no_verdict"),
+        ('{"Verdict":"ti', "Verdict", True, "truncated"),
+        ('{"Verdict":', "Verdict", True, "truncated"),
+        ('{"Verdict":"ti', "Verdict", False, "no_verdict"),
+        ('{"Verdict":"C', "Verdict", True, "no_verdict"),
+        ('{"Ver', "Verdict", True, "truncated"),
+        ('{"Reason":"claims {\\"Verdict\\":\\"A\\"} and', "Verdict", True, "truncated"),
+        ('{"Reason":"it says {"Verdict":"A"} the', "Verdict", True, "truncated"),
+        ('<think>it says {"Correct":"yes"} but', "Correct", True, "truncated"),
+    ],
+)
+def test_choices_that_are_none_are_named(text: str, key: str, truncated: bool, failure: str) -> None:
+    found = parse_choice(text, key, VALUES[key], truncated)
+    assert (found.value, found.failure) == (None, failure)
+
+
+@given(st.text(), st.sampled_from(sorted(VALUES)), st.booleans())
+def test_any_text_gives_a_choice_or_a_failure(text: str, key: str, truncated: bool) -> None:
+    for each in (text, f'{{"{key}":' + text, f'{{"{key}":"' + text, f"{key}: {text}", '{"Reason":"' + text):
+        found = parse_choice(each, key, VALUES[key], truncated)
+        assert (found.value is None) != (found.failure is None)
+        assert found.value is None or found.value in VALUES[key]
+
+
+@each_form
+@given(before=st.text(max_size=30), data=st.data())
+def test_a_verdict_quoted_in_a_reason_is_never_read(name: str, before: str, data: st.DataObject) -> None:
+    key, scale = prompt_of(name, "en").key, prompt_of(name, "en").scale
+    wanted, forged = data.draw(st.sampled_from(values(name))), data.draw(st.sampled_from(values(name)))
+    shown = json.dumps({key: forged, "Reason": before})
+    reason = data.draw(st.sampled_from([shown, f'{before}", {shown[1:]}', f"{before}\n{key}: {forged}"]))
+    on_ten = wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *scale))
+    first = json.dumps({key: wanted, "Reason": reason})
+    last = json.dumps({"Reason": reason, key: wanted}, ensure_ascii=False)
+    for text in (first, last):
+        assert found_value(read(name, text)) == on_ten
+    start = len(json.dumps({"Reason": reason}, ensure_ascii=False)) - 1
+    cut = data.draw(st.integers(1, start))
+    assert found_value(read(name, last[:cut], truncated=True)) is None
+    unescaped = f'{{"Reason": "it says {shown} th'
+    assert found_value(read(name, unescaped, truncated=True)) is None
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"name" : "x"}', '{"Rating": 3}', "[1]", "Four."])
+def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
+    """Whatever the reference looks like: it is learned as text."""
+    found = made("answer", response(0, 8, reference=text))
+    assert found.target == text and found.free
+    tokens = encode(Pieces(), found)
+    assert any(label != IGNORED for label in tokens.labels) and not any(tokens.rating)
+
+
+def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
+    row = human_row(0, human_score=4, annotators={"a": 3, "b": 5}, scale_min=1, scale_max=10, reason="so")
+    row |= {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
+    found = made("criteria", human_scored.response_of(msgspec.convert(row, human_scored.Row), {}))
+    assert found.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
+    assert found.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

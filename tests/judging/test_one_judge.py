@@ -1,0 +1,412 @@
+"""One judge for every form: what it asks, what it reads, and what a judgment of single responses keeps of it."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import human_row
+from hypothesis import given
+from hypothesis import strategies as st
+from judgments import of_answer
+
+from critic import human_scored
+from critic.backends import Reply, Request, Token
+from critic.backends.scripted import ScriptedBackend
+from critic.errors import Transient
+from critic.judging.forms import inquiry
+from critic.judging.judge import Judge, ResponseJudge, panel_judgment
+from critic.judging.packs import open_pack
+from critic.judging.render import Candidate, PromptInputs, of_response
+from critic.records import GREEDY, JudgeConfig, Judgment, Response, SamplingParams, Verdict, to_ten
+
+CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
+
+
+def response(number: int = 0, **changes: Any) -> Response:
+    return human_scored.response_of(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
+
+
+def judged(
+    form: str,
+    answer: Callable[[Request], Reply],
+    *shown: Response,
+    vllm: bool = True,
+    decoding: SamplingParams = GREEDY,
+) -> Judgment:
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=vllm)
+    judge = ResponseJudge(backend, "judge", form, "expected", 256, decoding, needs=None)
+    return asyncio.run(judge.judge(*shown))
+
+
+def chances(**shares: float) -> Token:
+    """A token's alternatives, by what they say behind an underscore."""
+    return Token(next(iter(shares))[1:], [(name[1:], math.log(share)) for name, share in shares.items()])
+
+
+def verdict(**values: Any) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+def test_every_criterion_has_its_own_rating_and_distribution() -> None:
+    """Each is asked behind the verdict up to its own key, so that what was written before it counts."""
+    probes: dict[str, Token] = {
+        '{"clarity":': chances(_2=0.5, _4=0.5),
+        '{"clarity":3,"depth of detail":': chances(_9=1.0),
+        '{"clarity":3,"depth of detail":8,"Rating":': chances(_6=0.75, _8=0.25),
+    }
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[probes[request.messages[-1]["content"]], chances(**{"_,": 1.0})])
+        return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
+
+    found = judged("criteria", answer, response(criteria=CRITERIA))
+    assert asked[0].schema is not None
+    assert list(asked[0].schema["properties"]) == ["clarity", "depth of detail", "Rating", "Reason"]
+    assert all(f"> {name}: {meaning}" in asked[0].messages[0]["content"] for name, meaning in CRITERIA.items())
+    assert (found.score, found.verdict.rating, found.verdict.reason) == (6.5, 6, "so")
+    parts = found.verdict.criteria
+    assert {name: part.rating for name, part in parts.items()} == {"clarity": 3, "depth of detail": 8}
+    assert parts["clarity"].summary is not None and parts["clarity"].summary.expected == 3
+    assert parts["clarity"].distribution == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
+    assert parts["depth of detail"].summary is not None and parts["depth of detail"].summary.expected == 9
+    assert len(asked) == 4 and asked[1].regex is not None and asked[1].regex.endswith(",.*")
+
+
+def test_a_criterion_that_is_missing_fails_by_itself() -> None:
+    reply = Reply(
+        text='{"clarity":30,"Rating":6,"Reason":"so"}', tokens=[Token('{"clarity":30,"Rating":', []), chances(_6=1.0)]
+    )
+    found = judged("criteria", lambda request: reply, response(criteria=CRITERIA), vllm=False)
+    assert found.verdict.failure is None and found.score == 6
+    assert {name: part.failure for name, part in found.verdict.criteria.items()} == {
+        "clarity": "out_of_range",
+        "depth of detail": "no_rating",
+    }
+
+
+NAMED = ("Writing style", "Style", "Overall rating", "Main reason")
+"""Names of criteria that end as others do, or as the keys beside them."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Writing style":2,"Style":9,"Overall rating":3,"Main reason":5,"Rating":8,"Reason":"The answer is',
+        "{'Writing style': 2, 'Style': 9, 'Overall rating': 3, 'Main reason': 5, 'Rating': 8, 'Reason': 'The answer is",
+        "**Writing style**: 2\n**Style**: 9\n- Overall rating: 3\n- Main reason: 5\nRating: 8\nReason: The answer is",
+        "Writing style: 2, Style: 9, Overall rating: 3, Main reason: 5, Rating: 8, Reason: The answer is",
+    ],
+)
+@pytest.mark.parametrize("end", ["", '"}'])
+def test_no_criterion_has_the_grade_of_another_whose_name_ends_alike(text: str, end: str) -> None:
+    asked = inquiry("criteria", "en", PromptInputs(criteria=dict.fromkeys(NAMED, "?")))
+    found = asked.read(text + end, truncated=not end)
+    assert (found.rating, [found.criteria[name].rating for name in NAMED]) == (8, [2, 9, 3, 5]), found
+    assert found.reason == "The answer is"
+
+
+@given(st.permutations(NAMED), st.data())
+def test_a_cut_gives_no_criterion_another_grade(order: list[str], data: st.DataObject) -> None:
+    asked = inquiry("criteria", "en", PromptInputs(criteria=dict.fromkeys(order, "?")))
+    grades = {name: data.draw(st.integers(1, 10)) for name in [*order, "Rating"]}
+    text = verdict(**grades, Reason=data.draw(st.text(max_size=20)))
+    found = asked.read(text[: data.draw(st.integers(0, len(text)))], truncated=True)
+    assert found.rating in (None, grades["Rating"])
+    assert all(part.rating in (None, grades[name]) for name, part in found.criteria.items())
+
+
+def test_the_judge_commits_itself_before_it_sees_the_answer() -> None:
+    one = response(response="I see 3 apples.", reference="There are 4 apples.")
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_7=1.0)])
+        return Reply(text="I count five." if len(asked) == 1 else verdict(Rating=7, Reason="so"))
+
+    found = judged("commit_first", answer, one)
+    first, second = (request.messages[0]["content"] for request in asked[:2])
+    assert one.question.prompt in first and asked[0].schema is None
+    assert "3 apples" not in first and "4 apples" not in first
+    assert "> I count five." in second and "3 apples" in second and "4 apples" in second
+    assert (found.score, found.reply) == (7, verdict(Rating=7, Reason="so"))
+    assert [call.value for call in found.calls] == ["I count five.", "7", None]
+    nothing = judged("commit_first", lambda request: Reply(text=" "), one)
+    assert nothing.verdict.failure == "empty" and nothing.score is None
+
+
+def test_what_a_judge_thinks_is_not_its_own_answer() -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(
+            text="<think>Three? No.</think>\nI count five." if len(asked) == 1 else verdict(Rating=7, Reason="")
+        )
+
+    judged("commit_first", answer, response(), vllm=False)
+    assert "> I count five." in asked[1] and "Three" not in asked[1]
+    cut = judged("commit_first", lambda request: Reply(text="<think>hmm, let me", truncated=True), response())
+    assert (cut.verdict.failure, cut.score, len(cut.calls)) == ("truncated", None, 1)
+    only = judged("commit_first", lambda request: Reply(text="<think>hmm</think> "), response())
+    assert (only.verdict.failure, only.score, len(only.calls)) == ("empty", None, 1)
+
+
+def test_two_answers_are_compared_in_both_orders() -> None:
+    """What comes of which two verdicts is in test_protocols.py."""
+    one, other = response(0, response="alpha"), response(1, response="omega")
+
+    def answer(request: Request) -> Reply:
+        text = request.messages[0]["content"]
+        return Reply(text=verdict(Verdict="A" if text.index("> alpha") < text.index("> omega") else "tie"))
+
+    found = judged("pairwise", answer, one, other)
+    assert (found.score, found.verdict.value, found.sample.key) == (0.5, "tie", "row-0+row-1")
+    assert found.sample.other is not None and found.sample.other.response == other
+    assert [(call.first, call.value) for call in found.calls] == [("model", "A"), ("opponent", "tie")]
+
+
+def test_choices_and_checklists_are_scored_by_their_share() -> None:
+    assert judged("correct", lambda request: Reply(text=verdict(Correct="yes", Reason="r")), response()).score == 1.0
+    assert judged("correct", lambda request: Reply(text=verdict(Correct="no", Reason="r")), response()).score == 0.0
+    items = response(checklist=["Four?", "Green?"])
+    found = judged("checklist", lambda request: Reply(text='{"1":"yes","2":"no"}'), items)
+    assert found.score == 0.5 and found.verdict.answers == [True, False]
+    half = judged("checklist", lambda request: Reply(text='{"1":"yes"}'), items)
+    assert half.score is None and half.verdict.failure == "no_verdict" and half.verdict.answers == [True, None]
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "shares", "score", "regex"),
+    [
+        ("scale_5", chances(_1=0.5, _5=0.5), [0.5, 0, 0, 0, 0.5], 5.5, "[1-5],.*"),
+        ("scale_0_10", chances(_0=0.5, _5=0.5), [0.5, 0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0], 3.25, "(10|[0-9]),.*"),
+    ],
+)
+def test_other_scales_have_distributions_too(
+    form: str, first: Token, shares: list[float], score: float, regex: str
+) -> None:
+    """The distribution is over the scale's own ratings; the score and what is said of it are on 1..10."""
+
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            assert request.regex == regex
+            return Reply(text="", tokens=[first])
+        return Reply(text=verdict(Rating=5, Reason="so"))
+
+    found = judged(form, answer, response())
+    assert found.verdict.distribution == shares and found.score == score
+    assert found.verdict.rating == (10 if form == "scale_5" else 5.5)
+    assert found.verdict.summary is not None and found.verdict.summary.expected == score
+
+
+def test_of_ten_on_another_scale_what_follows_a_one_is_asked() -> None:
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            assert request.forced_token == "1"
+            return Reply(text="", tokens=[chances(_1=0.8, _0=0.2), chances(_0=0.25, **{"_,": 0.75})])
+        return Reply(text=verdict(Rating=1, Reason="so"))
+
+    found = judged("scale_0_10", answer, response())
+    assert found.verdict.distribution == pytest.approx([0.2, 0.6, 0, 0, 0, 0, 0, 0, 0, 0, 0.2])
+
+
+def test_whole_conversations_and_verdicts_are_judged_where_they_were_scored() -> None:
+    history = [{"user": "Hello?", "assistant": "Hi."}]
+    whole = response(history=history, scope="conversation")
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(text=verdict(Rating=4, Reason="so"), tokens=[Token('{"Rating":', []), chances(_4=1.0)])
+
+    assert judged("direct_whole", answer, whole, vllm=False).score == 4
+    assert "> User: Hello?\n> Assistant: Hi.\n> User: How many" in asked[0] and "# Question" not in asked[0]
+    text = response(response="All in all it deserves a four.", scope="verdict")
+    assert judged("extraction_rating", answer, text, vllm=False).score == 4
+    assert "> All in all it deserves a four." in asked[1] and "apples" not in asked[1]
+
+
+def test_samples_have_their_criteria_distributions_too() -> None:
+    """Samples that begin alike share the rating's distribution; each criterion is probed for all the same."""
+
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_3=0.5, _5=0.5), chances(**{"_,": 1.0})])
+        return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
+
+    found = judged(
+        "criteria", answer, response(criteria=CRITERIA), decoding=SamplingParams(samples=3, temperature=1.0, seed=1)
+    )
+    assert len(found.samples) == 3
+    for verdict in (*found.samples, found.verdict):
+        assert all(part.distribution == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0] for part in verdict.criteria.values())
+
+
+def member(judge: str, rating: float, form: str = "criteria", **verdict: Any) -> Judgment:
+    return of_answer(
+        response(criteria=CRITERIA), judge=judge, prompt=form, score_kind="expected",
+        verdict=Verdict(rating=rating, **verdict), score=rating,
+    )  # fmt: skip
+
+
+def test_a_panel_fails_by_a_criterion_where_a_member_did() -> None:
+    """And its rating by one is made of the members' scores by it, as the overall one is."""
+    shares = [0.0] * 6 + [0.5, 0, 0.5, 0]
+    good = {"clarity": Verdict(rating=9, distribution=shares), "depth of detail": Verdict(rating=9)}
+    bad = {"clarity": Verdict(rating=4), "depth of detail": Verdict(failure="out_of_range")}
+    found = panel_judgment([member("a", 6, criteria=good), member("b", 8, criteria=bad)], "mean", "p").verdict
+    assert found.criteria["clarity"].rating == (8 + 4) / 2  # 8 is expected of 7 and 9
+    assert found.criteria["depth of detail"] == Verdict(failure="out_of_range")
+
+
+@pytest.mark.parametrize(
+    ("form", "scale", "ratings", "most"),
+    [("scale_0_10", (0, 10), [5, 6, 5], 5), ("scale_5", (1, 5), [2, 2, 4], 2), ("scale_5", (1, 5), [5, 4, 4], 4)],
+)
+def test_a_panels_majority_is_a_rating_of_its_scale(
+    form: str, scale: tuple[int, int], ratings: list[int], most: int
+) -> None:
+    members = [member(str(n), to_ten(one, *scale), form, scale=scale) for n, one in enumerate(ratings)]
+    found = panel_judgment(members, "majority", "p")
+    assert found.score == found.verdict.rating == pytest.approx(to_ten(most, *scale))
+
+
+def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
+    def answer(request: Request) -> Reply:
+        second = "An examiner wrote" in request.messages[0]["content"]
+        return Reply(text='{"1":"yes","2":"Unknow' if second else "no idea")
+
+    judge = Judge(ScriptedBackend(answer), JudgeConfig(judge="j", score_kind="argmax"), 256)
+    items = PromptInputs(question="q", sides=[Candidate(answer="a")], checklist=["x", "y"])
+    found = asyncio.run(judge.opinion(inquiry("checklist", "en", items)))
+    assert found.score is None and found.verdict.failure == "no_verdict"
+    assert found.verdict.answers == [True, None]
+
+
+def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
+    """Also behind a first one that is ours, since the pack says nothing of it."""
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "extraction_rating_en.toml").write_text('[parts]\noutput = "Theirs: {\\"Rating\\":n}"\n', "utf-8")
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(text="a six" if len(asked) == 1 else '{"Rating":6}')
+
+    setup = JudgeConfig(judge="j", score_kind="argmax", pack=open_pack(tmp_path / "p"))
+    judge = Judge(ScriptedBackend(answer), setup, 256)
+    found = asyncio.run(judge.opinion(inquiry("pointwise", "en", of_response(response()))))
+    assert found.score == 6 and "Theirs:" in asked[1]
+
+
+def test_samples_that_begin_alike_share_one_distribution() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})])
+        return Reply(text=verdict(Rating=6 + len(asked) % 2, Reason=f"because {len(asked)}"))
+
+    found = judged("pointwise", answer, response(), decoding=SamplingParams(samples=3, temperature=1.0))
+    assert sum(request.continue_final for request in asked) == 1 and len(asked) == 4
+    assert [one.summary.expected for one in found.samples] == [7, 7, 7] and found.score == 7
+
+
+@pytest.mark.parametrize(
+    ("form", "cached", "tokens", "attempts"),
+    [
+        ("pointwise", (), (4600, 46, 20), 2),
+        ("pointwise", (0,), (600, 6, 10), 1),
+        ("pointwise", (0, 1), (0, 0, 0), 0),
+        ("pairwise", (), (9200, 92, 40), 2),
+    ],
+)
+def test_a_reply_that_there_was_no_room_for_is_counted_with_the_one_in_its_place(
+    form: str, cached: tuple[int, ...], tokens: tuple[int, ...], attempts: int
+) -> None:
+    """As the server counts it: the whole prompt was read, and tokens were written until the context was full. What came
+    from the cache took none."""
+    asked: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        number, whole = len(asked), len(request.messages[0]["content"]) > 3936
+        asked.append(number)
+        text = verdict(Verdict="A") if form == "pairwise" else verdict(Rating=7, Reason="so")
+        return Reply(
+            text=text[:5] if whole else text,
+            truncated=whole,
+            prompt_tokens=4000 if whole else 600,
+            cached_tokens=40 if whole else 6,
+            completion_tokens=10,
+            attempts=0 if number in cached else 2 if whole else 1,
+        )
+
+    backend = ScriptedBackend(answer, context=4000)
+    one, other = response(0, response="word " * 1000), response(1, response="omega")
+    judge = ResponseJudge(backend, "judge", form, "argmax", 64)
+    found = asyncio.run(judge.judge(one, other if form == "pairwise" else None))
+    assert found.verdict.failure is None and found.shortened and len(asked) == (4 if form == "pairwise" else 2)
+    assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == tokens and found.attempts == attempts
+
+
+def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        return Reply(text=verdict(Rating=7, Reason="so"), prompt_tokens=3990, completion_tokens=10)
+
+    judge = ResponseJudge(ScriptedBackend(answer, context=4000), "judge", "pointwise", "argmax", 64)
+    found = asyncio.run(judge.judge(response()))
+    assert (found.score, found.prompt_tokens, found.shortened, len(asked)) == (7, 3990, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "lost", "samples", "text"),
+    [
+        ("pointwise", 1, 1, verdict(Rating=7, Reason="so")),
+        ("pointwise", 2, 3, verdict(Rating=7, Reason="so")),
+        ("criteria", 2, 1, verdict(**{"clarity": 3, "depth of detail": 8, "Rating": 6, "Reason": "so"})),
+        ("commit_first", 1, 1, "I count five."),
+        ("pairwise", 0, 1, verdict(Verdict="A")),
+    ],
+)
+def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, samples: int, text: str) -> None:
+    """And beside it: an order or a criterion that is asked at the same time."""
+    asked = 0
+
+    def answer(request: Request) -> Reply:
+        nonlocal asked
+        asked += 1
+        if asked == lost + 1:
+            raise Transient("HTTP 500 (after 3 tries)", tries=3)
+        tokens = [chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})] if request.continue_final else []
+        return Reply(text=text, tokens=tokens, prompt_tokens=100, cached_tokens=40, completion_tokens=9)
+
+    shown = [response(criteria=CRITERIA), response(1, response="omega")][: 2 if form == "pairwise" else 1]
+    found = judged(form, answer, *shown, decoding=SamplingParams(samples=samples, temperature=float(samples > 1)))
+    assert (found.verdict.failure, found.attempts) == ("server_error", 3)
+    paid, spent = asked - 1, (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
+    assert paid >= 1 and spent == (100 * paid, 40 * paid, 9 * paid)
+
+
+def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:
+    def answer(request: Request) -> Reply:
+        text = verdict(Rating=7, Reason="so")
+        tokens = [Token('{"Rating":', []), chances(_7=1.0)] if request.top_logprobs else []
+        return Reply(text=text, tokens=tokens, reasoned=True, prompt_tokens=100, completion_tokens=30)
+
+    found = judged("pointwise", answer, response())
+    assert (found.score, found.prompt_tokens, found.completion_tokens) == (7, 200, 60)

@@ -1,0 +1,244 @@
+"""Replies that other programs made: every layout comes to the transcripts that critic infer would have written."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, run, write_jsonl, write_xlsx
+from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies, sample
+
+from critic import benchmarks
+from critic.benchmarks.alignmmbench import read_conversations
+from critic.errors import UsageError
+from critic.judging import replies as tables_of_replies
+from critic.judging.protocols import Transcript, read_transcripts
+from critic.records import Conversation
+
+CONVBENCH = benchmarks.read("convbench", sample("convbench"))
+VISITBENCH = benchmarks.read("visitbench", sample("visitbench"))
+
+
+LOST = (
+    "Failed to obtain answer via API.",
+    "Failed to obtain answer",
+    "Failed to obtain answer: <class 'requests.exceptions.ReadTimeout'> timed out",
+)
+
+
+def said(one: Conversation, turn: int) -> str:
+    return f"m on {one.id} turn {turn}."
+
+
+def every(found: dict[tuple[str, str], Transcript]) -> dict[tuple[str, str, int], str | None]:
+    return {(*key, turn): line.reply for key, one in found.items() for turn, line in one.turns.items()}
+
+
+def plain(path: Path) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writerow(["id", "turn", "text"])
+        writer.writerows([one.id, turn, said(one, turn)] for one in CONVBENCH for turn in (1, 2, 3))
+    return path
+
+
+def vlmevalkit(path: Path) -> Path:
+    rows = [
+        {
+            "index": int(one.id),
+            "question": one.turns[0].prompt,
+            **{f"prediction_{turn - 1}": said(one, turn) for turn in (1, 2, 3)},
+        }
+        for one in CONVBENCH
+    ]
+    if path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+        return path
+    return write_xlsx(path, rows)
+
+
+def lmms_eval(path: Path) -> Path:
+    lines = [
+        {
+            "doc_id": number,
+            "target": "t",
+            "filtered_resps": [[said(one, turn) for turn in (1, 2, 3)]],
+            "input": f"<image>\n{one.turns[0].prompt}\nBe brief.",
+        }
+        for number, one in enumerate(CONVBENCH)
+    ]
+    return write_jsonl(path, lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("m.csv", plain), ("m.tsv", plain), ("m.json", vlmevalkit), ("m.xlsx", vlmevalkit), ("m.jsonl", lmms_eval),
+    ],
+)  # fmt: skip
+def test_every_layout_reads_as_what_critic_infer_wrote(tmp_path: Path, name: str, make: Any) -> None:
+    ours = read_transcripts(replies(tmp_path / "infer.jsonl", "convbench"), "convbench")
+    theirs = read_transcripts(make(tmp_path / name), "convbench", CONVBENCH)
+    assert every(theirs) == every(ours) and len(every(ours)) == 18
+    for key, one in theirs.items():
+        assert [one.earlier(turn) for turn in (1, 2, 3)] == [ours[key].earlier(turn) for turn in (1, 2, 3)]
+        assert one.system == "m" and one.conversation == ours[key].conversation
+
+
+def test_single_answers_of_the_harnesses_and_what_they_lost(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"index": one.id, "prediction": said(one, 1)} for one in VISITBENCH]
+    for line, text in zip(lines, (*LOST, None), strict=False):
+        line["prediction"] = text
+    kept = every(read_transcripts(write_jsonl(tmp_path / "v.jsonl", lines), "visitbench", VISITBENCH, "named"))
+    found = read_transcripts(tmp_path / "v.jsonl", "visitbench", VISITBENCH, "named")
+    failures = [one.turns[1].failure for one in found.values()]
+    assert failures[:4] == [*["server_error"] * 3, "empty"] and set(failures[4:]) == {None}
+    assert {one.system for one in found.values()} == {"named"} and len(kept) == len(VISITBENCH)
+    logs = {"logs": [{"doc_id": n, "resps": [["x"]]} for n, _ in enumerate(VISITBENCH)]}
+    (tmp_path / "l.json").write_text(json.dumps(logs))
+    assert set(every(read_transcripts(tmp_path / "l.json", "visitbench", VISITBENCH)).values()) == {"x"}
+
+
+def test_replies_under_another_condition_follow_its_references(tmp_path: Path) -> None:
+    rows = [{"id": "1", "turn": turn, "text": f"r{turn}", "condition": "perfect_perception"} for turn in (2, 3)]
+    found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+    one = found["1", "perfect_perception"]
+    assert [each.answer for each in one.earlier(3)] == [CONVBENCH[0].turns[0].reference, "r2"]
+
+
+def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(tmp_path: Path) -> None:
+    texts = {1: "r1", 2: LOST[0], 3: "r3"}
+    for name, third in (("own", "not_run"), ("no_image", "not_run"), ("oracle", None), ("no_history", None)):
+        rows = [{"id": "1", "turn": turn, "text": text, "condition": name} for turn, text in texts.items()]
+        found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+        turns = found["1", name].turns
+        assert [turns[turn].failure for turn in (1, 2, 3)] == [None, "server_error", third], name
+        assert turns[3].reply == (None if third else "r3")
+    assert [each.answer for each in found["1", "no_history"].earlier(3)] == []
+    rows = [{"id": "1", "turn": turn, "text": "x", "condition": "oracle"} for turn in (1, 3)]
+    found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+    answers = [each.answer for each in found["1", "oracle"].earlier(3)]
+    assert answers == [turn.reference for turn in CONVBENCH[0].turns[:2]]
+
+
+def asks(layout: str, number: int, question: str) -> dict[str, Any]:
+    """An answer to a question of VisIT-Bench, and what was asked."""
+    key: Any = VISITBENCH[number].id
+    return {
+        "plain": {"id": key, "text": "x", "prompt": question},
+        "vlmevalkit": {"index": key, "question": question, "prediction": "x"},
+        "lmms-eval": {"doc_id": number, "doc": {"question": question}, "filtered_resps": ["x"], "input": "<image>"},
+        "alignmmbench": {"question_id": key, "predict": "x", "question": question and ["an earlier one", question]},
+    }[layout]
+
+
+@pytest.mark.parametrize("layout", ["plain", "vlmevalkit", "lmms-eval", "alignmmbench"])
+def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> None:
+    """Rows of which the first asks its own question with other white space, the second another one of the file, the
+    third one that is not there; a cell without a question says nothing."""
+    own, other = (VISITBENCH[number].turns[0].prompt for number in (0, 2))
+    rows = [asks(layout, 0, f"<image>\\n{own.upper().replace(' ', '  ')} Be brief."), asks(layout, 1, other)]
+    rows.append(asks(layout, 3, "How deep is the sea at Dover?"))
+    file = write_jsonl(tmp_path / "m.jsonl", rows)
+    with pytest.raises(UsageError, match=r"m\.jsonl:2: .* asks .*, the row has .* \(2 rows differ\); give as"):
+        read_transcripts(file, "visitbench", VISITBENCH)
+    file = write_jsonl(tmp_path / "m.jsonl", [rows[0], asks(layout, 1, "")])
+    assert len(read_transcripts(file, "visitbench", VISITBENCH)) == 2
+
+
+@pytest.mark.parametrize(
+    ("question", "differs"), [("name 10", True), ("Name 1 in detail.", True), ("Name 1, please.", False)]
+)
+def test_a_question_inside_another_is_another_one(question: str, differs: bool) -> None:
+    known = {" name 1 ", " name 10 ", " name 1 in detail "}
+    why = tables_of_replies._contradiction({"question": question}, ["Name 1."], known)
+    assert why == (f"asks 'Name 1.', the row has {question!r}" if differs else None)
+
+
+def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
+    """4,978 real questions, answered in the lines that its authors' script reads."""
+    asked = read_conversations(shared / "data/alignmmbench/questions.jsonl")
+    lines = [{"question_id": one.id, "predict": f"答 {one.id}"} for one in asked]
+    found = read_transcripts(write_jsonl(tmp_path / "m.jsonl", lines), "alignmmbench", asked)
+    assert len(found) == 4978 and every(found)[asked[7].id, "own", 1] == f"答 {asked[7].id}"
+
+
+def test_answers_of_alignmmbench_go_one_road_to_the_judgments(tmp_path: Path, scripted: Any) -> None:
+    server, questions = scripted(answer_all), sample("alignmmbench")
+    asked = benchmarks.read("alignmmbench", questions)
+    lines = [{"question_id": one.id, "predict": said(one, 1)} for one in asked]
+    file, out = write_jsonl(tmp_path / "some model.jsonl", lines), tmp_path / "j.jsonl"
+    done = judge(file, out, "alignmmbench", server.url, "--questions", questions)
+    assert done.returncode == 0 and "critic infer" not in done.stderr, done.stderr
+    assert {line.system for line in judged(out)} == {"some model"} and len(judged(out)) == len(asked)
+    assert any(said(asked[0], 1) in prompt_of(body) for body in server.requests)
+    asked_before = len(server.requests)
+    assert judge(file, out, "alignmmbench", server.url, "--questions", questions).returncode == 0
+    assert len(server.requests) == asked_before
+
+
+@pytest.mark.parametrize("words", [(), ("--benchmark", "alignmmbench")])
+def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
+    tmp_path: Path, scripted: Any, words: tuple[str, ...]
+) -> None:
+    server, questions = scripted(answer_all), sample("alignmmbench")
+    asked = benchmarks.read("alignmmbench", questions)
+    lines = [{"question_id": one.id, "predict": said(one, 1)} for one in asked]
+    for line, text in zip(lines, (" ", *LOST), strict=False):
+        line["predict"] = text
+    file, out = write_jsonl(tmp_path / "m.jsonl", lines), tmp_path / "j.jsonl"
+    given = ("--questions", questions, *words, "--score", "argmax", "--concurrency", "1", "--max-failed", "1")
+    done = run("critic", "judge", file, "--out", out, "--base-url", server.url, *given)
+    assert done.returncode == 0 and "4 failed (server_error 3, empty 1)" in done.stdout, done.stderr
+    assert "from the cache" not in done.stdout and ", 0 cached" in done.stdout, "nobody was asked of it"
+    assert not any(text in prompt_of(body) for body in server.requests for text in LOST)
+    assert run("critic", "judge", file, "--out", out, "--base-url", server.url, *given).returncode == 0
+    scores = ("--questions", questions) if words else ()
+    done = run("critic", "score", out, *scores, "--out", tmp_path / "s.json", "--max-failed", "1")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["leaderboards"]["categories"].values()
+    questions = found["mean of the questions"]
+    assert (questions["n"], questions["failed"]) == (len(asked) - 4, 4)
+
+
+def test_the_benchmark_is_taken_from_the_file_where_it_names_it(tmp_path: Path, scripted: Any) -> None:
+    file, out = replies(tmp_path / "r.jsonl", "multiverse"), tmp_path / "j.jsonl"
+    done = run("critic", "judge", file, "--out", out, "--base-url", scripted(answer_all).url)
+    assert done.returncode == 0, done.stderr
+    assert {line.protocol for line in judged(out)} == {"checklist", "quality"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "parts"),
+    [
+        ([{"question_id": "1", "predict": "x"}], [], ("answers to AlignMMBench", "--questions", "--benchmark")),
+        ([{"id": "1", "turn": 1, "text": "x"}], [], ("another program", "--questions", "--benchmark")),
+        ([{"id": "1", "turn": 1, "text": "x"}], ["--benchmark", "convbench"], ("give the benchmark's file",)),
+        ([{"id": "9", "turn": 1, "text": "x"}], ["convbench"], (":1: id '9' is not in the benchmark's file",)),
+        ([{"id": "1", "turn": 4, "text": "x"}], ["convbench"], (":1: turn 4 of '1' (own) is not there: it has 3",)),
+        ([{"id": "1", "turn": 2, "text": "x"}], ["convbench"], ("turn 2 of '1' (own) is there, turn 1 is not",)),
+        ([{"id": "1", "turn": "b", "text": "x"}], ["convbench"], ("'turn' is 'b'; expected a turn's number",)),
+        ([{"id": "1", "text": "x"}] * 2, ["convbench"], (":2: turn 1 of '1' (own) is there twice",)),
+        ([{"id": "1", "text": "x", "condition": "none"}], ["convbench"], (":1: no 'none'",)),
+        ([{"id": "1", "answer": "x"}], ["convbench"], (":1: columns id, answer are no known layout", "index, pred")),
+    ],
+)  # fmt: skip
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, scripted: Any, lines: list[dict[str, Any]], words: list[str], parts: tuple[str, ...]
+) -> None:
+    file = write_jsonl(tmp_path / "t.jsonl", lines)
+    given = ["--benchmark", *words, "--questions", str(sample("convbench"))] if len(words) == 1 else words
+    done = run("critic", "judge", file, "--out", tmp_path / "o.jsonl", "--base-url", scripted(answer_all).url, *given)
+    assert_one_line_error(done, "t.jsonl", *parts)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"a": 1}')
+    with pytest.raises(UsageError, match="expected a list of objects"):
+        list(tables_of_replies.read(tmp_path / "t.json", CONVBENCH, "m"))
+    (tmp_path / "t.json").write_text("[")
+    with pytest.raises(UsageError, match="not JSON"):
+        list(tables_of_replies.read(tmp_path / "t.json", CONVBENCH, "m"))
+    assert not tables_of_replies.is_table(ROOT / "data")

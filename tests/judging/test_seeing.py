@@ -1,0 +1,350 @@
+"""A judge that sees: a prompt in two wordings, images in their place, named failures where one is not to be had."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Servers, completion, run
+from PIL import Image as Pillow
+
+from critic import jsonl
+from critic.backends import Reply, Request, images, parts_of
+from critic.backends.identity import own_name, processor_hash, sees_images
+from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
+from critic.images import Images
+from critic.judging.examples import example
+from critic.judging.forms import BY_NAME, form_of, inquiry
+from critic.judging.judge import ResponseJudge
+from critic.judging.prompt import LANGUAGES, load, prompt_hash
+from critic.judging.render import PromptInputs, fit, images_in, render
+from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
+
+VERDICT = '{"Rating":7,"Reason":"seen"}'
+ASKED = [name for name, form in BY_NAME.items() if form.scope != "verdict"]
+
+
+def response(lang: Language = "en", **changes: Any) -> Response:
+    question = {
+        "id": "q", "group": "g", "lang": lang, "task": "Counting", "prompt": "And now?", "reference": "Five.",
+        "images": ["a.png", "b.png"], "caption": "five cats", "checklist": ["Is it five?"],
+        "criteria": {"true": "Is it?"},
+    }  # fmt: skip
+    return Response(id="r", question=Question(**{**question, **changes}), text="Five \0000\0 cats.")
+
+
+def material(name: str, made: Response) -> PromptInputs:
+    form = form_of(name)
+    return form.material(made, made if form.shown > 1 else None)
+
+
+def seen(name: str, made: Response, **kept: int) -> list[Any]:
+    asked = inquiry(name, made.question.lang, material(name, made), sees=True)
+    message = render(asked.prompt, asked.material, kept)[-1]
+    return [part["text"] if part["type"] == "text" else (part["image"],) for part in parts_of(message)]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("name", ASKED)
+def test_every_form_shows_its_images_before_the_text_of_their_turn(name: str, lang: Language) -> None:
+    made = response(lang)
+    parts = seen(name, made)
+    assert [part for part in parts if isinstance(part, tuple)] == [("a.png",), ("b.png",)]
+    front, first, second, behind = parts
+    heading = front.rstrip("\n").rpartition("\n")[2]
+    assert (first, second) == (("a.png",), ("b.png",)) and heading.startswith("# ") and behind.startswith("> ")
+    # The rules come before any image, so that they are a prefix that all questions share.
+    assert '"> "' in front or "“> ”" in front
+    text = "".join(part for part in parts if isinstance(part, str))
+    assert "cannot see" not in text and "看不到" not in text and "\0" not in text
+    assert "five cats" not in text, "a description stands for the picture"
+    blind = inquiry(name, lang, material(name, made))
+    (message,) = render(blind.prompt, blind.material)
+    assert isinstance(message["content"], str) and blind.prompt == load(blind.prompt.name, lang)
+
+
+def test_a_prompt_is_one_and_its_two_wordings_have_hashes_of_their_own() -> None:
+    both = {prompt_hash(name, sees) for name in ("pointwise", "quality", "answer") for sees in (False, True)}
+    assert len(both) == 6
+    said = [load("pointwise", "en", sees).template.splitlines() for sees in (False, True)]
+    changed = [line for line in said[1] if line not in said[0]]
+    assert len(changed) == 3 and changed[0].startswith("- Look at the picture")
+    # Without an image nothing is said of one that is there.
+    assert not inquiry("pointwise", "en", material("pointwise", response(images=[])), sees=True).prompt.sees
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("name", ["pointwise", "pointwise_short", "direct_turn", "quality", "answer"])
+def test_golden_words_of_a_judge_that_sees(name: str, lang: Language) -> None:
+    """To accept a changed wording: raise the prompt's version, delete the file, run the test twice."""
+    history = [Turn("How many cats?", "Four.")] if lang == "en" else []
+    reference = None if name == "pointwise" else "Five."
+    parts = seen(name, response(lang, history=history, reference=reference))
+    text = "".join(part if isinstance(part, str) else f"[image {part[0]}]" for part in parts)
+    golden = ROOT / f"tests/golden/seeing_{name}_{lang}.txt"
+    if not golden.exists():
+        golden.write_text(text + "\n", "utf-8")
+        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
+    assert text + "\n" == golden.read_text("utf-8")
+
+
+def test_images_of_earlier_turns_stand_with_the_first_and_stay_when_it_is_left_out() -> None:
+    made = response(history=[Turn("How many cats?", "Four."), Turn("Sure?", "Yes.")])
+    front, _, _, behind = seen("pointwise", made)
+    assert front.endswith("# Earlier conversation\n") and behind.startswith("> User: How many cats?")
+    front, _, _, behind = seen("pointwise", made, history=1)
+    assert front.endswith("# Question\n") and "Sure?" in front and behind.startswith("> And now?")
+
+
+def test_a_reference_that_is_not_there_has_no_heading() -> None:
+    assert "# Reference" not in seen("pointwise", response(reference=None))[-1]
+    assert "# Reference answer\n> Five." in seen("pointwise", response())[-1]
+
+
+def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
+    asked = inquiry("pointwise", "en", of_length(4000), sees=True)
+    backend = ScriptedBackend(lambda _: Reply(text=""))
+
+    def count(messages: Any) -> int:
+        pictures = {name: f"data:{name}" for name in images_in(messages)}
+        return backend.count_tokens([{**one, "content": sized(one, pictures)} for one in messages])
+
+    def sized(message: Any, pictures: dict[str, str]) -> Any:
+        return [
+            {"type": "image_url", "image_url": {"url": pictures[part["image"]]}} if part["type"] == "image" else part
+            for part in parts_of(message)
+        ]
+
+    whole = count(render(asked.prompt, asked.material))
+    limit = whole - 1000
+    fitted = fit(asked.prompt, asked.material, limit, count)
+    assert fitted is not None and images_in(fitted.messages) == ["a.png", "b.png"]
+    assert limit - IMAGE_TOKENS < count(fitted.messages) <= limit and sum(fitted.shortened.values()) >= 1000
+    blind = inquiry("pointwise", "en", of_length(4000))
+    roomy = fit(blind.prompt, blind.material, limit, count)
+    assert roomy is not None and sum(roomy.shortened.values()) < sum(fitted.shortened.values()) - IMAGE_TOKENS
+    # No image is ever cut away for room.
+    assert fit(asked.prompt, asked.material, 2 * IMAGE_TOKENS + 100, count) is None
+
+
+def of_length(characters: int) -> PromptInputs:
+    return form_of("pointwise").material(response(reference="r" * characters))
+
+
+def test_an_example_to_learn_from_is_what_the_judge_is_asked() -> None:
+    made = response()
+    scored = Response(id="r", question=made.question, text=made.text, human=HumanScore(score=7.0))
+    one = example(scored, "pointwise", None, lambda _: 0, sees=True)
+    blind = example(scored, "pointwise", None, lambda _: 0)
+    assert not hasattr(one, "failure") and one.images == ["a.png", "b.png"] == images_in(one.messages)  # type: ignore[union-attr]
+    assert one.messages == render(load("pointwise", "en", True), form_of("pointwise").material(made))  # type: ignore[union-attr]
+    assert blind.images == []  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, colour in (("a.png", "red"), ("b.png", "blue")):
+        Pillow.new("RGB", (40, 30), colour).save(tmp_path / name)
+    (tmp_path / "torn.png").write_bytes((tmp_path / "a.png").read_bytes()[:60])
+    (tmp_path.parent / "outside.png").write_bytes((tmp_path / "a.png").read_bytes())
+    return tmp_path
+
+
+def judged(root: Path, made: Response, form: str = "pointwise", **how: Any) -> tuple[Judgment, list[Request]]:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        verdict = '{"Verdict":"A"}' if form == "pairwise" else VERDICT
+        return Reply(text=verdict, prompt_tokens=10)
+
+    judge = ResponseJudge(ScriptedBackend(answer), "judge", form, "argmax", 64, images=Images(root, **how))
+    other = made if form == "pairwise" else None
+    return asyncio.run(judge.judge(made, other)), asked
+
+
+@pytest.mark.parametrize("form", ["pointwise", "pairwise", "commit_first"])
+def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: str) -> None:
+    found, asked = judged(root, response(), form)
+    assert found.images == 2 and all(images(request.messages) == 2 for request in asked)
+    assert all(call.images == 2 for call in found.calls) and found.decoding.images == "show"
+    urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
+    assert urls == [Images(root).load(name).uri for name in ("a.png", "b.png")]
+    text_only, asked = judged(root, response(images=[]), form)
+    assert text_only.images == 0 and images(asked[0].messages) == 0 and text_only.score is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "failure"),
+    [
+        ("gone.png", {}, "image_missing"),
+        ("torn.png", {}, "image_unreadable"),
+        ("../outside.png", {}, "image_outside_root"),
+        ("https://example.org/a.png", {}, "image_outside_root"),
+        ("a.png", {"max_bytes": 20}, "image_too_large"),
+    ],
+)
+def test_an_image_that_is_not_to_be_had_is_a_named_failure(
+    root: Path, name: str, how: dict[str, Any], failure: str
+) -> None:
+    found, asked = judged(root, response(images=["b.png", name] if not how else [name]), **how)
+    assert (found.verdict.failure, found.score, found.images) == (failure, None, 0)
+    assert not asked, "it is not judged blind in silence" and found.detail is not None
+    assert name in str(found.detail)
+
+
+def rows(folder: Path, **changes: Any) -> Path:
+    one = {
+        "id": "1", "task": "Counting", "lang": "en", "question": "How many?", "reference": None, "response": "Five.",
+        "system": "s", "human_score": 7, "scale_min": 1, "scale_max": 10, "group": "g", "images": ["a.png"],
+        "flags": ["no_reference"], **changes,
+    }  # fmt: skip
+    second = {**one, "id": "2", "reference": "Five.", "flags": []}
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in (one, second)))
+    return path
+
+
+def test_show_and_blind_on_the_command_line(root: Path) -> None:
+    script = root / "judge.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+
+    def judge(*words: str) -> tuple[list[Judgment], Any]:
+        out = root / f"{'-'.join(words) or 'plain'}.jsonl"
+        done = run("critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--out", out, *words)
+        return ([line for _, line in jsonl.read(out, Judgment)] if out.exists() else []), done
+
+    plain, done = judge()
+    assert [one.images for one in plain] == [0] and "--images show" in done.stderr
+    assert "left out 1 rows: no reference answer" in done.stderr
+    shown, done = judge("--images", "show")
+    assert [one.images for one in shown] == [1, 1] and done.returncode == 0
+    assert shown[0].prompt_hash == prompt_hash("pointwise", True) != plain[0].prompt_hash
+    facts = jsonl.facts(root / "--images-show.jsonl")
+    assert facts["images"]["data_root"] == str(root.resolve()) and facts["sampling"]["images"] == "show"
+    blind, done = judge("--images", "blind")
+    assert [one.images for one in blind] == [0, 0] and not done.stderr.count("left out")
+    again = run(
+        "critic", "judge", rows(root), "--judge", script, "--score", "argmax", "--images", "blind",
+        "--out", root / "--images-show.jsonl",
+    )  # fmt: skip
+    assert again.returncode == 2 and "choose another --out" in again.stderr
+
+
+def test_larger_images_are_made_smaller_and_the_sidecar_says_so(root: Path) -> None:
+    _, asked = judged(root, response(), resize_to=300)
+    urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
+    assert urls == [Images(root, resize_to=300).load(name).uri for name in ("a.png", "b.png")]
+    assert not {Images(root).load(name).uri for name in ("a.png", "b.png")} & set(urls)
+    script = root / "judge.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    words = ["--judge", script, "--score", "argmax", "--images", "show", "--max-image-pixels", "300"]
+    assert run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl").returncode == 0
+    assert jsonl.facts(root / "out.jsonl")["images"]["max_pixels"] == 300
+
+
+def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each_sidecar(
+    tmp_path: Path, root: Path, scripted: Servers
+) -> None:
+    folder = tmp_path / "judge"
+    folder.mkdir()
+    facts = {"weights": {"model.safetensors": "1"}}
+
+    def named(*options: str, **pixels: int) -> tuple[str, str | None]:
+        (folder / "config.json").write_text(json.dumps({"vision_config": {}}), "utf-8")
+        (folder / "preprocessor_config.json").write_text(json.dumps(pixels), "utf-8")
+        return own_name(str(folder), facts, options), processor_hash(str(folder), options)
+
+    ways = [
+        named(max_pixels=100),
+        named(max_pixels=200),
+        named("--mm-processor-kwargs", '{"max_pixels": 50}', max_pixels=100),
+        named('--mm-processor-kwargs={"max_pixels": 60}', max_pixels=100),
+        named("--mm_processor_kwargs", '{"tiles": 4}', max_pixels=100),
+        named("--mm-processor-kwargs.max_pixels", "70", max_pixels=100),
+    ]
+    assert len({name for name, _ in ways}) == len({made for _, made in ways}) == len(ways)
+    assert named("--max-model-len", "4096", max_pixels=100) == ways[0]
+    (folder / "config.json").write_text("{}", "utf-8")
+    assert own_name(str(folder), facts) == own_name(str(folder), facts, ["--mm-processor-kwargs", "{}"]), "a text judge"
+    server = scripted(lambda _: completion(VERDICT))
+    server.told = {"processor": "p" * 64}
+    words = ["--base-url", server.url, "--score", "argmax", "--images", "show"]
+    done = run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert jsonl.facts(root / "out.jsonl")["processors"] == {"tiny": "p" * 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "processor", "sees"),
+    [
+        ({"vision_config": {}}, None, True),
+        ({"img_processor": {"name": "clip_vision_model"}, "embd_layer": {"embedding_cls": "image"}}, None, True),
+        ({"visual": {"image_size": 448}}, None, True),
+        ({"mm_vision_tower": "clip"}, None, True),
+        ({"model_type": "molmo"}, {"image_processor_type": "MolmoImageProcessor"}, True),
+        ({"model_type": "llama"}, None, False),
+        ({"model_type": "audio"}, {"feature_extractor_type": "WhisperFeatureExtractor"}, False),
+    ],
+)
+def test_a_model_that_sees_is_known_by_its_folder(
+    tmp_path: Path, config: dict[str, object], processor: dict[str, object] | None, sees: bool
+) -> None:
+    assert sees_images(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    if processor is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor), "utf-8")
+    assert sees_images(str(tmp_path)) is sees
+
+
+@pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
+def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path: Path) -> None:
+    """Every protocol of every benchmark: a turn with the images of all turns up to it, a whole with all of them."""
+    folder = ROOT / "data/samples" / benchmark
+    (file,) = [path for path in folder.iterdir() if path.is_file() and path.name != "answers.jsonl"]
+    script, replies, out = tmp_path / "said.jsonl", tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    done = run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script)
+    assert done.returncode == 0, done.stderr
+    # The replies tell where the images lay that their model was shown.
+    words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
+    done = run("critic", "judge", replies, *words)
+    assert done.returncode == 0, done.stderr
+    lines = [line for _, line in jsonl.read(out, Judgment)]
+    protocols = {line.protocol for line in lines}
+    assert {"convbench": "direct", "multiverse": "checklist", "visitbench": "pairwise"}.get(benchmark, "pointwise") in (
+        protocols
+    )
+    most = 0
+    for line in lines:
+        turns = line.conversation.turns[: line.turn]
+        there = len(dict.fromkeys(name for turn in turns for name in turn.images))
+        asked = [call for call in line.calls if not call.extracted]
+        assert asked and all(call.images == there for call in asked), line.verdict
+        assert all(not call.images for call in line.calls if call.extracted)
+        assert line.setup.decoding.images == "show"
+        most = max(most, there)
+    assert most >= (2 if benchmark == "visitbench" else 1)
+
+
+def test_two_judges_of_convbench_one_of_which_looks(tmp_path: Path) -> None:
+    """Tables 3 to 7: how often they agree, over all and by turn."""
+    folder = ROOT / "data/samples/convbench"
+    file, script, replies = folder / "ConvBench.csv", tmp_path / "said.jsonl", tmp_path / "replies.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    assert run("critic", "infer", file, "--benchmark", "convbench", "--out", replies, "--model", script).returncode == 0
+    judged = {how: tmp_path / f"{how}.jsonl" for how in ("show", "blind")}
+    for how, out in judged.items():
+        words = ["--judge", script, "--out", out, "--images", how, "--data-root", folder, "--protocol", "direct"]
+        done = run("critic", "judge", replies, "--questions", file, *words)
+        assert done.returncode == 0, done.stderr
+        shown = {call.images for _, line in jsonl.read(out, Judgment) for call in line.calls}
+        assert shown == {1 if how == "show" else 0}
+    words = ["--against", judged["blind"], "--questions", file, "--out", tmp_path / "out"]
+    done = run("critic", "score", judged["show"], *words)
+    assert done.returncode == 0, done.stderr
+    assert "the differences show as well: decoding's images blind and show." in " ".join(done.stdout.split())
+    (by_protocol,) = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["systems"]["agreement"].values()
+    (found,) = by_protocol["direct"].values()
+    assert set(found) >= {"S1", "S2", "S3", "SO", "all"} and found["all"]["value"] == 100

@@ -1,0 +1,183 @@
+"""critic.stats.aggregate: means and paired differences, against brute force."""
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judgments import of_turn
+
+from critic.errors import UsageError
+from critic.records import Conversation, ConversationTurn, Judgment, Protocol
+from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, compare, difference, mean
+from critic.stats.estimate import mean_interval
+
+SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
+
+
+@given(SCORES, st.lists(st.sampled_from("abcdefgh"), unique=True))
+def test_a_mean_counts_and_bounds_what_is_missing(scores: dict[str, int | None], asked: list[str]) -> None:
+    found = mean(scores, asked, (1, 10))
+    assert found.n + found.failed <= found.asked == len(asked)
+    valid = [scores[key] for key in asked if scores.get(key) is not None]
+    assert found.n == len(valid)
+    assert found.failed == sum(key in scores and scores[key] is None for key in asked)
+    if not asked:
+        assert found.low is found.high is found.value is None and found.coverage == 0
+        return
+    assert found.low == pytest.approx(fmean(1 if scores.get(key) is None else scores[key] for key in asked))
+    assert found.high == pytest.approx(fmean(10 if scores.get(key) is None else scores[key] for key in asked))
+    assert (found.value is None) == (not valid)
+    if valid:
+        assert found.value == pytest.approx(fmean(valid))
+        assert found.low - 1e-9 <= found.value <= found.high + 1e-9
+    assert found.coverage == len(valid) / len(asked)
+
+
+def whole(value: float) -> Aggregate:
+    return Aggregate(value=value, n=1, failed=0, asked=1, low=value, high=value)
+
+
+def test_a_negative_weight_turns_the_range_around() -> None:
+    open_end = Aggregate(value=5, n=1, failed=1, asked=2, low=3, high=8)
+    found = combine([(1, whole(10)), (-1, open_end)])
+    assert (found.value, found.low, found.high) == (5, 2, 7)
+    assert (found.n, found.failed, found.asked) == (2, 1, 3)
+    unknown = Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10)
+    assert combine([(1, whole(10)), (1, unknown)]).value is None
+    assert combine([(1, whole(10)), (1, unknown)]).high == 20
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 10)), st.one_of(st.none(), st.integers(1, 10)))
+    )
+)
+def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | None]]) -> None:
+    before = {str(number): row[1] for number, row in enumerate(rows)}
+    after = {str(number): row[2] for number, row in enumerate(rows)}
+    groups = {str(number): f"g{row[0]}" for number, row in enumerate(rows)}
+    found = difference(before, after, groups, (1, 10))
+    both = [(b, a) for _, b, a in rows if a is not None and b is not None]
+    assert (found.n, found.missing) == (len(both), len(rows) - len(both))
+    assert found.interval is None and found.p_value is None  # at most four groups
+    assert set(found.undefined) == ({"interval", "p_value"} if both else {"mean", "interval", "p_value"})
+    if both:
+        assert found.mean == pytest.approx(fmean(a - b for b, a in both))
+    if rows:
+        low = fmean((1 if a is None else a) - (10 if b is None else b) for _, b, a in rows)
+        high = fmean((10 if a is None else a) - (1 if b is None else b) for _, b, a in rows)
+        assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_differences_count_in_their_own_groups() -> None:
+    after = {f"{group}-{row}": float(group) for group in range(9) for row in range(group + 1)}
+    found = difference(dict.fromkeys(after, 0.0), after, {key: key[0] for key in after}, (-9, 9))
+    size = np.arange(1, 10, dtype=np.float64)
+    assert found.interval == mean_interval(size * (size - 1), size)
+    assert found.groups == 9
+
+
+def test_whole_groups_are_drawn() -> None:
+    """Rows of one group move together: ten copies of each difference say no more than one."""
+    values = np.random.default_rng(2).normal(0.2, 1, 30)
+    once = {f"{place}": float(value) for place, value in enumerate(values)}
+    copies = {f"{place}-{copy}": float(value) for place, value in enumerate(values) for copy in range(10)}
+    single = difference(dict.fromkeys(once, 0.0), once, {key: key for key in once}, (-9, 9))
+    tenfold = difference(dict.fromkeys(copies, 0.0), copies, {key: key.split("-", 1)[0] for key in copies}, (-9, 9))
+    assert single.interval is not None and tenfold.interval is not None
+    assert tenfold.interval == pytest.approx(single.interval, abs=0.05)
+    assert tenfold.p_value == pytest.approx(single.p_value, abs=0.01)
+    assert tenfold.groups == single.groups == 30 and tenfold.n == 300
+
+
+def verdict(**changes: object) -> Judgment:
+    plain = {
+        "conversation": "c1",
+        "system": "model",
+        "condition": "own",
+        "protocol": "direct",
+        "judge": "judge",
+        "turn": 1,
+        "score": 5.0,
+    }
+    return of_turn(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "message"),
+    [
+        ([verdict(), verdict(score=6.0)], "conversation 'c1', turn 1, condition own: two direct verdicts"),
+        ([verdict(), verdict(conversation="c2", system="other")], "expected one system"),
+        ([verdict(), verdict(conversation="c2", judge="other")], "expected one system, one judge"),
+        ([verdict(), verdict(conversation="c2", opponent="other")], "one opponent"),
+        ([verdict(score=0.0)], "direct score 0; expected 1 to 10"),
+        ([verdict(protocol="pairwise", score=50.0)], "pairwise score 50; expected 0 to 1"),
+        ([verdict(score=None)], "either a score or a failure"),
+        ([verdict(failure="empty")], "either a score or a failure"),
+        ([verdict(turn=None, score=None)], "whole conversation"),
+    ],
+)
+def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[Judgment], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        by_cell(verdicts, verdicts[0].protocol)
+
+
+def test_other_protocols_are_left_to_others() -> None:
+    assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}
+
+
+def talks(turns: dict[str, list[ConversationTurn]]) -> list[Conversation]:
+    return [Conversation(id=key, benchmark="b", lang="en", group=key, turns=some) for key, some in turns.items()]
+
+
+def test_a_comparison_is_of_what_the_protocol_asks() -> None:
+    """Two conversations of ten have no fourth turn, four of ten no reference: of neither is a verdict missing."""
+    full = ConversationTurn(prompt="q", reference="r")
+    long = talks({str(n): [full] * (4 if n < 8 else 3) for n in range(10)})
+    one, other = (
+        [
+            verdict(conversation=each.id, turn=turn, score=score)
+            for each in long
+            for turn in range(1, len(each.turns) + 1)
+        ]
+        for score in (5.0, 7.0)
+    )
+    found = compare(one, other, long, "direct")
+    assert {cell.turn: (each.n, each.missing) for cell, each in found.items()} == {
+        1: (10, 0), 2: (10, 0), 3: (10, 0), 4: (8, 0),
+    }  # fmt: skip
+    assert {(each.low, each.high) for each in found.values()} == {(2, 2)}
+    some = talks({str(n): [full if n < 6 else ConversationTurn(prompt="q")] for n in range(10)})
+    won, lost = (
+        [verdict(conversation=str(n), protocol="pairwise", score=score) for n in range(6)] for score in (0.0, 0.5)
+    )
+    (only,) = compare(won, lost, some, "pairwise").values()
+    assert (only.n, only.missing, only.low, only.high) == (6, 0, 0.5, 0.5)
+    # Somebody judged one without a reference: none was needed, and the other three are missing.
+    shown = [verdict(conversation="9", protocol="pairwise", score=0.0)]
+    (only,) = compare([*won, *shown], [*lost, *shown], some, "pairwise").values()
+    assert (only.n, only.missing) == (7, 3)
+
+
+def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
+    bare = ConversationTurn(prompt="q", reference="r")
+    full = ConversationTurn(prompt="q", reference="r", checklist=["?"], focus="f")
+    none = ConversationTurn(prompt="q")
+    asked = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
+
+    def ids(cell: Cell, protocol: Protocol = "direct", **words: bool) -> set[str]:
+        return set(asked_of(asked, cell, protocol, **words))
+
+    assert ids(Cell("own", 1)) == {"one", "two", "three"} and ids(Cell("own", 2)) == {"two"}
+    assert ids(Cell("own", 2), "pairwise", backed=False) == {"two", "three"}
+    assert ids(Cell("own", None)) == {"two"} and ids(Cell("own", None), backed=False) == {"two", "three"}
+    assert ids(Cell("single_turn", 3)) == {"three"} and ids(Cell("single_turn", 2)) == {"two"}
+    assert ids(Cell("perfect_perception", 1)) == set() and ids(Cell("perfect_perception", 3)) == {"three"}
+    assert ids(Cell("own", 1), "checklist") == {"one", "three"}
+    assert ids(Cell("own", 2, "no_focus")) == {"two"} and ids(Cell("own", 3, "no_focus")) == set()
+    focused = talks({"without": [bare], "with": [ConversationTurn(prompt="q", reference="r", focus="f")]})
+    assert set(asked_of(focused, Cell("own", 1, "no_focus"), "direct")) == {"with"}
+    assert set(asked_of(asked, Cell("own", 2), "direct", ["three"])) == {"two", "three"}
+    assert set(asked_of(asked, Cell("own", None), "direct", ["one"])) == {"one", "two", "three"}

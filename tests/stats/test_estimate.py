@@ -1,0 +1,105 @@
+"""critic.stats.estimate: intervals and p-values against SciPy and simulations."""
+
+import numpy as np
+import pytest
+from draws import counts_of, times_of
+from scipy import stats
+
+from critic.stats.aggregate import sign_flip_p
+from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate, mean_interval
+
+
+def tail(groups: int) -> float:
+    """The share of resamples beyond each end of a 95 % interval: the normal's, widened to Student's t."""
+    return float(stats.norm.sf(stats.t.ppf(0.975, groups - 1) * np.sqrt(groups / (groups - 1))))
+
+
+@pytest.mark.parametrize("groups", [5, 8, 30, 5000])
+def test_few_groups_widen_an_interval(groups: int) -> None:
+    values = np.linspace(0, 1, 2001)
+    assert Bootstrap(np.arange(groups), resamples=2001).interval(values) == pytest.approx(
+        (tail(groups), 1 - tail(groups)), abs=1e-12
+    )
+
+
+def test_intervals_and_p_values_are_those_of_scipy() -> None:
+    values = np.random.default_rng(5).normal(0.3, 1, 40)
+    level = 1 - 2 * tail(40)
+    expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
+    found = mean_interval(values, np.ones(40))
+    assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
+    assert mean_interval(values[: FEWEST_GROUPS - 1], np.ones(FEWEST_GROUPS - 1)) is None
+    few = np.array([1.0, 2.0, -0.5, 3.0, 1.5, 0.25, 2.5, -1.0])
+    exact = stats.permutation_test((few,), np.mean, permutation_type="samples").pvalue
+    assert sign_flip_p(few) == pytest.approx(exact, abs=0.01)
+    assert sign_flip_p(np.zeros(8)) == 1
+
+
+@pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
+def test_each_group_is_drawn_as_often_as_the_generator_names_it(groups: int) -> None:
+    """Whatever is counted together: the draws of a seed are in reports."""
+    found = np.concatenate(list(Bootstrap(np.arange(groups), resamples=50, seed=3).drawn()), axis=1).T
+    random, each = np.random.default_rng(3), max(1, 400_000 // groups)
+    kind = np.uint16 if groups < 1 << 16 else np.int64
+    blocks = [random.integers(groups, size=(min(each, 50 - at), groups), dtype=kind) for at in range(0, 50, each)]
+    drawn = np.concatenate(blocks) if groups >= FEWEST_GROUPS else []
+    expected = [np.ones(groups), *(np.bincount(row, minlength=groups) for row in drawn)]
+    assert np.array_equal(found, expected)
+
+
+def test_coverage_of_intervals_of_paired_differences() -> None:
+    """Simulation: unequal groups, true mean 0."""
+    random = np.random.default_rng(11)
+    covered = 0
+    for _ in range(200):
+        counts = random.integers(1, 4, size=25).astype(np.float64)
+        sums = counts * random.normal(0, 1, 25) + random.normal(0, 0.5, 25)
+        low, high = mean_interval(sums, counts)
+        covered += low <= 0 <= high
+    assert 182 <= covered <= 198
+
+
+def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> None:
+    random = np.random.default_rng(0)
+    cell, group, weight = random.integers(5, size=300), random.integers(40, size=300), random.uniform(1, 3, 300)
+    columns = random.normal(size=(3, 5))
+    draws = Bootstrap(group, 20)
+    times = np.column_stack([np.ones(300), times_of(draws)])
+    for weighed in (None, weight):
+        each = times if weighed is None else times * weighed[:, None]
+        table = np.stack([each[cell == number].sum(axis=0) for number in range(5)])
+        tables = np.concatenate(list(draws.tables(cell, 5, weighed)), axis=1)
+        assert tables == pytest.approx(table, abs=1e-9)
+        assert draws.sums(cell, columns, weighed) == pytest.approx((columns @ table).T, abs=1e-9)
+    by_group = np.stack([np.bincount(group, each) for each in (np.ones(300), weight)]).astype(np.float64)
+    assert pytest.approx(np.stack([np.ones(300), weight]) @ times, abs=1e-9) == draws.of_groups(by_group).T
+
+
+def test_rows_without_groups_are_drawn_by_what_they_are() -> None:
+    """Alike rows that are each a group of their own are drawn as counts of cells: from the same distribution."""
+    cell = np.random.default_rng(1).permutation(np.repeat(np.arange(4), [10, 20, 30, 340]))
+    draws = Bootstrap(np.arange(400), 4000)
+    found = np.concatenate(list(draws.tables(cell, 4)), axis=1)
+    assert found[:, 0].tolist() == [10, 20, 30, 340] and (found.sum(axis=0) == 400).all()
+    rows = np.stack([np.bincount(cell, times, 4) for times in counts_of(draws).T], axis=1)
+    share = found[:, 0] / 400
+    for drawn in (found[:, 1:], rows):
+        assert drawn.mean(axis=1) == pytest.approx(found[:, 0], abs=0.4)
+        assert np.cov(drawn) == pytest.approx(400 * (np.diag(share) - np.outer(share, share)), abs=4)
+
+
+def test_an_estimate_says_why_it_has_no_interval() -> None:
+    few, many = Bootstrap([0, 1, 2, 3]), Bootstrap(np.arange(20), 10)
+    assert few.estimate(np.array([0.5]), 4, null=0.0) == Estimate(
+        value=0.5, n=4, undefined="4 groups; an interval needs at least 5"
+    )
+    assert many.estimate(np.full(11, np.nan), 4, undefined="no pairs") == Estimate(n=4, undefined="no pairs")
+    values = np.array([0.5, *np.linspace(0, 1, 8), np.nan, np.nan])
+    found = many.estimate(values, 4, null=0.0)
+    assert (found.value, found.interval, found.p_value) == (0.5, None, None)
+    assert found.undefined == "undefined in more than a tenth of the resamples"
+    values[-1] = 0.5
+    found = many.estimate(values, 4, null=0.0)
+    assert found.interval is not None and found.p_value is not None and found.undefined is None
+    assert many.estimate(values, 4, null=0.0, groups=4).undefined == "4 groups; an interval needs at least 5"
+    assert many.estimate(values, 4, groups=0).interval is None

@@ -1,0 +1,207 @@
+"""critic.stats.leaderboard: scores, intervals and paired differences of several models, against brute force."""
+
+import random
+from statistics import fmean, pstdev
+
+import numpy as np
+import pytest
+from draws import counts_of
+
+from critic.benchmarks import alignmmbench
+from critic.records import Conversation
+from critic.stats import aggregate
+from critic.stats.aggregate import Difference, combine, mean
+from critic.stats.arrays import group_numbers
+from critic.stats.estimate import Bootstrap
+from critic.stats.leaderboard import MEAN, LeaderboardRow, Score, Standings, Term, score_of, standings
+
+GROUPS = {f"c{number}": f"g{number // 2}" for number in range(40)}
+
+
+def verdicts(seed: int, missing: int = 0) -> dict[str, float | None]:
+    draw = random.Random(seed)
+    return {key: None if number < missing else draw.choice((0.0, 50.0, 100.0)) for number, key in enumerate(GROUPS)}
+
+
+def table(
+    scores: dict[str, dict[str, Score]], less: dict[str, str] | None = None, apart: tuple[str, ...] = ()
+) -> Standings:
+    rows = [
+        LeaderboardRow(key="k", caption="c", system=name, name=name, scores=some, apart=name in apart)
+        for name, some in scores.items()
+    ]
+    return standings(rows, less)
+
+
+def plain(seed: int, missing: int = 0) -> Score:
+    return score_of(verdicts(seed, missing), GROUPS, (0, 100))
+
+
+def test_a_mean_has_the_interval_of_the_bootstrap_over_groups() -> None:
+    found = table({"m": {"S": plain(1, missing=3)}})["m"]["S"]
+    known = {key: value for key, value in verdicts(1, 3).items() if value is not None}
+    assert (found.value, found.n, found.failed, found.asked) == (pytest.approx(fmean(known.values())), 37, 3, 40)
+    groups = group_numbers(sorted(set(GROUPS.values())))
+    names = sorted(set(GROUPS.values()))
+    sums = np.array([sum(v for k, v in known.items() if GROUPS[k] == name) for name in names])
+    counts = np.array([sum(GROUPS[k] == name for k in known) for name in names], dtype=float)
+    draws = Bootstrap(groups)
+    times = counts_of(draws)
+    drawn = (sums @ times) / (counts @ times)
+    # Both groups of c0 and c1 failed: the interval is about one group less than was drawn from.
+    assert found.interval == pytest.approx(draws.interval(drawn, groups=19))
+    assert found.low == pytest.approx(sum(known.values()) / 40)
+
+
+def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
+    """Where the baseline failed, the model's verdict is no part of the difference."""
+    scores = {"a": {"S": plain(1, missing=4)}, "b": {"S": plain(2)}, "c": {"S": plain(3, missing=6)}}
+    found = table(scores, {"a": "a", "b": "a", "c": "a"})
+    third = found["c"]["S"].difference
+    assert third is not None and (third.n, third.missing) == (34, 6)
+    assert third.mean == pytest.approx(aggregate.difference(verdicts(1, 4), verdicts(3, 6), GROUPS, (0, 100)).mean)
+    assert found["a"]["S"].difference is None
+    less = found["b"]["S"].difference
+    assert less is not None
+    two = aggregate.difference(verdicts(1, 4), verdicts(2), GROUPS, (0, 100))
+    assert (less.mean, less.n, less.missing) == (pytest.approx(two.mean), two.n, two.missing)
+    assert (less.low, less.high) == (pytest.approx(two.low), pytest.approx(two.high))
+    assert less.interval == pytest.approx(two.interval, abs=4) and less.groups == two.groups
+    assert less.p_value == pytest.approx(two.p_value or 0, abs=0.1)
+
+
+def test_a_sum_of_means_is_resampled_as_one() -> None:
+    """S3 - S1 of the same verdicts is 0 in every resample; of others it is as wide as their pairs are far apart."""
+    one, other = verdicts(1), verdicts(2)
+    same = Score(parts=[Term(1, one, GROUPS, (0, 100)), Term(-1, one, GROUPS, (0, 100))])
+    delta = Score(parts=[Term(1, other, GROUPS, (0, 100)), Term(-1, one, GROUPS, (0, 100))])
+    found = table({"m": {"same": same, "delta": delta}})["m"]
+    assert found["same"].interval == (0, 0) and found["same"].n == 80
+    two = aggregate.difference(one, other, GROUPS, (0, 100))
+    assert found["delta"].value == pytest.approx(two.mean)
+    assert found["delta"].interval == pytest.approx(two.interval, abs=4)
+
+
+TASKS = {name: {f"{name}{n}": f"{name}{n // 2}" for n in range(10)} for name in "tuvw"}
+
+
+def of_tasks(shift: float, *scored: str, left: int = 10, first: int = 0) -> Score:
+    """The mean of the means of the scored tasks, of the first `left` questions of each; of the task "t" not the first
+    few."""
+    means = {
+        name: {
+            key: shift + place + n
+            for n, key in enumerate(asked)
+            if (first if name == "t" else 0) <= n < left and name in scored
+        }
+        for place, (name, asked) in enumerate(TASKS.items())
+    }
+    parts = [Term(1 / len(scored), means[name], TASKS[name], (0, 100), name) for name in scored]
+    whole = combine([(0.25, mean(means[name], TASKS[name], (0, 100))) for name in TASKS])
+    return Score(parts=parts, of=4, counts=whole)
+
+
+def less(mine: Score, base: Score) -> Difference:
+    found = table({"m": {"S": mine}, "base": {"S": base}}, {"m": "base"})["m"]["S"].difference
+    assert found is not None
+    return found
+
+
+def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
+    """Of each task the model is 3 better: also where either lacks one, and where on one they have no question in
+    common."""
+    every = less(of_tasks(4, *"tuvw"), of_tasks(1, *"tuvw"))
+    assert (every.mean, every.n, every.missing, every.partly) == (3, 40, 0, "")
+    for mine, base, n, groups, partly in (
+        (of_tasks(4, *"uvw"), of_tasks(1, *"tuvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"tuvw"), of_tasks(1, *"uvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"uvw"), of_tasks(1, *"tuw"), 20, 10, "2 of 4"),
+        (of_tasks(4, *"uvw"), of_tasks(1, *"uvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"tuvw", left=8), of_tasks(1, *"tuvw", first=8), 24, 12, "3 of 4"),
+    ):
+        found = less(mine, base)
+        assert (found.mean, found.n, found.missing, found.partly) == (pytest.approx(3), n, 40 - n, partly)
+        assert found.interval == pytest.approx((3, 3)) and found.groups == groups and not found.undefined
+        # The range is that of all four tasks: what a side lacks may be 0 or 100.
+        assert mine.counts is not None and base.counts is not None
+        assert mine.counts.low is not None and base.counts.high is not None
+        assert found.low == pytest.approx(mine.counts.low - base.counts.high)
+    nothing = less(of_tasks(4, "t", "u"), of_tasks(1, "v", "w"))
+    assert (nothing.mean, nothing.n, nothing.interval) == (None, 0, None)
+    assert set(nothing.undefined.values()) == {"no pairs"}
+
+
+def test_no_interval_has_its_own_reason() -> None:
+    """Thirteen tasks of two questions: most resamples leave out a task, however many groups there are."""
+    asked = {f"t{n}": {f"{n}-{k}": f"{n}-{k}" for k in range(2)} for n in range(13)}
+
+    def score(shift: float) -> Score:
+        return Score(
+            parts=[Term(1 / 13, dict.fromkeys(ids, shift), ids, (0, 10), name) for name, ids in asked.items()], of=13
+        )
+
+    found = less(score(4), score(1))
+    assert found.mean == pytest.approx(3) and found.groups == 26
+    assert found.interval is None and found.p_value is None
+    assert found.undefined == dict.fromkeys(("interval", "p_value"), "undefined in more than a tenth of the resamples")
+    few = {f"c{number}": f"g{number}" for number in range(4)}
+    some = [score_of(dict.fromkeys(few, value), few, (0, 10)) for value in (4.0, 1.0)]
+    assert less(*some).undefined == dict.fromkeys(("interval", "p_value"), "4 groups; an interval needs at least 5")
+
+
+def test_one_over_a_mean_is_the_alignment_score() -> None:
+    ratings = {key: value and value / 10 for key, value in verdicts(5, 1).items()}
+    asked = [
+        Conversation(id=key, benchmark="alignmmbench", lang="zh", group=group, turns=[])
+        for key, group in GROUPS.items()
+    ]
+    spread = alignmmbench.deviations(ratings, asked)
+    scores = {
+        name: Score(parts=[Term(1, some, {group: group for group in some}, (0, 4.5))], inverse=True)
+        for name, some in spread.items()
+    }
+    found = table({"m": scores})["m"]
+    by_group: dict[str, list[float | None]] = {}
+    for key, group in GROUPS.items():
+        by_group.setdefault(group, []).append(ratings[key])
+    whole = alignmmbench.alignment_score(by_group.values())
+    assert found["alignment"].value == pytest.approx(whole.score)
+    assert found["alignment without singletons"].value == pytest.approx(whole.without_singletons)
+    assert whole.singletons == 1
+    sigmas = [pstdev([v for v in some if v is not None]) for some in by_group.values()]
+    low, high = found["alignment"].interval or (0, 0)
+    assert low < len(sigmas) / sum(sigmas) < high
+
+
+def test_the_mean_is_that_of_the_models_which_do_not_stand_apart() -> None:
+    scores = {name: {"S": plain(seed)} for seed, name in enumerate("abc")} | {"d": {"T": plain(9)}}
+    found = table(scores, apart=("c",))
+    values = [found[name]["S"].value or 0 for name in "ab"]
+    assert found[MEAN]["S"].value == pytest.approx(fmean(values)) and found[MEAN]["S"].n == 80
+    assert found[MEAN]["T"].value == found["d"]["T"].value
+    low, high = found[MEAN]["S"].interval or (0, 0)
+    alone = [found[name]["S"].interval or (0, 0) for name in "ab"]
+    assert high - low < max(end - start for start, end in alone)
+    assert MEAN not in table({"a": {"S": plain(1)}})
+
+
+def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> None:
+    rows = [
+        LeaderboardRow(key="k", caption="c", system=name[0], name=name, scores={"S": plain(seed)}, judge=name[1])
+        for seed, name in enumerate(("ax", "ay", "bx", "by"))
+    ]
+    assert MEAN not in standings(rows) and MEAN in standings(rows[::2])
+    some = {"a": {"S": of_tasks(4, *"tuvw")}, "b": {"S": of_tasks(1, *"tuvw")}, "c": {"S": of_tasks(50, *"uvw")}}
+    found = table(some)
+    assert found["c"]["S"].partly == "3 of 4" and found[MEAN]["S"].partly == "2 of 3"
+    values = [found[name]["S"].value or 0 for name in "ab"]
+    assert found[MEAN]["S"].value == pytest.approx(fmean(values))
+
+
+def test_what_is_won_always_or_asked_of_few_is_not_said_to_be_certain() -> None:
+    always = score_of(dict.fromkeys(GROUPS, 100.0), GROUPS, (0, 100))
+    few = score_of(verdicts(1), {f"c{number}": f"g{number}" for number in range(4)}, (0, 100))
+    found = table({"m": {"always": always, "few": few}})["m"]
+    low, high = found["always"].interval or (0, 0)
+    assert high == 100 and low == pytest.approx(100 * 0.025 ** (1 / 20))
+    assert found["few"].interval is None and found["few"].value is not None

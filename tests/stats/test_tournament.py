@@ -1,0 +1,472 @@
+"""critic.stats.tournament against golden values and other libraries; every peer's aggregate; alignment."""
+
+import json
+import math
+import random
+from itertools import combinations, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from critic.benchmarks import alignmmbench
+from critic.benchmarks.alignmmbench import alignment_score
+from critic.judging.parse import parse_rating
+from critic.records import Conversation, ConversationTurn
+from critic.stats import tournament
+from critic.stats.aggregate import Aggregate
+from critic.stats.leaderboard import aggregate_of
+from critic.stats.tournament import (
+    Battle,
+    _maximum_likelihood,
+    bradley_terry,
+    mean_elo,
+    win_rate,
+    win_rates,
+)
+from critic.stats.verdicts import A, B, both_orders, codes
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+OUTCOMES: dict[str, Any] = {
+    "model_a": "a",
+    "model_b": "b",
+    "model_1": "a",
+    "model_2": "b",
+    "tie": "tie",
+    "tie (bothbad)": "tie",
+}
+LOGIT = 400 / math.log(10)
+
+
+def golden(shared: Any, part: str) -> Any:
+    return json.loads((shared / "fixtures" / "golden.json").read_text("utf-8"))[part]
+
+
+def battles(rows: list[Any], group: Any = None) -> list[Battle]:
+    """Rows (a, b, outcome); the group of row i is `group(i)`."""
+    return [
+        Battle(a=a, b=b, outcome=OUTCOMES.get(outcome, outcome), group=group and group(place))
+        for place, (a, b, outcome) in enumerate(rows)
+    ]
+
+
+def simulated(strengths: list[float], n: int, seed: int, size: int = 1) -> list[Battle]:
+    """n groups of `size` battles between models m0, m1, …; within a group the outcome is always the same."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for group in range(n):
+        i, j = random.permutation(len(strengths))[:2]
+        won = random.random() < 1 / (1 + math.exp(strengths[j] - strengths[i]))
+        battle = Battle(a=f"m{i}", b=f"m{j}", outcome="a" if won else "b", group=f"g{group}")
+        rows += [battle] * size
+    return rows
+
+
+def elo(
+    rows: list[Battle], k: float = 4, base: float = 10, scale: float = 400, initial: float = 1000
+) -> dict[str, float]:
+    """Ratings after the battles in the order given."""
+    ratings = dict.fromkeys(sorted({model for row in rows for model in (row.a, row.b)}), 1000.0)
+    for row in rows:
+        score = {"a": 1.0, "tie": 0.5, "b": 0.0}[str(row.outcome)]
+        change = k * (score - 1 / (1 + 10 ** ((ratings[row.b] - ratings[row.a]) / 400)))
+        ratings[row.a] += change
+        ratings[row.b] -= change
+    return ratings
+
+
+def test_golden_ratings(shared: Any) -> None:
+    case = golden(shared, "ratings")
+    rows = battles(case["battles"])
+    assert case["params"] == {"K": 4, "base": 10, "scale": 400, "init": 1000}
+    assert elo(rows) == pytest.approx(case["elo_online"], abs=1e-9)
+    assert elo(rows[::-1]) == pytest.approx(case["elo_online_reversed_order"], abs=1e-9)
+    found = bradley_terry(rows)
+    assert found.ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
+    assert found.ratings == pytest.approx(case["bradley_terry_fastchat_lbfgs"], abs=1e-5)
+    assert bradley_terry(rows[::-1]).ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
+    unbeaten = bradley_terry(battles(case["unbeaten"]["battles"]))
+    assert unbeaten.ratings is None and unbeaten.intervals is None
+    assert unbeaten.undefined == "no finite maximum: a never lost to or tied with the other models"
+
+
+def test_mean_elo_is_the_mean_over_orders_whatever_order_is_given() -> None:
+    rows = battles([("x", "y", "a"), ("y", "z", "a"), ("z", "x", "tie"), ("y", "x", "a"), ("x", "y", "a")])
+    orders = [elo(list(order), k=100) for order in permutations(rows)]
+    exact = {model: np.mean([ratings[model] for ratings in orders]) for model in "xyz"}
+    found = mean_elo(rows, shuffles=20_000, k=100)
+    assert found.ratings == pytest.approx(exact, abs=0.5)
+    assert np.std([ratings["x"] for ratings in orders]) > 3
+    assert mean_elo(rows[::-1], shuffles=20_000, k=100) == found
+    assert mean_elo(rows, shuffles=50) == mean_elo(rows, shuffles=50) != mean_elo(rows, shuffles=50, seed=1)
+    assert mean_elo(rows[:1], shuffles=3, k=32).ratings == {"x": 1016, "y": 984}
+
+
+outcomes = st.sampled_from(["a", "b", "tie"])
+some_battles = st.lists(
+    st.tuples(st.sampled_from("vwxyz"), st.sampled_from("vwxyz"), outcomes).filter(lambda row: row[0] != row[1]),
+    min_size=1,
+    max_size=25,
+)
+
+
+def beats_outside(rows: list[tuple[str, str, str]], inside: set[str]) -> bool:
+    """Whether some model outside has a win or tie against one inside."""
+    for a, b, outcome in rows:
+        if (a in inside) != (b in inside):
+            outsider_won = outcome == "tie" or (outcome == "a") != (a in inside)
+            if outsider_won:
+                return True
+    return False
+
+
+def finite_maximum(rows: list[tuple[str, str, str]]) -> bool:
+    """Ford's condition as it stands: no set of models escapes every win and tie of the rest."""
+    models = sorted({model for a, b, _ in rows for model in (a, b)})
+    return all(
+        beats_outside(rows, set(inside)) for size in range(1, len(models)) for inside in combinations(models, size)
+    )
+
+
+@given(some_battles)
+def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str, str, str]]) -> None:
+    found = bradley_terry(battles(rows), resamples=0)
+    assert (found.ratings is not None) == finite_maximum(rows)
+    if found.ratings is None:
+        assert found.undefined and found.undefined.startswith("no finite maximum: ")
+        top = found.undefined.removeprefix("no finite maximum: ").split(" never")[0].split(" and ")
+        assert not beats_outside(rows, set(top))
+        return
+    # The score equations: each model's points equal what its ratings say it should have.
+    surplus = dict.fromkeys(found.ratings, 0.0)
+    for a, b, outcome in rows:
+        chance = 1 / (1 + 10 ** ((found.ratings[b] - found.ratings[a]) / 400))
+        points = {"a": 1, "tie": 0.5, "b": 0}[outcome] - chance
+        surplus[a] += points
+        surplus[b] -= points
+    assert surplus == pytest.approx(dict.fromkeys(surplus, 0.0), abs=1e-9)
+    assert np.mean(list(found.ratings.values())) == pytest.approx(1000, abs=1e-9)
+
+
+@given(some_battles)
+def test_ratings_do_not_depend_on_who_is_called_a(rows: list[tuple[str, str, str]]) -> None:
+    assume(finite_maximum(rows))
+    swapped = [(b, a, {"a": "b", "b": "a", "tie": "tie"}[outcome]) for a, b, outcome in rows]
+    first, second = (bradley_terry(battles(each), resamples=0).ratings for each in (rows, swapped))
+    assert first == pytest.approx(second, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("a", "b", "b"), ("c", "b", "b"), ("a", "c", "a"), ("c", "a", "a")], "b never lost to or tied with"),
+        ([("a", "b", "a"), ("b", "a", "a"), ("a", "c", "a"), ("b", "c", "a")], "a and b never lost to or tied with"),
+        ([("a", "b", "tie"), ("c", "d", "tie")], "a and b never met"),
+    ],
+)
+def test_why_there_is_no_maximum(rows: list[Any], message: str) -> None:
+    found = bradley_terry(battles(rows))
+    assert found.ratings is None and message in str(found.undefined)
+    assert mean_elo(battles(rows)).ratings is not None
+
+
+def test_two_models_have_a_closed_form() -> None:
+    found = bradley_terry(battles([("x", "y", "a")] * 9 + [("y", "x", "a")] * 2 + [("x", "y", "tie")] * 2), resamples=0)
+    assert found.ratings is not None
+    assert found.ratings["x"] - found.ratings["y"] == pytest.approx(400 * math.log10(10 / 3), abs=1e-10)
+
+
+def test_very_uneven_wins_still_converge() -> None:
+    """A chain where each model beats the next 100,000 to 1, and wins from which full Newton steps run away."""
+    chain = np.zeros((1, 5, 5))
+    for place in range(4):
+        chain[0, place, place + 1], chain[0, place + 1, place] = 1e5, 1
+    assert np.diff(_maximum_likelihood(chain)[0]) == pytest.approx(-math.log(1e5), abs=1e-9)
+    uneven = np.array(
+        [
+            [0, 1, 13, 13, 10742],
+            [0, 0, 0, 1, 0],
+            [284, 454638, 0, 0, 307042],
+            [334, 43, 0, 0, 85],
+            [4565, 0, 0, 429986, 0],
+        ],
+        dtype=float,
+    )
+    strength = _maximum_likelihood(uneven[None])[0]
+    chance = 1 / (1 + np.exp(strength - strength[:, None]))
+    surplus = uneven.sum(axis=1) - ((uneven + uneven.T) * chance).sum(axis=1)
+    assert surplus == pytest.approx(np.zeros(5), abs=1e-6)
+    assert strength.mean() == pytest.approx(0, abs=1e-9)
+
+
+def test_other_libraries_agree() -> None:
+    evalica = pytest.importorskip("evalica")
+    linear = pytest.importorskip("sklearn.linear_model")
+    rows = simulated([0, 0.5, 1, -1, 0.2], 400, seed=1)
+    found = bradley_terry(rows, resamples=0).ratings
+    assert found is not None
+    winners = [evalica.Winner.X if row.outcome == "a" else evalica.Winner.Y for row in rows]
+    columns = [row.a for row in rows], [row.b for row in rows], winners
+    scores = evalica.bradley_terry(*columns, tolerance=1e-14, limit=10_000).scores
+    points = 400 * np.log10(scores)
+    assert found == pytest.approx((points - points.mean() + 1000).to_dict(), abs=1e-6)
+    assert elo(rows) == pytest.approx(evalica.elo(*columns).scores.to_dict(), abs=1e-9)
+    design = np.zeros((len(rows), 5))
+    for place, row in enumerate(rows):
+        design[place, int(row.a[1])], design[place, int(row.b[1])] = 1, -1
+    fit = linear.LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-12, solver="newton-cholesky")
+    strength = np.append(fit.fit(design[:, :4], [row.outcome == "a" for row in rows]).coef_[0], 0)
+    expected = LOGIT * (strength - strength.mean()) + 1000
+    assert [found[f"m{place}"] for place in range(5)] == pytest.approx(expected, abs=1e-8)
+
+
+def test_intervals_cover_the_truth() -> None:
+    strengths, held, n = [0.6, 0.0, -0.6], 0, 250
+    for seed in range(n):
+        intervals = bradley_terry(simulated(strengths, 80, seed, size=2), resamples=300).intervals
+        assert intervals is not None
+        held += intervals["m0"][0] <= 1000 + 0.6 * LOGIT <= intervals["m0"][1]
+    assert 0.92 * n <= held <= 0.98 * n
+
+
+def test_intervals_resample_groups() -> None:
+    """The same verdict five times on one question is one verdict."""
+    once, five = (simulated([0.5, 0, -0.5], 60, seed=3, size=size) for size in (1, 5))
+    first, grouped = bradley_terry(once, resamples=200), bradley_terry(five, resamples=200)
+    assert first.intervals is not None and grouped.intervals is not None
+    alone = bradley_terry([Battle(a=row.a, b=row.b, outcome=row.outcome) for row in five], resamples=200).intervals
+    assert alone is not None
+    for model, (low, high) in first.intervals.items():
+        assert grouped.intervals[model] == pytest.approx((low, high), abs=1e-6)
+        assert alone[model][1] - alone[model][0] < 0.6 * (high - low)
+        assert first.ratings is not None and low < first.ratings[model] < high
+    assert bradley_terry(five[::-1], resamples=200).intervals == grouped.intervals
+    assert bradley_terry(once, resamples=200, seed=1).intervals != first.intervals
+
+
+def test_intervals_that_cannot_be_had_are_explained() -> None:
+    rows = simulated([0, 0], 40, seed=0)
+    few = bradley_terry(battles([(row.a, row.b, row.outcome) for row in rows], lambda place: f"{place % 4}"))
+    assert few.ratings and few.intervals is None and few.no_intervals == "4 groups; an interval needs at least 5"
+    sparse = bradley_terry(
+        battles([("a", "b", "a"), ("b", "c", "a"), ("c", "d", "a"), ("d", "e", "a"), ("e", "a", "a")])
+    )
+    assert sparse.ratings and sparse.intervals is None
+    assert sparse.no_intervals and "resamples have no finite maximum" in sparse.no_intervals
+    assert bradley_terry(rows, resamples=0).no_intervals == "not asked for"
+
+
+def test_failed_battles_are_dropped_and_counted() -> None:
+    rows = battles([("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a")])
+    failed = [Battle(a="a", b="c", outcome=None), Battle(a="b", b="a", outcome=None)]
+    for rate in (mean_elo, bradley_terry):
+        clean, found = rate(rows), rate([failed[0], *rows, failed[1]])
+        assert (found.n, found.failed, clean.failed) == (3, 2, 0) and found.ratings == clean.ratings
+        nothing = rate(failed)
+        assert (nothing.n, nothing.failed, nothing.ratings, nothing.undefined) == (0, 2, None, "no battles")
+        assert rate([]).undefined == "no battles"
+
+
+def test_points_off_the_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"1\.5 is outside 0\.\.1"):
+        win_rate([0, 1.5])
+
+
+def test_alpaca_eval_win_rate(shared: Any) -> None:
+    """Ours over preference - 1; a draw written as 0 is 1.5 there. NaN is a failed judgment."""
+    case = golden(shared, "aggregates")["alpaca_eval"]
+    for name in ("mixed", "all_win", "one", "draws"):
+        given = [math.nan if value == "NaN" else value for value in case[name]["preferences"]]
+        points = [(value or 1.5) - 1 for value in given]
+        expected, found = case[name]["result"], win_rate(points)
+        assert found.rate is not None
+        assert 100 * found.rate == pytest.approx(expected["win_rate"], abs=1e-10)
+        assert (found.wins, found.losses, found.ties) == tuple(
+            expected[key] for key in ("n_wins", "n_wins_base", "n_draws")
+        )
+        assert (found.n, found.failed) == (expected["n_total"], len(given) - expected["n_total"])
+        discrete = (found.wins + found.ties / 2) / found.n
+        assert 100 * discrete == pytest.approx(expected["discrete_win_rate"], abs=1e-10)
+        if expected["standard_error"] == "NaN":
+            assert found.standard_error is None
+            assert found.undefined == {"standard_error": "needs two verdicts"}
+        else:
+            assert found.standard_error is not None
+            assert 100 * found.standard_error == pytest.approx(expected["standard_error"], abs=1e-10)
+    nothing = win_rate([None, math.nan])
+    assert (nothing.n, nothing.failed, nothing.rate) == (0, 2, None)
+    assert set(nothing.undefined) == {"rate", "standard_error"}
+
+
+def test_convbench_win_rate(shared: Any) -> None:
+    """Its denominator is 577 whatever was judged: the same where 577 were, and not ours where judgments failed."""
+    examples = golden(shared, "aggregates")["convbench"]["examples"]
+    for key, wins in {"1 win": 1, "234 wins": 234}.items():
+        assert win_rate([1.0] * wins + [0.0] * (577 - wins)).rate == pytest.approx(examples[key], abs=1e-12)
+    every = win_rate([1.0] * 578)
+    assert every.rate == 1.0 < examples["all 578 win"]
+    unread = win_rate([1.0] * 234 + [None] * 77 + [0.0] * 266)
+    assert (unread.n, unread.failed) == (500, 77)
+    assert unread.rate == 234 / 500 != examples["234 wins"]
+
+
+def test_fastchat_pairwise(shared: Any) -> None:
+    """Two games in swapped order, a model named in each: `both_orders`, then `win_rates`."""
+    case = golden(shared, "aggregates")["fastchat"]
+    games = np.stack(
+        [
+            codes({**OUTCOMES, "error": "failed"}[row[place]] for row in case["pairwise_rows"])  # type: ignore[misc]
+            for place in (2, 3)
+        ],
+        axis=1,
+    )
+    names = {A: "a", 1: "tie", B: "b"}
+    rows = [
+        (a, b, names.get(int(code))) for (a, b, *_), code in zip(case["pairwise_rows"], both_orders(games), strict=True)
+    ]
+    found = win_rates(battles(rows))
+    for line in case["pairwise_output"][4:7]:
+        model, win, loss, tie, win_share, loss_share, adjusted = line.split()
+        rate = found[model]
+        assert (rate.wins, rate.losses, rate.ties) == (int(win), int(loss), int(tie))
+        assert rate.wins / rate.n == pytest.approx(float(win_share), abs=1e-12)
+        assert rate.losses / rate.n == pytest.approx(float(loss_share), abs=1e-12)
+        assert rate.rate == pytest.approx(float(adjusted), abs=1e-12)
+    assert {model: rate.failed for model, rate in found.items()} == {"m1": 1, "m2": 0, "m3": 1}
+
+
+def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
+    """The scores of (task, rating); None failed."""
+    asked = [
+        Conversation(
+            id=f"{place}", benchmark="b", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)]
+        )
+        for place, (task, _) in enumerate(rows)
+    ]
+    ratings = {f"{place}": rating for place, (_, rating) in enumerate(rows)}
+    found = alignmmbench.scores(ratings, asked) | alignmmbench.overviews(ratings, asked)
+    return {name: aggregate_of(one) for name, one in found.items()}
+
+
+def test_fastchat_single_averages(shared: Any) -> None:
+    """A turn taken for a task: its mean per turn, and its average over rows, which is our mean over questions."""
+    case = golden(shared, "aggregates")["fastchat"]
+    expected = case["expected_single"]
+    for model, failed in (("m1", 1), ("m2", 1)):
+        rows = [row for row in case["single_rows"] if row["model"] == model]
+        found = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
+        for turn in ("turn1", "turn2"):
+            assert found[turn].value == expected[f"{model}_{turn}"]
+        assert found["mean of the questions"].value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
+        assert found["mean of the questions"].failed == failed
+
+
+def test_inspect_accuracy(shared: Any) -> None:
+    case = golden(shared, "aggregates")["inspect"]
+    points = [{"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]]
+    found = win_rate([*points, None])
+    assert found.rate == pytest.approx(case["accuracy"], abs=1e-12)
+    assert found.standard_error == pytest.approx(case["stderr"], abs=1e-12)
+    assert found.failed == 1
+    # One value: 0 there, though nothing is known of the spread.
+    assert case["stderr_one"] == 0 and win_rate([1.0]).standard_error is None
+
+
+def test_lmms_eval_standard_error(shared: Any) -> None:
+    case = golden(shared, "aggregates")["lmms_eval"]
+    assert win_rate([1, 0, 1, 1]).standard_error == pytest.approx(case["mean_stderr_1_0_1_1"], abs=1e-12)
+    assert case["mean_stderr_single"].startswith("raises") and win_rate([1]).undefined
+
+
+def test_vlmevalkit_scores(shared: Any) -> None:
+    """Its "valid" mean is ours; its "all" counts a failure as 0; a 12 is clipped there and a named failure here."""
+    case = golden(shared, "aggregates")["vlmevalkit"]
+    overall = {row["set"]: row["Overall Score"] for row in case["result"]}
+    given = [score for scores in case["input"].values() for score in scores]
+    clipped = [None if score is None else min(int(score), 10) for score in given]
+    found = scored([("t", score) for score in clipped])["mean of the questions"]
+    assert found.value is not None
+    assert 10 * found.value == pytest.approx(overall["valid"], abs=1e-12)
+    assert (found.n, found.failed) == (4, 3)
+    assert 10 * found.value * found.coverage == pytest.approx(overall["all"], abs=1e-12)
+    read = [parse_rating("" if score is None else f'{{"Rating": {score}}}') for score in given]
+    assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
+    ours = scored([("t", verdict.rating) for verdict in read])["mean of the questions"]
+    assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
+    assert (ours.n, ours.failed) == (3, 4)
+
+
+def test_every_peers_aggregate_is_looked_at(shared: Any) -> None:
+    assert set(golden(shared, "aggregates")) == {
+        "alignmmbench", "alpaca_eval", "convbench", "fastchat", "inspect", "lmms_eval", "vlmevalkit",
+    }  # fmt: skip
+
+
+def test_golden_alignment_scores(shared: Any) -> None:
+    for name, case in golden(shared, "alignment_score").items():
+        found = alignment_score(case["groups"])
+        assert (found.groups, found.failed, found.empty) == (len(case["groups"]), 0, 0)
+        if case["expected"] == "Infinity":
+            assert found.score is None and found.undefined["score"] == "infinite: no group's ratings differ"
+        else:
+            assert found.score == pytest.approx(case["expected"], abs=1e-12), name
+            assert "score" not in found.undefined
+
+
+def test_alignment_with_and_without_singletons() -> None:
+    found = alignment_score([[7], [2, 4], [9, 9]])
+    assert (found.groups, found.singletons, found.score, found.without_singletons) == (3, 1, 3.0, 2.0)
+    alone = alignment_score([[7], [3]])
+    assert alone.score is None and alone.undefined == {
+        "score": "infinite: no group's ratings differ",
+        "without_singletons": "no groups",
+    }
+    assert alignment_score([]).undefined == {"score": "no groups", "without_singletons": "no groups"}
+
+
+def test_alignment_drops_and_counts_failures() -> None:
+    found = alignment_score([[2, None, 4], [None], [math.nan, 5], [3, 7]])
+    assert (found.groups, found.singletons, found.empty, found.failed) == (3, 1, 1, 3)
+    assert found.score == pytest.approx(3 / (1 + 0 + 2)) and found.without_singletons == pytest.approx(2 / 3)
+
+
+def test_alignment_of_equal_expected_scores_is_infinite() -> None:
+    """Their mean has rounding dust: np.std([3.3] * 3) is 4e-16, which would give a score of 10^15."""
+    assert alignment_score([[3.3, 3.3, 3.3], [0.1 + 4.2] * 6]).score is None
+
+
+def test_the_interval_of_elo_is_about_groups_and_orders() -> None:
+    """Orders of unequal length side by side are those one after another; four times the groups halve the interval."""
+    draw = random.Random(1)
+
+    def fights(groups: int) -> list[Battle]:
+        made = [("a", "b"), ("b", "c"), ("a", "c")]
+        return [
+            Battle(a=one, b=other, outcome=draw.choice(["a", "a", "tie", "b"]), group=str(number))
+            for number in range(groups)
+            for one, other in made
+        ]
+
+    battles = fights(20)
+    games = tournament._games(battles)
+    orders = [np.array([0, 5, 9, 2]), np.array([3]), np.array([7, 7, 1])]
+    found = tournament._fought(games, orders, 4.0)
+    for column, order in enumerate(orders):
+        points = dict.fromkeys("abc", 1000.0)
+        for place in order:
+            one = battles[place]
+            lead = points[one.a] - points[one.b]
+            change = 4 * ({"a": 1.0, "tie": 0.5, "b": 0.0}[one.outcome or "b"] - 1 / (1 + 10 ** (-lead / 400)))
+            points[one.a] += change
+            points[one.b] -= change
+        assert found[:, column] == pytest.approx(list(points.values()))
+    wide = tournament.mean_elo(battles, resamples=300)
+    narrow = tournament.mean_elo([one for _ in range(4) for one in battles], resamples=300)
+    assert wide.ratings is not None and wide.intervals is not None and narrow.intervals is not None
+    for model, (low, high) in wide.intervals.items():
+        assert low < wide.ratings[model] < high
+    assert tournament.mean_elo(battles[:6], resamples=300).no_intervals == "2 groups; an interval needs at least 5"
+    assert narrow.n == 4 * wide.n

@@ -1,0 +1,158 @@
+"""What is found out of the processor before training, and that a run which goes on stays with it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from training import train, write_recipe, write_rows
+
+import checkpoints  # isort: skip
+import cpu  # isort: skip
+import sft  # isort: skip
+import torch  # isort: skip
+import transformers  # isort: skip
+from recipe import read_recipe  # isort: skip
+
+
+FAULTS = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import cpu, torch
+for how in ("given back", "kept"):
+    assert how == "given back" or cpu.keep_memory()
+    for _ in range(12):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(2**24)
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    print(faults)
+"""
+
+
+def test_memory_that_is_kept_costs_no_page_faults() -> None:
+    words = [sys.executable, "-c", FAULTS, str(ROOT / "train")]
+    given_back, kept = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert int(given_back) > 16_000 and int(kept) < 100
+
+
+@pytest.mark.parametrize(
+    ("loads", "free"),
+    [
+        ([[0, 0, 0, 0]] * 3, 4),
+        ([[96, 3, 51, 0]] * 3, 2),
+        ([[100, 100, 100, 100]] * 3, 1),
+        ([[100, 100, 100, 100], [90, 5, 90, 90], [2, 3, 0, 1]], 4),  # a moment's load decides nothing
+    ],
+)
+def test_cores_that_others_use_are_not_free(
+    loads: list[list[float]], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = iter(loads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: next(following))
+    monkeypatch.setattr(cpu, "allowed_cores", lambda: 4)
+    assert cpu.free_cores() == free
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("900000 100000", 8), (None, 8)]
+)
+def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n", "utf-8")
+    assert cpu.allowed_cores(tmp_path / "cpu.max") == cores
+
+
+def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bf16, chosen, tried in ((0.002, "bf16", 512), (0.009, "fp32", 512), (0.02, "fp32", 512), (0.2, "fp32", 8)):
+        sizes = []
+
+        def taken(dtype: torch.dtype, tokens: int = 512, bf16: float = bf16, sizes: list[int] = sizes) -> float:
+            sizes.append(tokens)
+            return bf16 if dtype == torch.bfloat16 else 0.01
+
+        monkeypatch.setattr(cpu, "matmul_seconds", taken)
+        precision, why = cpu.choose_precision()
+        assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
+        assert max(sizes) == tried, "a whole matmul where a small one told that bf16 is emulated"
+
+
+def test_a_run_that_goes_on_stays_with_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(cpu, "free_cores", lambda: 1)
+    monkeypatch.setattr(cpu, "keep_memory", lambda: True)
+    monkeypatch.setattr(cpu, "allowed_cores", lambda: 3)
+    monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
+    recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
+    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False
+    assert capsys.readouterr().out.splitlines() == [
+        "fp32: today it is slow",
+        "1 of 3 cores: the others are in use (--threads)",
+    ]
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    checkpoints.seal(folder, {"precision": "bf16", "threads": 2})
+    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    assert on == {"precision": "bf16", "threads": 2}
+    assert decided.precision == "bf16" and decided.training["bf16"] and decided.deepspeed["bf16"] == {"enabled": True}
+    assert sft._prepare_device(recipe, tmp_path, 3)[1]["threads"] == 3
+    torch.set_num_threads(1)
+
+
+def test_the_precision_is_what_is_trained_in(tmp_path: Path) -> None:
+    for precision, line in (("bf16", "bf16 with fp32 master weights: as the recipe says"), ("fp32", "fp32: as the")):
+        steps = {"max_steps": 2, "save_steps": 2}
+        recipe = write_recipe(tmp_path / precision, precision=precision, ema=None, evaluation=None, training=steps)
+        run = train(recipe, write_rows(tmp_path), tmp_path / precision / "out", internal=False)
+        assert line in run.stdout
+        notes = json.loads((tmp_path / precision / "out/critic.json").read_text("utf-8"))
+        assert notes["precision"] == precision and notes["threads"] == 1
+        dtype = json.loads((tmp_path / precision / "out/config.json").read_text("utf-8"))["dtype"]
+        assert dtype == {"bf16": "bfloat16", "fp32": "float32"}[precision]
+
+
+def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) -> None:
+    shape = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_attention_heads=2, **shape))
+    model.bfloat16().save_pretrained(tmp_path / "base")
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(tmp_path / "base"), precision=precision))
+        assert next(sft.build_model(recipe, None, None).parameters()).dtype == dtype
+
+
+def test_several_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is said to use what the division leaves over."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(cpu, "allowed_cores", lambda: 3)
+    assert cpu.threads_of_a_process() == 1 and capsys.readouterr().out == ""
+
+
+GROWING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import cpu, psutil, torch
+assert cpu.keep_memory()
+usual = cpu.trim_memory(0)
+kept = torch.ones(2**20)
+blocks = [torch.ones(2**16) for _ in range(4000)]
+between = blocks[::100]
+del blocks
+before = psutil.Process().memory_info().rss
+print((before - psutil.Process().memory_info().rss) // 2**20)
+cpu.trim_memory(usual)
+print((before - psutil.Process().memory_info().rss) // 2**20)
+"""
+
+
+def test_free_memory_beyond_what_is_usual_is_given_back() -> None:
+    words = [sys.executable, "-c", GROWING, str(ROOT / "train")]
+    kept, trimmed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert int(trimmed) > 700 and abs(int(kept)) < 50

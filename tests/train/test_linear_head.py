@@ -1,0 +1,279 @@
+"""`objective: head`: ten classes on a prompt's last token, exactly, from the batch to the folder that is saved."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from training import RECIPE, losses, refused, sample_rows, save_base, start, train, write_recipe, write_rows
+
+import evaluation  # isort: skip
+import export  # isort: skip
+import objective  # isort: skip
+import linear_head  # isort: skip
+import recipe as recipes  # isort: skip
+import batches as batches_module  # isort: skip
+import rows as rows_module  # isort: skip
+import sft  # isort: skip
+import tiny  # isort: skip
+import datasets
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from critic import human_scored
+from critic.errors import UsageError
+from critic.judging.examples import example
+from critic.judging.targets import source_ids
+from critic.records import RATINGS, Example
+
+HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Tokenized rows, and a random model with a scoring head."""
+    folder = tmp_path_factory.mktemp("head")
+    recipe = recipes.read_recipe(write_recipe(folder, **HEAD, balance=0.5))
+    rows = write_rows(folder, sample_rows(12))
+    data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1)
+    assert recipe.tiny is not None
+    model = tiny.random_model(recipe.tiny, tokenizer, 2000, export.labels("head"))
+    objective.classify(model)
+    return SimpleNamespace(recipe=recipe, file=rows, data=data, tokenizer=tokenizer, model=model)
+
+
+def asked(made: SimpleNamespace) -> list[list[int]]:
+    """The prompts as they are judged."""
+    found = []
+    for response in human_scored.load(made.file).responses:
+        one = example(response, "pointwise", None, lambda messages: 0)
+        assert isinstance(one, Example)
+        found.append(source_ids(made.tokenizer, one.messages))
+    return found
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
+    rows = [made.data.rows[place] for place in range(len(made.data.rows))]
+    weighing = batches_module.weights(made.recipe, made.data.rows)
+    assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
+    assert len(set(weighing.by_rating)) > 3
+    wanted = torch.zeros(())
+    for row, ids in zip(rows, asked(made), strict=True):
+        assert row["input_ids"][: len(ids)] == ids, "what is trained is what is asked"
+        logits = made.model(input_ids=torch.tensor([ids])).logits[0]
+        logs = logits.log_softmax(-1)
+        wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
+    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, head=True, share=share)(rows)
+    assert int((batch["labels"] >= 0).sum()) == len(rows)
+    ours = made.model(**batch, num_items_in_batch=len(rows)).loss
+    assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)
+
+
+def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
+    spec = recipes.EvaluationSpec(every=1)
+    held = evaluation.held_out(made.file, spec, made.tokenizer, None, 2000)
+    assert sorted(held.ids) == sorted(asked(made))
+    shares = evaluation.distributions(made.model, held.ids, None, 4, made.tokenizer.pad_token_id)
+    for ids, one in zip(held.ids, shares, strict=True):
+        alone = made.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
+        assert one == pytest.approx(alone.detach().numpy(), abs=1e-6)
+
+
+def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
+    """Trained through ZeRO and saved; the loss falls, and the name is the one by which vLLM knows the family."""
+    recipe = write_recipe(tmp_path, **HEAD | {"evaluation": RECIPE["evaluation"]})
+    out = tmp_path / "judge"
+    train(recipe, write_rows(tmp_path), out)
+    assert losses(out)[-1] < losses(out)[0]
+    config = json.loads((out / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["LlamaForSequenceClassification"]
+    assert config["id2label"] == {str(place): str(rating) for place, rating in enumerate(RATINGS)}
+    found = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert found.score.out_features == len(RATINGS)
+    assert not (out / "generation_config.json").exists()
+    assert "pipeline_tag: text-classification" in (out / "README.md").read_text("utf-8")
+    assert any("eval_mae" in line for line in (out / "loss.jsonl").read_text("utf-8").splitlines())
+
+
+def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> None:
+    """It has Gemma3ForCausalLM, and no Gemma3Text…, from which it makes a head by the name's end."""
+    config = transformers.Gemma3TextConfig(architectures=["Gemma3TextForSequenceClassification"], id2label={0: "1"})
+    config.save_pretrained(tmp_path)
+    export._name_as_vllm_does(tmp_path / "config.json")
+    found = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert found["architectures"] == ["Gemma3ForSequenceClassification"] and found["id2label"] == {"0": "1"}
+
+
+def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", write_rows(tmp_path))
+    (base / "LICENSE").write_text("terms")
+    lora = write_recipe(tmp_path, "lora.yaml", **HEAD, tiny=None, base=str(base), lora={"r": 2})
+    out = tmp_path / "judge"
+    train(lora, write_rows(tmp_path), out, internal=False)
+    from peft import PeftModel
+
+    fresh = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=len(RATINGS))
+    adapted = PeftModel.from_pretrained(fresh, out / "adapter").eval()
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    ids = torch.tensor([[5, 9, 17, 33]])
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-5)
+    assert all((folder / "LICENSE").read_text() == "terms" for folder in (out, out / "adapter"))
+
+
+def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Under ZeRO-3 too, where a process holds parts of the weights."""
+    plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
+    for folder, classes in ((plain, {}), (scored, export.labels("head"))):
+        model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2000, classes)
+        model.save_pretrained(folder)
+        made.tokenizer.save_pretrained(folder)
+    on_base = {**HEAD, "tiny": None}
+    for folder, head in ((plain, torch.zeros_like(model.score.weight)), (scored, model.score.weight)):
+        recipe = recipes.read_recipe(write_recipe(tmp_path, **on_base, base=str(folder)))
+        assert torch.equal(sft.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
+    sharded = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    training = {"max_steps": 1, "learning_rate": 0.0}
+    whole = write_recipe(tmp_path, **on_base, base=str(plain), training=training, deepspeed=sharded)
+    train(whole, made.file, judge, internal=False)
+    weights = load_file(judge / "model.safetensors")
+    assert not weights["score.weight"].any() and weights["model.embed_tokens.weight"].any()
+
+
+def rows_of_two_kinds() -> list[dict[str, Any]]:
+    """Long answers are good, and what is said of them differs by a point."""
+    rows = sample_rows(24)
+    for place, row in enumerate(rows):
+        row.pop("annotators", None)
+        row |= {"response": "no" if place % 2 else "yes it is " * 12, "human_score": 2.0 if place % 2 else 8.5}
+    return rows
+
+
+def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNamespace, tmp_path: Path) -> None:
+    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    counted = [1.0, 0.25, 0.25, 1.0] * 6
+    rows = data.rows.remove_columns("weight").add_column("weight", counted)
+    found, loss = linear_head.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+    hidden, people = [], []
+    for row in rows:
+        ids = torch.tensor([row["input_ids"][: row["source"]]])
+        hidden.append(model.model(ids).last_hidden_state[0, -1].detach().numpy())
+        people.append(row["people"])
+    features, shares = np.array(hidden, dtype=float), np.array(people) * np.array(counted)[:, None]
+    scale = features.std(axis=0) + 1e-6
+    classes = [1, 7, 8]  # 2, and half of 8 and of 9
+    repeated = np.concatenate([features / scale] * 3)
+    known = np.repeat(classes, len(features))
+    weight = np.concatenate([shares[:, each] for each in classes])
+    penalty = min(
+        linear_head.STRENGTHS, key=lambda one: float(np.abs(said_by(one, repeated, known, weight, scale, found)))
+    )
+    assert said_by(penalty, repeated, known, weight, scale, found) < 1e-3
+    assert loss < 1.3 < np.log(10), "the two kinds are told apart"
+    rarest = found[[1, 7, 8][int(np.argmin([weight[known == each].sum() for each in classes]))]]
+    assert all(torch.equal(found[rating], rarest) for rating in range(10) if rating not in classes)
+
+
+def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was computed before is not computed again, and what was half written counts as nothing."""
+    monkeypatch.setattr(linear_head, "_PART", 5)
+    computed = list[int]()
+
+    def counted(model: Any, ids: list[list[int]], size: int, pad: int) -> Any:
+        if len(computed) == 1 and not (tmp_path / "kept" / "5.npy.partial").exists():
+            (tmp_path / "kept" / "5.npy.partial").write_bytes(b"half")
+            raise KeyboardInterrupt
+        computed.append(len(ids))
+        return evaluation.last_hidden(model, ids, size, pad)
+
+    monkeypatch.setattr(linear_head, "last_hidden", counted)
+    rows, pad = made.data.rows, made.tokenizer.pad_token_id
+    with pytest.raises(KeyboardInterrupt):
+        linear_head.known(made.model, rows, pad, tmp_path / "kept")
+    found = linear_head.known(made.model, rows, pad, tmp_path / "kept")
+    assert computed == [5, 5, 2], "of twelve rows"
+    for row, one in zip(rows, found, strict=True):
+        ids = torch.tensor([row["input_ids"][: row["source"]]])
+        assert one == pytest.approx(made.model.model(ids).last_hidden_state[0, -1].detach().numpy(), abs=1e-5)
+
+
+def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, found: torch.Tensor) -> float:
+    """How far a head is from the regression with a penalty."""
+    fitted = LogisticRegression(C=penalty, fit_intercept=False, max_iter=500).fit(features, known, sample_weight=weight)
+    return float(np.abs(fitted.coef_ / scale - found[fitted.classes_].numpy()).max())
+
+
+NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        (1, {"lora": {"r": 2}, "training": {"max_steps": 1, "learning_rate": 0.0}}),
+        (1, {"frozen": ["model"], "training": NO_STEP}),
+        pytest.param(3, {"training": NO_STEP}, marks=pytest.mark.slow),
+    ],
+)
+def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any], tmp_path: Path) -> None:
+    """It is what is saved where nothing is learned or no step is taken, under an adapter too."""
+    rows = write_rows(tmp_path, rows_of_two_kinds())
+    base = save_base(tmp_path / "base", rows)
+    changes = HEAD | {"tiny": None, "base": str(base), "probe": 24} | changes
+    changes |= {"deepspeed": {"zero_optimization": {"stage": stage}}}
+    out = tmp_path / "judge"
+    done = train(write_recipe(tmp_path, **changes), rows, out, internal=False)
+    assert done.stdout.count("head fitted on 24 examples") == 1, done.stdout
+    assert not (out / "probe").exists()
+    judge = transformers.AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    said = dict[float, list[float]]({2.0: [], 8.5: []})
+    for response in human_scored.load(rows).responses:
+        one = example(response, "pointwise", None, lambda messages: 0)
+        assert isinstance(one, Example) and response.human is not None
+        likely = judge(torch.tensor([source_ids(tokenizer, one.messages)])).logits[0].detach().softmax(-1)
+        said[response.human.score].append(float(likely @ torch.arange(1.0, 11.0)))
+    assert max(said[2.0]) < min(said[8.5]) - 0.5
+    changes |= {"base": str(out)}
+    refused(
+        start(write_recipe(tmp_path, **changes), rows, tmp_path / "on", internal=False), "has a scoring head already"
+    )
+
+
+def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="probe is for a scoring head"):
+        recipes.read_recipe(write_recipe(tmp_path, probe=10))
+    alike = [{**row, "human_score": 7.0} for row in rows_of_two_kinds()]
+    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    with pytest.raises(UsageError, match="one rating"):
+        linear_head.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+    of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}
+    of_groups |= {"group": [f"group-{place % 3}" for place in range(30)], "weight": [1.0] * 30}
+    with pytest.raises(UsageError, match="no group can be rated"):
+        linear_head.regressed(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
+
+
+def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
+    """And a judge that was trained from a judge tells of the first base's licence."""
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
+    (base / "critic.json").write_text('{"base": {"licence": "apache-2.0"}, "steps": 3}')
+    changes: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "ema": None}
+    out = tmp_path / "judge"
+    train(write_recipe(tmp_path, "f.yaml", **changes, frozen=["embed_tokens"]), rows, out, internal=False)
+    before, after = (transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (base, out))
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert {"model.embed_tokens.weight", "lm_head.weight"} == same
+    notes = json.loads((out / "critic.json").read_text("utf-8"))
+    assert notes["base"] == {"licence": "apache-2.0"}
+    recipe = write_recipe(tmp_path, "wrong.yaml", **changes, frozen=["embeddings"])
+    refused(
+        start(recipe, rows, tmp_path / "none", internal=False), "'embeddings' is no part of the model", "embed_tokens"
+    )
