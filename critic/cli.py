@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from critic.errors import UsageError, did_you_mean
-from critic.stages.remote import local_paths
 
 INTERRUPTED = 130
 """What Typer makes of Ctrl-C."""
@@ -148,8 +147,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with local_paths(sys.argv[1:]) as words:
-            code = app(words, prog_name=name, standalone_mode=False) or 0
+        code = app(prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)

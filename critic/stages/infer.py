@@ -33,7 +33,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     `load` gives an image by its name; `source` says in the sidecar where the conversations are from.
     """
 
-    name, unit, counted, sources = "infer", "turn", "turns", ("conversations",)
+    name, unit, counted = "infer", "turn", "turns"
     too_many = "of the turns have no reply; --retry-failed asks again"
 
     def __init__(

@@ -216,9 +216,6 @@ def main(
     certificate: Annotated[
         Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
     ] = None,
-    cascade: Annotated[
-        str | None, _rare(metavar="FILE:POINTS", help="Ask the second judge where the first is unsure.")
-    ] = None,
     prompt: Annotated[
         str,
         _how(
@@ -267,7 +264,6 @@ def main(
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed.")] = False,
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
-    check_repeat: Annotated[int, _rare(min=0, help="Judge so many again.")] = 0,
     max_image_pixels: options.MaxImagePixels = None,
     max_image_bytes: options.MaxImageBytes = MAX_BYTES,
     attempts: options.Attempts = ATTEMPTS,
@@ -286,7 +282,6 @@ def main(
         retry_failed=retry_failed,
         certificate=certificate,
         shard=Shard.read(shard),
-        rescores=score is not None,
     )
     endpoint = Endpoint(
         model=model,
@@ -321,14 +316,14 @@ def main(
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, questions, system, form, criteria, run, lambda: seeing.tell(backends))
         # They need log probabilities where the score is named, or was measured by them.
-        needs = f"--score {score}" if score else cascade or (str(certificate) if certificate else None)
+        needs = f"--score {score}" if score else str(certificate) if certificate else None
         how = form, score or "expected", max_tokens or most, decoding, seeing.shown(backends, rows.pictured), needs
         for each in backends:
             options.say_untrained(each, [form], "prompt")
         own_name = None if panel else name
         judges = [ResponseJudge(each, own_name or each.served.name, *how) for each in backends]
-        return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
-    _refuse("with --benchmark", criteria=criteria, cascade=cascade, **{"check-repeat": check_repeat, "several": panel})
+        return judge_responses(run, judges, rows, source(responses), aggregate, name)
+    _refuse("with --benchmark", criteria=criteria, several=panel)
     judgings = options.chosen("judging", judging or ["standard"], get_args(Ablation))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(

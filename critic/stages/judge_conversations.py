@@ -3,16 +3,12 @@
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol direct
 """
 
-import asyncio
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from critic import benchmarks, jsonl
 from critic.backends import processors
@@ -23,131 +19,41 @@ from critic.judging import protocols
 from critic.judging.forms import RatingKind, form_of, prompt_name
 from critic.judging.judge import Judge
 from critic.judging.prompt import LANGUAGES, load, split_variant
-from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictKey, VerdictPlan, key
+from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictPlan
 from critic.judging.replies import is_table
-from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike, differing
+from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
+from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import check, say_untrained
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once, source
+from critic.stages.run import RunOptions, RunSummary, listed, source
 
 
-class JudgeConversations(Stage[list[Pair], Judgment]):
+class JudgeConversations(JudgeSamples[list[Pair]]):
     """The verdicts of a plan; an item is a conversation, all its conditions: what is shown alike is asked once."""
 
-    name, unit, counted, sources = "judge", "verdict", "judged", ("replies", "against")
-    too_many = "failed; --retry-failed judges them again"
+    unit = "verdict"
 
     def __init__(self, run: RunOptions, judge: Judge, plan: VerdictPlan, source: dict[str, Any]) -> None:
-        super().__init__(run, Judgment, judge.backend, set(plan.wanted()))
-        self._judge, self._plan, self._not_judged = judge, plan, plan.lacking()
-        self._answered: dict[tuple[str, str], Judgment] = {}
-        self.facts = {
-            **source,
-            "judge": judge.setup.judge,
-            "model": judge.backend.served.name,
-            "server": judge.backend.place,
-            "processors": processors([judge.backend]),
-            "setup": msgspec.to_builtins(judge.setup),
-            "max_tokens": judge.max_tokens,
-            "constrained": "json_schema",
-            "images": judge.images.facts() if judge.images else None,
-            "not_judged": dict(self._not_judged),
-        }
-
-    def key(self, record: Judgment) -> VerdictKey:
-        return key(record)
-
-    def problem(self, record: Judgment) -> str | None:
-        if record.setup != self._judge.setup:
-            return f"made with {differing(record.setup, self._judge.setup)}; choose another --out"
-        if self.key(record) not in self.wanted:
-            return "judges what is not asked for now; choose another --out"
-        return None
-
-    def lacks(self, record: Judgment) -> bool:
-        return super().lacks(record) or record.unjudged > 0
-
-    def know(self, record: Judgment) -> None:
-        super().know(record)
-        if record.asked is not None:
-            self._answered.setdefault((record.conversation.id, record.asked), record)
+        super().__init__(run, judge, set(plan.wanted()), source)
+        self._plan, self._not_judged = plan, plan.lacking()
+        self.facts["not_judged"] = dict(self._not_judged)
 
     def items(self) -> Iterable[list[Pair]]:
         return self._plan.by_conversation()
 
-    async def work(self, item: list[Pair], keep: Callable[..., None]) -> None:
-        asking: dict[str, asyncio.Task[Judgment]] = {}
-
-        async def judged(planned: PlannedVerdict) -> Judgment:
-            line, asked = self.done.get(key(planned)), self._judge.asked(planned)
-            if line is None:
-                if asked is None:
-                    line = await self._judge.verdict_on(planned)
-                else:
-                    line = planned.of(await once(asking, asked, partial(self._ask, planned, asked)))
-                keep(line)
-            elif (line.asked, line.prompt_hash) != (asked, self._judge.hash_of(planned.form)):
-                place = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
-                raise UsageError(
-                    f"{place}: judged before on another reply or by another prompt; choose another --out ({self.out} "
-                    "can be scored as it is), or --retry-failed where that failed"
-                )
-            return line
-
+    async def plan(self, item: list[Pair], judged: Callable[[PlannedVerdict], Any]) -> None:
         for pair in item:
-            await protocols.judge_all(pair, self._plan.protocols, self._plan.judgings, self._judge.setup, judged)
+            await protocols.judge_all(pair, self._plan.protocols, self._plan.judgings, self.judge.setup, judged)
 
     async def nothing_left(self) -> None:
         """Raises UsageError where what is known was made of other replies."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
-    async def _ask(self, planned: PlannedVerdict, asked: str) -> Judgment:
-        known = self._answered.get((planned.sample.conversation.id, asked))
-        if known is not None:
-            return known
-        async with self._gate:
-            line = await self._judge.verdict_on(planned)
-        self.note(line.verdict.failure, line.detail)
-        return line
-
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        """What several judgments share was asked once, and its tokens count once."""
-        failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
-        count = unanswered = extractions = unread = partly = 0
-        for one in records:
-            count += 1
-            unread += one.unread
-            partly += one.unjudged > 0 and one.failure is None
-            if one.failure is not None:
-                failures[one.failure] += 1
-            if one.asked is None:
-                unanswered += 1
-            elif (one.conversation.id, one.asked) not in asked:
-                asked.add((one.conversation.id, one.asked))
-                extractions += any(call.extracted for call in one.calls)
-                for call in one.calls:
-                    spent.add(call)
-        facts = {
-            "verdicts": count,
-            "failed": dict(failures),
-            "without_an_answer": unanswered,
-            "asked": len(asked),
-            "extractions": extractions,
-            "unread_ties": unread,
-            "without_the_judgment_of_a_turn": partly,
-            "shortened_prompts": dict(spent.shortened),
-            **spent.facts(),
-        }
-        lines = [f"{self.out}: {count} verdicts, {failed(failures)}"]
+        found = super().summary(records)
         if self._not_judged:
-            lines.append(f"turns not judged: {listed(self._not_judged)}")
-        if partly:
-            lines.append(f"{partly} conversations were judged without the judgment of a turn, which failed")
-        if unread:
-            lines.append(f"{unread} verdicts could not be read and count as ties")
-        if unanswered:
-            lines.append(f"{unanswered} verdicts had no answer to judge, or no judgment of a turn to go by")
-        return RunSummary(count=count, failures=failures, facts=facts, lines=[*lines, *spent.lines()])
+            found.lines.insert(1, f"turns not judged: {listed(self._not_judged)}")
+        return found
 
 
 def judge_conversations(

@@ -16,21 +16,20 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.judging import protocols
 from critic.records import Judgment, ModelTurn
-from critic.stages import options
-from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish, wherever
+from critic.stages import judge_samples, options
+from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "cascade", "model", "processors", "prompt", "setup", "max_tokens", "constrained"),
+    *("judge", "aggregate", "model", "processors", "prompt", "setup", "max_tokens"),
 )
 """What a sidecar says of how a run was made: the same of all shards."""
 
 ALIKE = ("data_root", "images")
 """What may be another on each machine: said of the whole where it is not. A number by such a name is a count."""
 
-OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members", "judged_again")
+OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members")
 """What it says of one shard alone. All else is counted, and added up."""
 
 
@@ -43,13 +42,9 @@ class Kind(Struct, frozen=True):
     origin: tuple[str, ...]
 
 
-def _judged(one: Judgment) -> Hashable:
-    return one.sample.key if one.protocol is None else protocols.key(one)
-
-
 KINDS = {
-    "responses": Kind(Judgment, "rows", _judged, ("prompt", "prompt_hash", "setup")),
-    "replies": Kind(Judgment, "verdicts", _judged, ("setup",)),
+    "responses": Kind(Judgment, "rows", judge_samples.key, ("prompt", "prompt_hash", "setup")),
+    "replies": Kind(Judgment, "verdicts", judge_samples.key, ("setup",)),
     "conversations": Kind(
         ModelTurn, "turns", lambda one: (one.conversation.id, one.condition, one.turn), ("system", "sampling")
     ),
@@ -67,7 +62,7 @@ class ShardFile(Struct, frozen=True):
 
 def main(
     parts: Annotated[list[Path], typer.Argument(help="The files of all shards, in any order.")],
-    out: Annotated[Path, typer.Option(help="Where the whole goes (JSONL, .gz, .zst, .parquet).")],
+    out: Annotated[Path, typer.Option(help="Where the whole goes (.jsonl, .jsonl.gz).")],
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
     """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
@@ -93,7 +88,7 @@ def main(
     lines = [f"{out}: {count} {kind.counted} of {len(found)} shards, {failed(failures)}"]
     summary = RunSummary(count=count, failures=failures, facts={**added, "shards": len(found)}, lines=lines)
     run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
-    return finish(run, summary, facts, True, "failed; --retry-failed asks again, shard by shard")
+    return finish(run, summary, facts, "failed; --retry-failed asks again, shard by shard")
 
 
 def _part(path: Path) -> ShardFile:
@@ -164,6 +159,13 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
             yield msgspec.Raw(line.strip())
         if len(keys) != expected:
             raise UsageError(f"{part.path}: {len(keys)} {kind.counted}, its sidecar says {expected}; run it again")
+
+
+def wherever(found: Any) -> Any:
+    """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
+    if isinstance(found, list):
+        return [wherever(one) for one in found]
+    return {name: one for name, one in found.items() if name != "file"} if isinstance(found, dict) else found
 
 
 def _counts(name: str, value: Any) -> bool:

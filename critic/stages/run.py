@@ -57,8 +57,7 @@ class Shard(Struct, frozen=True):
 
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
-    to be as its `certificate` says. Of the groups only those of the `shard` are worked on.
-    `rescores`: another score may be taken of judgments that are there."""
+    to be as its `certificate` says. Of the groups only those of the `shard` are worked on."""
 
     out: Path
     concurrency: int | None
@@ -66,7 +65,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     retry_failed: bool
     certificate: Path | None = None
     shard: Shard | None = None
-    rescores: bool = False
 
     def takes(self, group: str) -> bool:
         return self.shard is None or self.shard.of(group) == self.shard
@@ -101,10 +99,6 @@ class Stage(ABC, Generic[Item, Record]):
     """Behind "more than 2%", where the exit code is 3."""
     facts: dict[str, Any]
     """What the sidecar says of how the records were made."""
-    always_opens: bool = False
-    """Whether the source of replies is opened even where nothing is left."""
-    sources: ClassVar[tuple[str, ...]] = ()
-    """Which of the facts say what the records are of."""
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
@@ -153,18 +147,8 @@ class Stage(ABC, Generic[Item, Record]):
     @abstractmethod
     def summary(self, records: Iterable[Record]) -> RunSummary: ...
 
-    async def afterwards(self) -> None:
-        """What is done last with the source of replies, when all records are in the file."""
-
     async def nothing_left(self) -> None:
         """A last look at what is known, where nothing is asked."""
-
-    def _tell_sources(self) -> None:
-        """Have the sidecar of a file that is whole say what its `sources` are now, which may have changed in what no
-        judge is shown: the shards of a run have to agree in them."""
-        facts, now = jsonl.facts(self.out), {name: self.facts[name] for name in self.sources}
-        if facts and any(wherever(facts.get(name)) != wherever(source) for name, source in now.items()):
-            jsonl.write_sidecar(self.out, facts | now)
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
@@ -178,17 +162,14 @@ class Stage(ABC, Generic[Item, Record]):
                 pass  # only looked at: another shard's file is not written over
             print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
             jsonl.write(self.out, [])
-            return finish(self.options, self.summary([]), self.facts, True, self.too_many)
+            return finish(self.options, self.summary([]), self.facts, self.too_many)
         earlier = jsonl.facts(self.out)  # before what is said there goes with records that do
         self.resume()
         left = len(self.wanted) - (before := self.before())
         if before:
             print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
         start = time.monotonic()
-        opens = bool(left or self.always_opens)
-        asyncio.run(self.ask(left) if opens else self.nothing_left())
-        if not opens:
-            self._tell_sources()
+        asyncio.run(self.ask(left) if left else self.nothing_left())
         seconds = time.monotonic() - start
         facts = {
             **self.facts,
@@ -220,7 +201,7 @@ class Stage(ABC, Generic[Item, Record]):
                 else "they wait for critic infer's budget"
             )
             summary.lines.append(f"{waiting} {self.unit}s were not asked for: {why}")
-        return finish(self.options, summary, facts, opens, self.too_many)
+        return finish(self.options, summary, facts, self.too_many)
 
     def resume(self) -> None:
         """Take note of the records that an earlier run left. With `retry_failed` the failed ones go, and always those
@@ -257,7 +238,6 @@ class Stage(ABC, Generic[Item, Record]):
                         await self.work(item, keep)
 
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
-                await self.afterwards()
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
         """What a call came to. Raises UsageError when the server seems to be gone: after twice as many lost calls in a
@@ -320,13 +300,6 @@ def source(path: Path) -> dict[str, str]:
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
-def wherever(found: Any) -> Any:
-    """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
-    if isinstance(found, list):
-        return [wherever(one) for one in found]
-    return {name: one for name, one in found.items() if name != "file"} if isinstance(found, dict) else found
-
-
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
     """The records that an earlier run left in `out`; a torn last line is cut off. Raises UsageError for one that has a
     `problem`."""
@@ -339,12 +312,11 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         yield line
 
 
-def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], changed: bool, too_many: str) -> int:
+def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], too_many: str) -> int:
     """Write the sidecar of a file that is whole, say what happened, and give the exit code."""
     if options.shard is not None:
         facts = {**facts, "shard": str(options.shard)}
-    if changed or not jsonl.sidecar(options.out).is_file():
-        jsonl.write_sidecar(options.out, {**facts, **summary.facts})
+    jsonl.write_sidecar(options.out, {**facts, **summary.facts})
     for text in summary.lines:
         print(text)
     if summary.failures.total() > options.max_failed * summary.count:

@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,8 +36,7 @@ from critic.judging.prompt import load
 from critic.judging.render import PromptInputs
 from critic.judging.targets import target
 from critic.records import RATINGS, Judgment, Question, Response, SamplingParams, Verdict
-from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, in_order
-from critic.stages.run import RunOptions
+from critic.stages.judge_responses import Shown, in_order
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
 from _standin import StandIn
@@ -197,9 +195,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
         ]
         assert line["setup"]["judge"] == "mean(strict, mild)"
     before = out.read_bytes()
-    assert jsonl.facts(out)["judged_in_this_run"] == 12
     assert run(*words).returncode == 0 and out.read_bytes() == before
-    assert jsonl.facts(out)["judged_in_this_run"] == 0
     second = tmp_path / "out.2.jsonl"
     second.write_bytes(b"".join(reversed(second.read_bytes().splitlines(keepends=True))))
     assert run(*words).returncode == 0 and out.read_bytes() == before, "members may judge in another order"
@@ -411,38 +407,6 @@ def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:
     for key in ("lang", "task"):
         values = [(one.question.lang, getattr(one.question, key)) for one, _ in found]
         assert sum(a != b for a, b in pairwise(values)) == len(set(values)) - 1
-
-
-def stage(
-    out: Path, judge: ResponseJudge, made: Callable[[], Iterable[Response]], check_repeat: int = 0
-) -> JudgeResponses:
-    """A stage whose responses are made anew each time it goes through them."""
-    run = RunOptions(out=out, concurrency=8, max_failed=1.0, retry_failed=False)
-    return JudgeResponses(run, judge, FormResponses(lambda _: made(), out, "pointwise"), "rows", check_repeat)
-
-
-def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
-    """A judge that says 3 at first and 4 of every fifth response when asked again."""
-    seen: set[str] = set()
-
-    def answer(request: Request) -> Reply:
-        text = request.messages[0]["content"]
-        again, number = text in seen, int(text.split("on table ")[1].split("?")[0])
-        seen.add(text)
-        return msgspec.structs.replace(
-            certain(4 if again and number % 5 == 0 else 3), prompt_tokens=100, completion_tokens=9
-        )
-
-    made = [response(n, prompt=f"How many apples lie on table {n}?") for n in range(50)]
-    judge = ResponseJudge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
-    out = tmp_path / "out.jsonl"
-    assert stage(out, judge, lambda: made, check_repeat=40).run() == 0
-    facts = jsonl.facts(out)
-    found = facts["judged_again"]
-    expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
-    assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
-    assert found["largest_move_of_a_score"] == 1.0
-    assert facts["tokens"] == {"prompt": 9000, "cached": 0, "completion": 810} and facts["rows"] == 50
 
 
 def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: Servers) -> None:

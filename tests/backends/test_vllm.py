@@ -37,7 +37,7 @@ SAME = 1e-4
 LONG, TOO_LONG = "row-60", "row-61"
 
 WAYS: dict[str, list[str]] = {
-    "here": ["--judge", "FOLDER", "--check-repeat", "12"],
+    "here": ["--judge", "FOLDER"],
     "here, reason first": ["--judge", "FOLDER", "--prompt", "pointwise_reason_first"],
     "served": ["--judge", "SERVER"],
     "served, reason first": ["--judge", "SERVER", "--prompt", "pointwise_reason_first"],
@@ -174,12 +174,6 @@ def test_samples_differ(judged: Judged) -> None:
     lines = [line for key, line in judged.lines("served, sampled").items() if key != TOO_LONG]
     assert all(len(line["samples"]) == 3 for line in lines)
     assert any(len({one["rating"] for one in line["samples"]}) > 1 for line in lines)
-
-
-def test_rows_that_are_judged_again_say_the_same(judged: Judged) -> None:
-    judged.lines("here")
-    repeated = json.loads((judged.folder / "here.jsonl.run.json").read_text("utf-8"))["judged_again"]
-    assert repeated["rows"] == 12 and repeated["largest_move_of_a_score"] <= SAME
 
 
 def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import (
-    Scripted,
     Servers,
     assert_one_line_error,
     completion,
@@ -214,7 +213,7 @@ def test_without_log_probabilities_the_stated_rating_counts(
         done = judge(server, out, "--concurrency", "1", count=count)
         assert done.returncode == 0, done.stderr
         assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * count
-        assert jsonl.facts(out)["sampling"]["score"] == "argmax"
+        assert jsonl.facts(out)["setup"]["score_kind"] == "argmax"
         if count == 3:
             assert done.stderr.count("gives no log probabilities") == 1
         assert "logprobs" in jsonl.facts(out)["server_lacks"]
@@ -278,52 +277,6 @@ def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path
     assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in judged(out))
 
 
-def old(path: Path, *words: object) -> list[str]:
-    """A file as it was written before: every call paid, each reply with a rating, all failed."""
-    server = Scripted(lambda body: reply_with({"7": 1.0}))
-    path.unlink(missing_ok=True)
-    try:
-        assert judge(server, path, *words).returncode == 0
-    finally:
-        server.close()
-    lines = judged(path)
-    for line in lines:
-        for found in (line["verdict"], *line.get("samples", []), *line["verdict"].get("criteria", {}).values()):
-            found["failure"] = "no_distribution"
-            found.pop("distribution", None)
-            found.pop("summary", None)
-        del line["score"]
-    write_jsonl(path, lines)
-    return [line["reply"] for line in lines]
-
-
-@pytest.mark.parametrize("samples", [1, 3])
-@pytest.mark.parametrize(
-    "words", [[], ["--retry-failed"], ["--score", "argmax"], ["--score", "argmax", "--retry-failed"]]
-)
-def test_a_file_that_failed_for_want_of_them_is_salvaged(
-    tmp_path: Path, scripted: Servers, words: list[str], samples: int
-) -> None:
-    out, how = tmp_path / "out.jsonl", ["--samples", samples] if samples > 1 else []
-    replies = old(out, *how)
-    server = scripted(WITHOUT["ignores them"])
-    done = judge(server, out, *how, *words)
-    assert done.returncode == 0 and not server.requests, done.stderr
-    assert [(line["score"], line["setup"]["score_kind"], line["reply"]) for line in judged(out)] == [
-        (7.0, "argmax", reply) for reply in replies
-    ]
-    assert all("failure" not in each for line in judged(out) for each in line.get("samples", []))
-    assert jsonl.facts(out)["sampling"]["score"] == "argmax"
-
-
-def test_a_score_that_needs_them_does_not_throw_such_a_file_away(tmp_path: Path, scripted: Servers) -> None:
-    old(out := tmp_path / "out.jsonl")
-    before, server = out.read_bytes(), scripted(WITHOUT["ignores them"])
-    done = judge(server, out, "--score", "expected", "--retry-failed")
-    assert_one_line_error(done, "out.jsonl", "--score expected", "--score argmax")
-    assert out.read_bytes() == before and not server.requests
-
-
 def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path, scripted: Servers) -> None:
     """Killed or not: of one file all have one kind of score, which scoring and merging ask for."""
     calls = 0
@@ -363,14 +316,6 @@ def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path
         assert [line["score"] for line in judged(out)] == [5.5] * 3
         assert number or "logprobs" in jsonl.facts(out)["server_lacks"]
     assert (len(one.requests), len(other.requests)) == (3, 3)
-    lines = judged(out)
-    for line in lines:
-        line["verdict"]["failure"], line["setup"]["score_kind"] = "no_distribution", "expected"
-        del line["score"]
-    write_jsonl(out, lines)
-    old(tmp_path / "panel.1.jsonl")
-    assert run(*words, "--out", out, "--name", "both", "--retry-failed").returncode == 0
-    assert [line["score"] for line in judged(out)] == [5.5] * 3 and len(one.requests) == 3
 
 
 @pytest.mark.parametrize(

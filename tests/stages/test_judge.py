@@ -1,7 +1,6 @@
 """critic judge against a scripted server: scores, failures by name, retries, resume."""
 
 import asyncio
-import itertools
 import json
 import math
 import os
@@ -339,7 +338,7 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -
     out, words = tmp_path / "out.jsonl", ["--concurrency", "4"]
     assert_one_line_error(judge(server, out, *words, count=100), "rows in a row", "--retry-failed")
     failures = [line["verdict"].get("failure") for line in judged(out)]
-    assert failures.count(None) == 5 and 8 <= failures.count("server_error") <= 12
+    assert failures.count(None) == 5 and 7 <= failures.count("server_error") <= 12
     back = True
     assert judge(server, out, *words, "--retry-failed", count=100).returncode == 0
     assert sorted(line["sample"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
@@ -432,7 +431,7 @@ def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Se
     before = out.read_bytes()
     assert_one_line_error(judge(server, out, "--name", "other"), "judge 'tiny'", "--out")
     assert_one_line_error(judge(server, out, "--temperature", "0.5"), "decoding", "--out")
-    assert_one_line_error(judge(server, out, count=1), "not among the responses")
+    assert_one_line_error(judge(server, out, count=1), "not asked for now")
     assert out.read_bytes() == before
 
 
@@ -492,7 +491,7 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
     assert run(*words, "pairwise").returncode == 0
     assert sorted(map(json.dumps, lines)) == sorted(map(json.dumps, judged(out)))
-    assert_one_line_error(run(*words, "pairwise_turn"), "made with prompt 'pairwise'")
+    assert_one_line_error(run(*words, "pairwise_turn"), "prompt 'pairwise'")
     panel = ["--judge", server.url, "--judge", server.url, "--prompt", "pairwise"]
     assert_one_line_error(run(*common, *panel), "does not rate")
     assert_one_line_error(run(*words, "pairwise", "--samples", "3"), "draw ratings, not choices")
@@ -616,22 +615,6 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     assert "other scores" not in judge("a", *now) and len(server.requests) == asked
     judge("c", *now)
     assert read("a") == read("c")
-
-
-def test_judging_again_does_not_ask_the_cache(tmp_path: Path, scripted: Servers) -> None:
-    numbers = itertools.count()
-    server = scripted(lambda body: reply_with({str(digit := next(numbers) % 9 + 1): 1.0}, chosen=str(digit)))
-    words = ["--cache", tmp_path / "cache", "--check-repeat", "5", "--concurrency", "1"]
-    done = judge(server, tmp_path / "out.jsonl", *words, count=6)
-    assert done.returncode == 0, done.stderr
-    assert "judged again in another order: 5 of 5 ratings changed" in done.stdout and len(server.requests) == 11
-
-
-def test_what_fails_when_it_is_judged_again_did_not_change(tmp_path: Path, scripted: Servers) -> None:
-    numbers = itertools.count()
-    server = scripted(lambda body: reply_with({"7": 1.0}) if next(numbers) < 8 else completion("no verdict"))
-    done = judge(server, tmp_path / "out.jsonl", "--check-repeat", "5", "--concurrency", "1", count=6)
-    assert "0 of 2 ratings changed, scores by 0.0000 at most; 3 failed" in done.stdout, done.stderr
 
 
 def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) -> None:

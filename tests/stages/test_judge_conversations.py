@@ -681,7 +681,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
             ("r.jsonl: lacks conversation '1' (no_image)", "judge it, --against the other"),
         ),
         ([file, "--benchmark", "convbench", "--questions", sample("visitbench")], ("lacks",)),
-        ([file, "--benchmark", "convbench", "--check-repeat", "3"], ("--check-repeat", "with --benchmark")),
         ([rows, "--protocol", "pairwise"], ("--protocol", "without --benchmark")),
         (
             [file, "--benchmark", "convbench", "--protocol", "direct", "--against", other],

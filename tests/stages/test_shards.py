@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
@@ -76,7 +75,7 @@ def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form:
     assert done.returncode == 0, done.stderr
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
     whole, alone = jsonl.facts(tmp_path / "whole.jsonl"), jsonl.facts(tmp_path / "alone.jsonl")
-    for name in ("rows", "failed", "tokens", "judge", "prompt", "sampling", "responses", "shortened_rows"):
+    for name in ("rows", "failed", "tokens", "judge", "prompt", "setup", "responses", "shortened_prompts"):
         assert whole[name] == alone[name], name
     assert whole["shards"] == 4 and "shard" not in whole
     groups = [{json.loads(line)["sample"]["conversation"]["group"] for line in lines(file)} for file in files]
@@ -147,7 +146,7 @@ def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path
     other = next(f"h{n}" for n in range(9) if Shard(1, 2).of(f"h{n}").number != here)
     write_jsonl(tmp_path / "rows.jsonl", [made[0] | {"group": other}, *made[1:]])
     done = judge(tmp_path, f"part.{here}.jsonl", "--shard", f"{here}/2")
-    assert_one_line_error(done, f"judges 'r0', which is not among the responses of shard {here}/2")
+    assert_one_line_error(done, f"judges 'r0', which is not asked for now of shard {here}/2")
 
 
 def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
@@ -182,7 +181,7 @@ def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
         "rows": [],
     }
     assert judge(tmp_path, "other.jsonl", "--shard", "2/2", "--max-failed", 1, *words[how]).returncode == 0
-    named = {"judge": "judge 'judge4'", "prompt": "pointwise_short", "score": "sampling", "rows": "responses"}
+    named = {"judge": "judge 'judge4'", "prompt": "pointwise_short", "score": "setup", "rows": "responses"}
     assert_one_line_error(merge([files[0], tmp_path / "other.jsonl"]), "other.jsonl: made with", named[how])
 
 
@@ -231,25 +230,6 @@ def test_more_shards_than_groups(tmp_path: Path) -> None:
     assert any(not file.stat().st_size for file in files)
     assert judge(tmp_path, "alone.jsonl").returncode == merge(files).returncode == 0
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
-
-
-@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet"])
-def test_packed_shards_some_of_them_empty_merge_into_any_kind(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("pyarrow")
-    rows(tmp_path, 6)
-    files = [tmp_path / f"part.{number}.{suffix}" for number in range(1, 8)]
-    for plain, packed in zip(parts(tmp_path, 7), files, strict=True):
-        jsonl.write(packed, [one for _, one in jsonl.read(plain, Judgment)] if plain.stat().st_size else [])
-        jsonl.sidecar(plain).rename(jsonl.sidecar(packed))
-    assert sum(map(jsonl.is_empty, files)) >= 5  # of two groups
-    assert judge(tmp_path, "alone.jsonl").returncode == 0
-    alone = sorted(msgspec.json.encode(one) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment))
-    for whole in (tmp_path / f"whole.{suffix}", tmp_path / "whole.jsonl"):
-        done = run("critic", "merge", *files, "--out", whole)
-        assert done.returncode == 0, done.stderr
-        assert sorted(msgspec.json.encode(one) for _, one in jsonl.read(whole, Judgment)) == alone
-        assert jsonl.facts(whole)["rows"] == 6
-    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl") or suffix == "parquet"
 
 
 def test_a_panel_by_shards(tmp_path: Path) -> None:
@@ -409,14 +389,14 @@ def test_a_shard_without_groups_leaves_another_s_file_as_it_is(tmp_path: Path) -
     assert judge(tmp_path, "part.jsonl", "--shard", f"{min(held)}/32").returncode == 0
     before = (tmp_path / "part.jsonl").read_bytes()
     done = judge(tmp_path, "part.jsonl", "--shard", f"{empty}/32")
-    assert_one_line_error(done, "part.jsonl:1: judges", "not among the responses")
+    assert_one_line_error(done, "part.jsonl:1: judges", "not asked for now")
     assert (tmp_path / "part.jsonl").read_bytes() == before and jsonl.sidecar(tmp_path / "part.jsonl").is_file()
 
 
 def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
     rows(tmp_path)
     files = parts(tmp_path, 3)
-    said = {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images", "cascade": {"deviation": 0.5}}
+    said = {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images"}
     for file in files:
         jsonl.write_sidecar(file, jsonl.facts(file) | said)
     assert merge(files).returncode == 0
@@ -425,5 +405,3 @@ def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
     assert merge(files).returncode == 0
     whole = jsonl.facts(tmp_path / "whole.jsonl")
     assert "data_root" not in whole and whole["images"] == said["images"]
-    jsonl.write_sidecar(files[2], jsonl.facts(files[2]) | {"cascade": {"deviation": 2.5}})
-    assert_one_line_error(merge(files), "part.3.jsonl: made with cascade", "2.5", "0.5")

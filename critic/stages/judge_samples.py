@@ -1,0 +1,176 @@
+"""The stage of `critic judge`: whatever is judged, verdicts are planned, asked for once, kept and counted alike."""
+
+import asyncio
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from critic import jsonl
+from critic.backends import processors
+from critic.errors import UsageError
+from critic.judging import protocols
+from critic.judging.judge import Judge
+from critic.judging.protocols import PlannedVerdict
+from critic.records import JudgeConfig, Judgment, differing
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
+
+Item = TypeVar("Item")
+Asking = dict[str, asyncio.Task[Judgment]]
+"""Verdicts that are being asked for, by what is shown."""
+
+
+def key(record: Judgment | PlannedVerdict) -> Hashable:
+    """What tells the judgments of a file apart."""
+    return record.sample.key if record.protocol is None else protocols.key(record)
+
+
+class JudgeSamples(Stage[Item, Judgment]):
+    """The judgments that are `wanted`, by key. A subclass says how an item's verdicts are planned; `source` says in the
+    sidecar where its samples are from."""
+
+    name, counted = "judge", "judged"
+    too_many = "failed; --retry-failed judges them again"
+
+    def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
+        super().__init__(run, Judgment, judge.backend, wanted)
+        self.judge, self._answered = judge, dict[tuple[str, str], Judgment]()
+        self.facts = {
+            **source,
+            "judge": judge.setup.judge,
+            "model": judge.backend.served.name,
+            "server": judge.backend.place,
+            "processors": processors([judge.backend]),
+            "setup": msgspec.to_builtins(judge.setup),
+            "max_tokens": judge.max_tokens,
+            "images": judge.images.facts() if judge.images else None,
+        }
+
+    @property
+    def setup(self) -> JudgeConfig:
+        """How verdicts are asked for, with the score that is taken now."""
+        return replace(self.judge.setup, score_kind=self.judge.asker.score_kind)
+
+    def key(self, record: Judgment) -> Hashable:
+        return key(record)
+
+    def problem(self, record: Judgment) -> str | None:
+        # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
+        setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.score_kind)
+        if record.setup != setup:
+            return f"made with {differing(record.setup, setup)}; choose another --out"
+        if self.key(record) not in self.wanted:
+            here = "" if self.options.shard is None else f" of shard {self.options.shard}"
+            return f"judges {self.key(record)!r}, which is not asked for now{here}; choose another --out"
+        return None
+
+    def lacks(self, record: Judgment) -> bool:
+        return super().lacks(record) or record.unjudged > 0
+
+    def know(self, record: Judgment) -> None:
+        super().know(record)
+        if record.asked is not None:
+            self._answered.setdefault((record.conversation.id, record.asked), record)
+
+    def resume(self) -> None:
+        """Where an earlier run took ratings as they are stated, for want of log probabilities, this one does as well;
+        where it had distributions, they are needed."""
+        asker = self.judge.asker
+        if asker.score_kind != "argmax" and asker.needs is None:
+            kinds = {one.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
+            if kinds == {"argmax"}:
+                asker.take_stated(f"{self.out} was judged without log probabilities")
+                self._take_one_score()
+            elif kinds:
+                asker.needs = f"what {self.out} has"
+        super().resume()
+        self.facts["setup"]["score_kind"] = asker.score_kind
+
+    async def ask(self, left: int) -> None:
+        asker, before = self.judge.asker, self.judge.asker.score_kind
+        await super().ask(left)
+        if asker.logprobs is False:
+            self.without.add("logprobs")
+        if asker.score_kind != before:
+            self.facts["setup"]["score_kind"] = asker.score_kind
+            self._take_one_score()
+
+    def _take_one_score(self) -> None:
+        """All judgments of a file name one kind of score: scoring and merging ask for that."""
+        kind, records = self.judge.asker.score_kind, known(self.out, Judgment, lambda _: None)
+        jsonl.write(self.out, (replace(one, setup=replace(one.setup, score_kind=kind)) for one in records))
+
+    @abstractmethod
+    async def plan(self, item: Item, judged: Callable[[PlannedVerdict], Any]) -> None:
+        """Have each verdict on an item `judged`, which gives its judgment."""
+
+    async def work(self, item: Item, keep: Callable[..., None]) -> None:
+        await self.plan(item, partial(self._judged, asking={}, keep=keep))
+
+    async def _judged(self, planned: PlannedVerdict, asking: Asking, keep: Callable[..., None]) -> Judgment:
+        """The judgment that is in the file, or one that is made now: verdicts that are shown alike are asked once."""
+        shown = self.judge.asked(planned)
+        line = self.done.get(key(planned))
+        if line is not None:
+            if (line.asked, line.prompt_hash) != (shown, self.judge.hash_of(planned.form)):
+                where = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
+                raise UsageError(
+                    f"{where}: judged before on another reply or by another prompt; choose another --out ({self.out} "
+                    "can be scored as it is), or --retry-failed where that failed"
+                )
+            return line
+        if planned.material is None:  # there is nothing to ask, and so nothing to tell of the server
+            line = await self.judge.verdict_on(planned)
+        elif shown is None:
+            line = await self._ask(planned)
+        else:
+            line = planned.of(await once(asking, shown, partial(self._ask, planned, shown)))
+        keep(line)
+        return line
+
+    async def _ask(self, planned: PlannedVerdict, shown: str = "") -> Judgment:
+        if answered := self._answered.get((planned.sample.conversation.id, shown)):
+            return answered
+        async with self._gate:
+            line = await self.judge.verdict_on(planned)
+        self.note(line.verdict.failure, line.detail)
+        return line
+
+    def summary(self, records: Iterable[Judgment]) -> RunSummary:
+        return summary(records, self.options, self.unit)
+
+
+def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
+    """What a file of judgments adds up to. What several judgments share was asked once, and its tokens count once."""
+    failures, counts, spent = Counter[str](), Counter[str](), Spent()
+    asked = set[tuple[str, str | None]]()
+    count = 0
+    for one in records:
+        count += 1
+        if one.failure is not None:
+            failures[one.failure] += 1
+        counts["unread_ties"] += one.unread
+        counts["without_the_judgment_of_a_turn"] += one.unjudged > 0 and one.failure is None
+        if one.protocol is None:
+            spent.add(one)
+        elif one.asked is None:
+            counts["without_an_answer"] += 1
+        elif (name := (one.conversation.id, one.asked)) not in asked:
+            asked.add(name)
+            counts["extractions"] += any(call.extracted for call in one.calls)
+            for call in one.calls:
+                spent.add(call)
+    facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
+    facts |= {"asked": len(asked)} if asked else {}
+    lines = [f"{options.out}: {count} {unit}s, {failed(failures)}"]
+    for reason, text in (
+        ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),
+        ("unread_ties", "verdicts could not be read and count as ties"),
+        ("without_an_answer", "verdicts had no answer to judge, or no judgment of a turn to go by"),
+    ):
+        lines += [f"{counts[reason]} {text}"] if counts[reason] else []
+    return RunSummary(count=count, failures=failures, facts=facts | spent.facts(), lines=[*lines, *spent.lines()])
