@@ -89,7 +89,7 @@ def main(
     }
     drawn = seed if temperature else None
     asking = Asking(
-        connect=options.Endpoint(**endpoint, fresh=retry_failed).open_one if model or base_url else None,
+        connect=options.Endpoint(**endpoint, retry_failed=retry_failed).open_one if model or base_url else None,
         request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
         options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
     )

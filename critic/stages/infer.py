@@ -17,14 +17,15 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
+from critic.backends import Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
 from critic.errors import Refused, Transient, UsageError, whole
-from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
+from critic.images import Image, ImageError, named_images
 from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
-from critic.stages.run import RunOptions, RunSummary, Shard, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.options import Endpoint, takes_endpoint
+from critic.stages.run import RunOptions, RunSummary, Stage, check_plain, gather_cancel_on_error, once
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -235,20 +236,12 @@ def _no_image(name: str) -> Image:
     raise ImageError("image_missing", name)
 
 
+@takes_endpoint
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
-    vllm_options: options.VllmOptions = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A checkpoint folder (vLLM in this process), a JSONL file of scripted replies; with --base-url the "
-            "model to ask for.",
-            show_default="the server's first",
-        ),
-    ] = None,
-    base_url: options.BaseUrl = None,
+    endpoint: Endpoint,
     name: Annotated[
         str | None,
         typer.Option(parser=whole, metavar="TEXT", help="The model's name in the records.", show_default="its own"),
@@ -261,8 +254,6 @@ def main(
             show_default="own",
         ),
     ] = None,
-    data_root: options.DataRoot = None,
-    concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
@@ -273,66 +264,29 @@ def main(
             "out until it fits, and counted; their images stay)."
         ),
     ] = "fail",
-    max_image_pixels: options.MaxImagePixels = None,
-    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
-    max_failed: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of the turns has no reply.")
-    ] = options.MAX_FAILED,
-    retry_failed: Annotated[
-        bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
-    ] = False,
-    shard: options.ShardOf = None,
-    cache: options.CacheOf = None,
-    budget: options.BudgetOf = None,
-    engine: options.Engine = None,
-    ray_address: options.RayAddress = None,
-    replicas: options.Replicas = 1,
-    attempts: options.Attempts = ATTEMPTS,
-    timeout: options.Timeout = TIMEOUT,
-    api_key: options.ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     names = options.chosen("condition", condition or ["own"], CONDITIONS)
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
-    root = data_root or benchmark_file.parent
+    root = endpoint.data_root or benchmark_file.parent
     # Where no image is shown, neither Pillow nor a folder is needed.
     there = any(turn.images for one in conversations for turn in one.turns)
     shown = there and any(CONDITIONS[one].images for one in names)
-    load = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels, uris=uris).load if shown else _no_image
-    backend = options.Endpoint(
-        model=model,
-        base_url=base_url,
-        api_key=api_key,
-        timeout=timeout,
-        attempts=attempts,
-        concurrency=concurrency,
-        vllm_options=vllm_options or (),
-        cache=cache,
-        fresh=retry_failed,
-        budget=options.spend(budget),
-        engine=engine,
-        ray_address=ray_address,
-        replicas=replicas,
-    ).open_one()
+    load = endpoint.images(root, uris).load if shown else _no_image
+    backend = endpoint.open_one()
     sampling = Sampling(
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed if temperature else 0,
         overflow=overflow,
-        max_image_pixels=max_image_pixels,
+        max_image_pixels=endpoint.max_image_pixels,
     )
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
-    run = RunOptions(
-        out=out,
-        concurrency=concurrency,
-        max_failed=max_failed,
-        retry_failed=retry_failed,
-        shard=Shard.read(shard),
-    )
+    run = endpoint.run_options(out)
     conversations = [one for one in conversations if run.takes(one.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -7,20 +7,18 @@ critic judge replies.jsonl --benchmark convbench --as published --out judged.jso
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-import msgspec
 import typer
 from msgspec.structs import replace
 
 from critic import human_scored
-from critic.backends import ATTEMPTS, TIMEOUT
+from critic.backends import Backend
 from critic.benchmarks import BENCHMARKS, alignmmbench, load
 from critic.errors import UsageError, whole
-from critic.images import MAX_BYTES
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import (
     FORMS,
@@ -54,8 +52,8 @@ from critic.records import (
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
-from critic.stages.run import RunOptions, Shard, check_plain, source
+from critic.stages.options import Endpoint, check, root_of, takes_endpoint
+from critic.stages.run import RunOptions, check_plain, source
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -70,14 +68,10 @@ def _responses(
     questions: Path | None,
     system: str | None,
     form: str,
-    criteria: Path | None,
     run: RunOptions,
     tell: Callable[[], bool],
 ) -> FormResponses:
     """What is judged; `tell`: a picture tells what is right where there is no reference."""
-    if criteria is not None and not isinstance(form_of(form).kind, CriteriaKind):
-        raise UsageError(f"--criteria is one of --prompt criteria, got --prompt {form}")
-    for_all = {} if criteria is None else _criteria(criteria)
     predictions = None
     if questions is not None:
         asked = alignmmbench.read_questions(questions)
@@ -92,23 +86,9 @@ def _responses(
             if predictions is None and not response.question.reference and not tell():
                 left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
                 continue
-            if for_all and not response.question.criteria:  # a row's own come first
-                response = replace(response, question=replace(response.question, criteria=for_all))  # noqa: PLW2901
             yield response
 
     return FormResponses(read, path, form, run, replies=predictions is not None)
-
-
-def _criteria(path: Path) -> dict[str, str]:
-    """Criteria out of a TOML file, name = "what it means". Raises UsageError for anything else."""
-    try:
-        criteria = msgspec.toml.decode(path.read_bytes(), type=dict[str, str])
-    except (OSError, ValueError) as error:
-        raise UsageError(f'--criteria {path}: expected lines of the form name = "what it means": {error}') from None
-    if not criteria:
-        raise UsageError(f"--criteria {path}: names no criterion")
-    human_scored.check_criteria(criteria, f"--criteria {path}")
-    return criteria
 
 
 def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None, int]:
@@ -155,11 +135,11 @@ def _refuse(where: str, **options_given: object) -> None:
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _base_setup(benchmark: str, published: str | None, protocols: list[Protocol]) -> JudgeConfig:
+def _base_setup(benchmark: str | None, published: str | None, protocols: list[Protocol]) -> JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
-    paper = load(benchmark)
-    if published is None:
+    paper = load(benchmark) if benchmark is not None else None
+    if paper is None or published is None:
         return JudgeConfig(judge="", score_kind="argmax")
     check(
         (
@@ -171,17 +151,22 @@ def _base_setup(benchmark: str, published: str | None, protocols: list[Protocol]
     return paper.published if compares else replace(paper.published, order="both", unread="fail")
 
 
+def _all_see(judges: Sequence[Backend]) -> bool:
+    return all(judge.sees() for judge in judges)
+
+
 _what = partial(typer.Option, rich_help_panel=options.DATA)
-_who = partial(typer.Option, rich_help_panel="The judge")
+_who = partial(typer.Option, rich_help_panel=options.ENDPOINT)
 _how = partial(typer.Option, rich_help_panel="The form of a verdict")
 _rare = partial(typer.Option, hidden=True)
 _limit = partial(typer.Option, rich_help_panel=options.LIMITS)
 
 
+@takes_endpoint
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Rows, or replies to a benchmark.")],
     out: Annotated[Path, _what(metavar="FILE", help="Judgments; again: resume.", callback=check_plain)],
-    vllm_options: options.VllmOptions = None,
+    endpoint: Endpoint,
     questions: Annotated[Path | None, _what(metavar="FILE", help="The benchmark's own file.")] = None,
     benchmark: Annotated[
         str | None,
@@ -196,7 +181,6 @@ def main(
     images: Annotated[
         Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
     ] = None,
-    data_root: options.DataRoot = None,
     judge: Annotated[
         list[str] | None,
         _who(
@@ -204,14 +188,9 @@ def main(
             help="FOLDER (vLLM in here), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
         ),
     ] = None,
-    base_url: Annotated[
-        str | None, _who(metavar="URL", help="An OpenAI-compatible server.", show_default=DEFAULT_URL)
-    ] = None,
-    model: Annotated[str | None, _who(metavar="NAME", help="The server's model.", show_default="its first")] = None,
     name: Annotated[
         str | None, _who(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
     ] = None,
-    api_key: options.ApiKey = None,
     aggregate: Annotated[Aggregation, _who(metavar="HOW", help="A panel's score: mean, median, majority.")] = "mean",
     certificate: Annotated[
         Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
@@ -224,7 +203,6 @@ def main(
             help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.",
         ),
     ] = "pointwise",
-    criteria: Annotated[Path | None, _how(metavar="FILE", help='Of --prompt criteria: name = "what it means".')] = None,
     prompt_pack: Annotated[Path | None, _how(metavar="FOLDER", help="Prompts that stand in for ours.")] = None,
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
@@ -253,58 +231,20 @@ def main(
         bool, _rare("--no-extraction", help="Unreadable verdicts are not asked for again.")
     ] = False,
     unread: Annotated[OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
-    strict: Annotated[bool, _rare("--strict", help="A conversation fails with each of its turns.")] = False,
     sight: Annotated[TurnContext | None, _rare(help="The turns in sight of which one is judged.")] = None,
-    concurrency: Annotated[int | None, options.concurrency("Judged at once.")] = None,
     max_tokens: Annotated[
         int | None,
         _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}"),
     ] = None,
-    max_failed: options.MaxFailed = options.MAX_FAILED,
-    retry_failed: Annotated[bool, options.retry_failed("Judge again what failed.")] = False,
-    cache: options.CacheOf = None,
-    budget: options.BudgetOf = None,
-    max_image_pixels: options.MaxImagePixels = None,
-    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
-    attempts: options.Attempts = ATTEMPTS,
-    timeout: options.Timeout = TIMEOUT,
-    shard: options.ShardOf = None,
-    engine: options.Engine = None,
-    ray_address: options.RayAddress = None,
-    replicas: options.Replicas = 1,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     benchmark = benchmark or benchmark_of(responses, questions)
-    run = RunOptions(
-        out=out,
-        concurrency=concurrency,
-        max_failed=max_failed,
-        retry_failed=retry_failed,
-        certificate=certificate,
-        shard=Shard.read(shard),
-    )
-    endpoint = Endpoint(
-        model=model,
-        cache=cache,
-        api_key=api_key,
-        concurrency=concurrency,
-        attempts=attempts,
-        engine=engine,
-        vllm_options=vllm_options,
-        timeout=timeout,
-        fresh=retry_failed,
-        budget=spend(budget),
-        base_url=base_url or (None if judge else DEFAULT_URL),
-        ray_address=ray_address,
-        replicas=replicas,
-    )
-    seeing = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
+    run = endpoint.run_options(out, certificate)
+    if not (judge or endpoint.base_url):
+        endpoint = replace(endpoint, base_url=DEFAULT_URL)
+    root = endpoint.data_root or root_of(responses, questions)
     protocols = options.chosen("protocol", protocol or [], get_args(Protocol))
-    base = (
-        JudgeConfig(judge="", score_kind="argmax")
-        if benchmark is None
-        else _base_setup(benchmark, published, protocols)
-    )
+    base = _base_setup(benchmark, published, protocols)
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
@@ -312,18 +252,20 @@ def main(
     if benchmark is None:
         flags = {"as published": published, "reference-free": reference_free, "no-extraction": no_extraction}
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
-        _refuse("without --benchmark", order=order, unread=unread, sight=sight, strict=strict)
+        _refuse("without --benchmark", order=order, unread=unread, sight=sight)
         backends = endpoint.open("--judge", judge)
-        rows = _responses(responses, questions, system, form, criteria, run, lambda: seeing.tell(backends))
+        rows = _responses(responses, questions, system, form, run, lambda: images is not None or _all_see(backends))
+        shown = endpoint.shown(images, root, backends, rows.pictured)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
-        how = form, score or "expected", max_tokens or most, decoding, seeing.shown(backends, rows.pictured), needs
+        judges = []
         for each in backends:
             options.say_untrained(each, [form], "prompt")
-        own_name = None if panel else name
-        judges = [ResponseJudge(each, own_name or each.served.name, *how) for each in backends]
+            own_name = each.served.name if panel or name is None else name
+            how = score or "expected", max_tokens or most, decoding, shown, needs
+            judges.append(ResponseJudge(each, own_name, form, *how))
         return judge_responses(run, judges, rows, source(responses), aggregate, name)
-    _refuse("with --benchmark", criteria=criteria, several=panel)
+    _refuse("with --benchmark", several=panel)
     judgings = options.chosen("judging", judging or ["standard"], get_args(Ablation))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(
@@ -339,12 +281,12 @@ def main(
         pack=pack,
         unread=unread or base.unread,
         texts=True,
-        strict=strict,
+        strict=False,
         sight=sight or base.sight,
         reason_first=prompt == EVERY_REASON_FIRST,
     )
     if setup.order != "both" or battles == "random":
         setup = replace(setup, seed=seed)
-    judge_of = Judge(backend, setup, max_tokens or most, seeing.shown([backend]))
+    judge_of = Judge(backend, setup, max_tokens or most, endpoint.shown(images, root, [backend]))
     how_judged = against or [], system, protocols, judgings
     return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)

@@ -1,9 +1,10 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
+import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,17 +20,22 @@ from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Showing
+from critic.stages.run import RunOptions, Shard
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
-DATA, LIMITS, CLUSTER = "Data", "Limits", "Several machines"
+DATA, ENDPOINT, LIMITS, CLUSTER = "Data", "Endpoint", "Limits", "Several machines"
 """Groups of options in --help."""
 
 VllmOptions = Annotated[list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")]
-SERVERS = "URL,URL or @FILE, a URL a line: one judge behind many servers"
 
-BaseUrl = Annotated[str | None, typer.Option(help=f"An OpenAI-compatible server. {SERVERS}.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="An OpenAI-compatible server; URL,URL or @FILE: several.", rich_help_panel=ENDPOINT
+    ),
+]
 ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", hidden=True, help="The server's key.")]
 Attempts = Annotated[int, typer.Option(min=1, hidden=True, help="Tries of a request.")]
 Timeout = Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a try.")]
@@ -50,30 +56,10 @@ def root_of(rows: Path, questions: Path | None = None) -> Path:
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
-MaxImagePixels = Annotated[int | None, typer.Option(min=1, hidden=True, help="Scale larger images down.")]
-MaxImageBytes = Annotated[int, typer.Option(min=1, hidden=True, help="Refuse larger image files.")]
-
-ShardOf = Annotated[
-    str | None,
-    typer.Option("--shard", metavar="K/N", help="A part, for critic merge.", rich_help_panel=CLUSTER),
-]
-
-
 CacheOf = Annotated[
     Path | None,
     typer.Option("--cache", metavar="FILE", help="SQLite; what is there is not asked again.", rich_help_panel=LIMITS),
 ]
-BudgetOf = Annotated[
-    str | None,
-    typer.Option("--budget", metavar="N", help="What this run may spend: 2000000tokens.", rich_help_panel=LIMITS),
-]
-Engine = Annotated[
-    Literal["ray"] | None, typer.Option(help="The model in actors of a Ray cluster.", rich_help_panel=CLUSTER)
-]
-RayAddress = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]", rich_help_panel=CLUSTER)
-]
-Replicas = Annotated[int, typer.Option(min=1, help="Actors, each with its GPUs.", rich_help_panel=CLUSTER)]
 
 
 def spend(words: str | None) -> Budget | None:
@@ -140,52 +126,80 @@ def urls(where: str) -> list[str]:
     return list(spelled.values())
 
 
-class ShownImages(Struct, frozen=True):
-    """Whether judges are shown the images, as the options say, and which."""
+Concurrency = Annotated[int | None, concurrency("Requests at once.")]
+RetryFailed = Annotated[bool, retry_failed("Ask again what failed.")]
 
-    wanted: Showing | None
-    root: Path
-    max_pixels: int | None = None
-    max_bytes: int = MAX_BYTES
 
-    def tell(self, judges: Iterable[Backend]) -> bool:
-        """Whether what has a picture and no reference is judged: where the judges see it, or somebody chose how."""
-        return self.wanted is not None or all(judge.sees() for judge in judges)
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """Where replies come from, how they are asked for and what is sent: the options of every stage that asks a model
+    (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one. Replies come from the `cache`
+    first, unless failed ones are asked again, and from elsewhere within the `budget`."""
 
-    def shown(self, judges: Sequence[Backend], there: bool = True) -> Images | None:
-        """The images, None where they are not shown: where none are `there`, or where a judge does not see, or is not
-        known to, and nobody said show. Raises UsageError where a judge cannot be shown them."""
-        check((self.wanted != "show" or there, "--images show: there are no images"))
-        if not there or self.wanted == "blind":
+    vllm_options: VllmOptions = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The server's (infer: or FOLDER, replies.jsonl).",
+            show_default="its first",
+            rich_help_panel=ENDPOINT,
+        ),
+    ] = None
+    base_url: BaseUrl = None
+    api_key: ApiKey = None
+    data_root: DataRoot = None
+    concurrency: Concurrency = None
+    max_failed: MaxFailed = MAX_FAILED
+    retry_failed: RetryFailed = False
+    cache: CacheOf = None
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="What this run may spend: 2000000tokens.", rich_help_panel=LIMITS),
+    ] = None
+    max_image_pixels: Annotated[int | None, typer.Option(min=1, hidden=True)] = None
+    max_image_bytes: Annotated[int, typer.Option(min=1, hidden=True)] = MAX_BYTES
+    attempts: Attempts = ATTEMPTS
+    timeout: Timeout = TIMEOUT
+    shard: Annotated[
+        str | None, typer.Option(metavar="K/N", help="A part, for critic merge.", rich_help_panel=CLUSTER)
+    ] = None
+    engine: Annotated[
+        Literal["ray"] | None, typer.Option(help="The model in actors of a Ray cluster.", rich_help_panel=CLUSTER)
+    ] = None
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]", rich_help_panel=CLUSTER)
+    ] = None
+    replicas: Annotated[int, typer.Option(min=1, help="Actors, each with its GPUs.", rich_help_panel=CLUSTER)] = 1
+
+    def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
+        """How the stage is run that asks. Raises UsageError for a wrong --shard."""
+        return RunOptions(
+            out=out,
+            concurrency=self.concurrency,
+            max_failed=self.max_failed,
+            retry_failed=self.retry_failed,
+            certificate=certificate,
+            shard=Shard.read(self.shard),
+        )
+
+    def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
+        """The images below `root`, as the options say that they are sent."""
+        return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
+
+    def shown(self, wanted: Showing | None, root: Path, judges: Sequence[Backend], there: bool = True) -> Images | None:
+        """The images that judges are shown, None where they are not: where none are `there`, or where a judge does not
+        see, or is not known to, and nobody `wanted` it. Raises UsageError where a judge cannot be shown them."""
+        check((wanted != "show" or there, "--images show: there are no images"))
+        if not there or wanted == "blind":
             return None
         blind = [judge.served.name for judge in judges if judge.sees() is False]
         unknown = [judge.served.name for judge in judges if judge.sees() is None]
-        if self.wanted is None and (blind or unknown):
+        if wanted is None and (blind or unknown):
             if not blind:
                 print(f"{unknown[0]} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
             return None
         check((not blind, f"--images show: {', '.join(blind)} takes no images"))
-        return Images(self.root, max_bytes=self.max_bytes, resize_to=self.max_pixels)
-
-
-class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where replies come from, as the options say, and how a server is called. `model` is the one to ask a server for,
-    unless its URL names one. Replies come from the `cache` first, unless they are to be `fresh`, and from elsewhere
-    within the `budget`."""
-
-    model: str | None = None
-    base_url: str | None = None
-    api_key: str | None = None
-    timeout: float = TIMEOUT
-    attempts: int = ATTEMPTS
-    concurrency: int | None = None
-    vllm_options: Sequence[str] | None = None
-    cache: Path | None = None
-    fresh: bool = False
-    budget: Budget | None = None
-    engine: Literal["ray"] | None = None
-    ray_address: str | None = None
-    replicas: int = 1
+        return self.images(root)
 
     def connect(self, where: str, model: str | None) -> Backend:
         """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
@@ -221,11 +235,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             made = [self.connect(self.base_url, self.model)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
-        if self.vllm_options and not any(isinstance(one, VllmBackend) for backend in made for one in layers(backend)):
-            shown = " ".join(self.vllm_options)
-            raise UsageError(f"{shown}: options of vLLM need a {option} that is a checkpoint folder")
-        limited = made if self.budget is None else [Limited(one, self.budget) for one in made]
-        return list(limited) if self.cache is None else [Cached(one, self.cache, self.fresh) for one in limited]
+        in_here = any(isinstance(one, VllmBackend) for backend in made for one in layers(backend))
+        if self.vllm_options and not in_here:
+            words = " ".join(self.vllm_options)
+            raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
+        budget = spend(self.budget)
+        limited = made if budget is None else [Limited(one, budget) for one in made]
+        return list(limited) if self.cache is None else [Cached(one, self.cache, self.retry_failed) for one in limited]
 
     def open_one(self) -> Backend:
         """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
@@ -254,3 +270,18 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         from critic.backends.ray import RayBackend  # noqa: PLC0415 - as above
 
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)
+
+
+def takes_endpoint(command: Callable[..., int]) -> Callable[..., int]:
+    """A stage's command whose parameter `endpoint` is filled from options of its own: the fields of Endpoint."""
+    own, names = inspect.signature(command, eval_str=True), Endpoint.__struct_fields__
+
+    @wraps(command)
+    def called(*words: Any, **options: Any) -> int:
+        fields = {name: options.pop(name) for name in names if name in options}
+        return command(*words, endpoint=Endpoint(**fields), **options)
+
+    parameters = [one for one in own.parameters.values() if one.name != "endpoint"]
+    parameters += inspect.signature(Endpoint).parameters.values()
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
+    return called

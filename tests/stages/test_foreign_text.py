@@ -271,9 +271,10 @@ def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path
     assert [line["score"] for line in judged(out)] == [6.0] * 3, "not what a probe was made to write"
     assert len(server.requests) == 1 + 3 and judged(out)[0]["prompt_tokens"] == 22
     by_name = scripted(lambda body: completion('{"clarity":4,"Rating":6,"Reason":"x"}'))
-    (criteria := tmp_path / "criteria.toml").write_text('clarity = "Is it easy to follow?"', "utf-8")
-    words = ["--prompt", "criteria", "--criteria", criteria, "--samples", "2"]
-    assert judge(by_name, out := tmp_path / "by_name.jsonl", *words).returncode == 0
+    row = human_row(0, criteria={"clarity": "Is it easy to follow?"})
+    data, out = write_jsonl(tmp_path / "criteria.jsonl", [row]), tmp_path / "by_name.jsonl"
+    words = ["--out", out, "--base-url", by_name.url, "--prompt", "criteria", "--samples", "2"]
+    assert run("critic", "judge", data, *words).returncode == 0
     assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in judged(out))
 
 

@@ -497,32 +497,18 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers)
     assert_one_line_error(run(*words, "pairwise", "--samples", "3"), "draw ratings, not choices")
 
 
-def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Servers) -> None:
+def test_criteria_come_with_the_rows(tmp_path: Path, scripted: Servers) -> None:
     """And others are another run."""
     server = scripted(lambda body: completion('{"clarity":3,"other":4,"Rating":6,"Reason":"so"}'))
-    out, file = tmp_path / "out.jsonl", tmp_path / "criteria.toml"
     words = ["--prompt", "criteria", "--score", "argmax"]
-    assert_one_line_error(judge(server, out, *words), "no usable row to judge")
-    words += ["--criteria", file]
-    for content, part in (
-        ("clarity = 3", "name = "),
-        ('Rating = "so"', "'Rating'"),
-        ("a b", "criteria.toml"),
-        ("", "names no criterion"),
-        ('acc = "a"\nAcc = "b"', "'Acc'"),
-    ):
-        file.write_text(content, "utf-8")
-        assert_one_line_error(judge(server, out, *words), part)
-    file.write_text('clarity = "Is it easy to follow?"', "utf-8")
-    assert_one_line_error(judge(server, out, *words[2:]), "--criteria is one of --prompt criteria")
-    assert judge(server, out, *words).returncode == 0
-    assert all(line["verdict"]["criteria"] == {"clarity": {"rating": 3.0}} for line in judged(out))
+    assert_one_line_error(judge(server, tmp_path / "out.jsonl", *words), "no usable row to judge")
     own = {"clarity": "What the row says it is"}
     data, other = write_jsonl(tmp_path / "own.jsonl", [human_row(0, criteria=own)]), tmp_path / "own-out.jsonl"
     assert run("critic", "judge", data, "--out", other, "--base-url", server.url, *words).returncode == 0
     assert judged(other)[0]["sample"]["conversation"]["criteria"] == own
-    file.write_text('other = "what it means"', "utf-8")
-    assert_one_line_error(judge(server, out, *words), "criteria or answer are others now", "--out")
+    write_jsonl(data, [human_row(0, criteria={"clarity": "What it says now"})])
+    done = run("critic", "judge", data, "--out", other, "--base-url", server.url, *words)
+    assert_one_line_error(done, "criteria or answer are others now", "--out")
 
 
 def test_a_served_judge_says_which_forms_it_learned(tmp_path: Path, scripted: Servers) -> None:

@@ -297,7 +297,7 @@ def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any, words: list[str
     """Not in the second question either."""
     server = scripted(lambda body: completion('{"Verdict":"tie"}' if words else "[[C]]"))
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    more = ["--protocol", "pairwise", "--order", "forced", "--strict"]
+    more = ["--protocol", "pairwise", "--order", "forced"]
     assert judge(file, out, "convbench", server.url, *more, *words).returncode == 3
     second = [prompt_of(body) for body in server.requests if "> [[C]]" in prompt_of(body)]
     assert bool(second) == (not words)
@@ -306,7 +306,7 @@ def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any, words: list[str
         if prompt_of(body) not in second:
             assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
             assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
-    assert Counter(line.failure for line in judged(out)) == {"no_verdict": 18, "turn_not_judged": 6}
+    assert Counter(line.failure for line in judged(out)) == {"no_verdict": 24}
 
 
 def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> None:
@@ -561,37 +561,30 @@ def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scrip
     assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 
 
-@pytest.mark.parametrize("strict", [[], ["--strict"]])
-def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(
-    tmp_path: Path, scripted: Any, strict: list[str]
-) -> None:
-    """It takes the score of the whole away only if told to; once it is judged, the whole is judged again."""
+def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Path, scripted: Any) -> None:
+    """Once it is judged, the whole is judged again."""
     answer = Lapsing()
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "direct", *strict]
+    words = ["--protocol", "direct"]
     done = judge(file, out, "convbench", server.url, *words)
     failures = {line.turn: line.failure for line in judged(out) if line.failure}
-    assert done.returncode == 3 and failures == {2: "empty"} | ({None: "turn_not_judged"} if strict else {})
-    said = "1 conversations were judged without the judgment of a turn"
-    assert (said in done.stdout) == (not strict)
-    assert jsonl.facts(out)["without_the_judgment_of_a_turn"] == (0 if strict else 1)
+    assert done.returncode == 3 and failures == {2: "empty"}
+    assert "1 conversations were judged without the judgment of a turn" in done.stdout
+    assert jsonl.facts(out)["without_the_judgment_of_a_turn"] == 1
     (whole,) = [line for line in judged(out) if line.turn is None and line.sample.id == "1"]
-    assert (whole.score, whole.unjudged) == ((None, 0) if strict else (7, 1))
+    assert (whole.score, whole.unjudged) == (7, 1)
     shown = [text for body in server.requests if "> Turn 2: not judged" in (text := prompt_of(body))]
-    assert len(shown) == (0 if strict else 1)
+    assert len(shown) == 1
     assert all("> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content for content in shown)
     scored = run("critic", "score", out, "--max-failed", "1").stdout
-    assert ("m: 1 whole conversations were judged without the" in scored) == (not strict)
+    assert "m: 1 whole conversations were judged without the" in scored
     answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
     assert len(server.requests) == asked + 2 and {line.unjudged for line in judged(out)} == {0}
     facts = jsonl.facts(out)
     assert (facts["verdicts"], facts["failed"], facts["judged_in_this_run"]) == (24, {}, 2)
-    if not strict:
-        refused = judge(file, out, "convbench", server.url, *words, "--strict")
-        assert_one_line_error(refused, "made with strict False, now")
 
 
 def test_a_whole_conversation_whose_judgment_failed_as_well_was_not_judged_without_one(
