@@ -17,7 +17,7 @@ def test_the_help_of_judge_fits_in_sixty_lines_in_groups_with_examples(monkeypat
     assert len(shown.splitlines()) <= 60
     groups = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"[A-Z][a-z ]+:$", line)]
     assert groups == [
-        *("Arguments", "Data", "The judge", "The form of a verdict", "Limits", "Several machines"),
+        *("Arguments", "Data", "Endpoint", "The form of a verdict", "Limits", "Several machines"),
         *("Options", "Examples"),
     ]
     assert shown.count("\n  critic judge ") == 3 and "--as published" in shown

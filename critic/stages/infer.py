@@ -35,7 +35,6 @@ class Infer(Stage[Conversation, ModelTurn]):
     """
 
     name, unit, counted = "infer", "turn", "turns"
-    too_many = "of the turns have no reply; --retry-failed asks again"
 
     def __init__(
         self,

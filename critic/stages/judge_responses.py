@@ -204,4 +204,4 @@ def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggre
     if lacking:
         facts["server_lacks"] = sorted(lacking)
     found = summary((one for _, one in jsonl.read(run.out, Judgment)), run, JudgeResponses.unit)
-    return finish(run, found, facts, JudgeResponses.too_many)
+    return finish(run, found, facts)

@@ -34,7 +34,6 @@ class JudgeSamples(Stage[Item, Judgment]):
     sidecar where its samples are from."""
 
     name, counted = "judge", "judged"
-    too_many = "failed; --retry-failed judges them again"
 
     def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)

@@ -95,8 +95,6 @@ class Stage(ABC, Generic[Item, Record]):
     """What the bar counts: what one call of `keep` gets."""
     counted: ClassVar[str]
     """How what was there before is spoken of ("12 judged before"), and the sidecar's COUNTED_in_this_run."""
-    too_many: ClassVar[str] = "failed; --retry-failed asks again"
-    """Behind "more than 2%", where the exit code is 3."""
     facts: dict[str, Any]
     """What the sidecar says of how the records were made."""
 
@@ -121,20 +119,13 @@ class Stage(ABC, Generic[Item, Record]):
         return _failure(record) is not None
 
     def know(self, record: Record) -> None:
-        """Take note of a record that is in the file and stays there. Raises UsageError for one that is `twice`."""
+        """Take note of a record that is in the file and stays there. Raises UsageError for one that is there twice."""
         if self.done.setdefault(self.key(record), record) is not record:
-            raise self.twice(record)
-
-    def twice(self, record: Record) -> UsageError:
-        """Two runs that wrote the file at once both paid for it, and which of the two holds nobody can tell."""
-        return UsageError(
-            f"{self.out}: {self.key(record)!r} is there twice, as where two runs wrote at once; "
-            "take one of the two out, or choose another --out"
-        )
-
-    def before(self) -> int:
-        """How many of the records that there are to be are in the file and stay there."""
-        return sum(key in self.wanted for key in self.done)
+            # Both were paid for, and which of the two holds nobody can tell.
+            raise UsageError(
+                f"{self.out}: {self.key(record)!r} is there twice, as where two runs wrote at once; "
+                "take one of the two out, or choose another --out"
+            )
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
@@ -157,26 +148,25 @@ class Stage(ABC, Generic[Item, Record]):
             return self._run()
 
     def _run(self) -> int:
-        if self.options.shard is not None and not self.wanted:
-            for _ in known(self.out, self.record, self.problem):
-                pass  # only looked at: another shard's file is not written over
-            print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
-            jsonl.write(self.out, [])
-            return finish(self.options, self.summary([]), self.facts, self.too_many)
         earlier = jsonl.facts(self.out)  # before what is said there goes with records that do
         self.resume()
-        left = len(self.wanted) - (before := self.before())
-        if before:
-            print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
+        left = len(self.wanted) - len(self.done)
+        if self.done:
+            print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
+        if not self.wanted:
+            print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
+            jsonl.write(self.out, [])
         start = time.monotonic()
         asyncio.run(self.ask(left) if left else self.nothing_left())
         seconds = time.monotonic() - start
+        # An engine may be a process of its own.
+        memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         facts = {
             **self.facts,
             "retries": self.backend.retries,
             "seconds": round(seconds, 1),
             "seconds_in_all": round(seconds + earlier.get("seconds_in_all", 0.0), 1),
-            "peak_memory_mib": peak_memory_mib(),
+            "peak_memory_mib": memory // 1024,
             f"{self.counted}_in_this_run": left,
         }
         if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
@@ -184,24 +174,12 @@ class Stage(ABC, Generic[Item, Record]):
         for one in layers(self.backend):
             if isinstance(one, Cached):
                 facts["cache"] = {"hits": one.hits, "misses": one.misses}
-        waiting = 0
-
-        def records() -> Iterator[Record]:
-            nonlocal waiting
-            for _, line in jsonl.read(self.out, self.record):
-                waiting += _waits(line) and self.key(line) in self.wanted
-                yield line
-
-        summary = self.summary(records())
-        if waiting:
+        summary = self.summary(known(self.out, self.record, lambda _: None))
+        if waiting := summary.failures["budget"]:
             ours = any(isinstance(one, Limited) and one.budget.spent for one in layers(self.backend))
-            why = (
-                "the budget is spent; the same command goes on with them"
-                if ours
-                else "they wait for critic infer's budget"
-            )
-            summary.lines.append(f"{waiting} {self.unit}s were not asked for: {why}")
-        return finish(self.options, summary, facts, self.too_many)
+            whose = "the budget is spent; the same command goes on with them" if ours else "critic infer's was spent"
+            summary.lines.append(f"{waiting} {self.unit}s were not asked for: {whose}")
+        return finish(self.options, summary, facts)
 
     def resume(self) -> None:
         """Take note of the records that an earlier run left. With `retry_failed` the failed ones go, and always those
@@ -248,12 +226,6 @@ class Stage(ABC, Generic[Item, Record]):
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
-
-
-def peak_memory_mib() -> int:
-    """The most memory that this process, or the largest that it started and that has ended, held at once."""
-    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(who).ru_maxrss for who in whose) // 1024
 
 
 def followed(path: Path) -> Path:
@@ -312,7 +284,7 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         yield line
 
 
-def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], too_many: str) -> int:
+def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:
     """Write the sidecar of a file that is whole, say what happened, and give the exit code."""
     if options.shard is not None:
         facts = {**facts, "shard": str(options.shard)}
@@ -320,7 +292,7 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], too_
     for text in summary.lines:
         print(text)
     if summary.failures.total() > options.max_failed * summary.count:
-        print(f"more than {options.max_failed:.0%} {too_many}", file=sys.stderr)
+        print(f"more than {options.max_failed:.0%} failed; --retry-failed asks again", file=sys.stderr)
         return 3
     return 0
 
@@ -333,12 +305,8 @@ class Spent:
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, made: Judgment | Call) -> None:
-        self.pay(made)
         self.repeated += made.attempts == 0
         self.shortened.update(list(made.shortened))
-
-    def pay(self, made: Judgment | Call) -> None:
-        """What it took alone, of one that is in no file."""
         self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
         self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
 

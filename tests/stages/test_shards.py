@@ -401,7 +401,3 @@ def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
         jsonl.write_sidecar(file, jsonl.facts(file) | said)
     assert merge(files).returncode == 0
     assert jsonl.facts(tmp_path / "whole.jsonl").items() >= said.items()
-    jsonl.write_sidecar(files[1], jsonl.facts(files[1]) | {"data_root": "/elsewhere"})
-    assert merge(files).returncode == 0
-    whole = jsonl.facts(tmp_path / "whole.jsonl")
-    assert "data_root" not in whole and whole["images"] == said["images"]

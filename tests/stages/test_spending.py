@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import sqlite3
 import sys
 import threading
@@ -179,8 +178,7 @@ def test_replies_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
     assert "budget: " in cut.stdout and "without token counts" not in cut.stdout
     more = run(*asked, out)
     assert more.returncode == 0
-    (left,) = re.findall(r"turns before, (\d+) to go", more.stderr)
-    assert f"{left} turns were not asked for: the budget is spent" in cut.stdout
+    assert "turns were not asked for: the budget is spent" in cut.stdout
     asked_for = server.asked
     assert run(*asked, tmp_path / "alone.jsonl").returncode == 0 and server.asked == 2 * asked_for
     found = [map(json.loads, file.read_text("utf-8").splitlines()) for file in (out, tmp_path / "alone.jsonl")]
@@ -219,7 +217,7 @@ def test_replies_that_infer_had_no_budget_for_are_not_the_judge_s_to_go_on_with(
     assert "budget" in run("critic", "infer", CONVERSATIONS, *words).stdout
     words = [*asked, "--out", tmp_path / "judged.jsonl", "--protocol", "direct", "--budget", "1000000tokens"]
     done = run("critic", "judge", replies, *words)
-    assert "were not asked for: they wait for critic infer's budget" in done.stdout, done.stderr
+    assert "were not asked for: critic infer's was spent" in done.stdout, done.stderr
 
 
 def test_a_first_call_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
