@@ -25,7 +25,7 @@ from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
 from critic.judging.render import quote
 from critic.records import Language, Sampling
-from critic.stages.run import RunOptions, RunSummary, Stage, known, listed
+from critic.stages.run import RunOptions, RunSummary, Stage, listed
 
 
 class BuildStep(Struct, frozen=True):
@@ -144,7 +144,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
         )
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows)}
         self.facts["sampling"] = msgspec.to_builtins(self._sampling)
-        self._whole = self._is_whole()
 
     def _hash(self, row: BuildRow) -> str:
         shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
@@ -161,11 +160,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
             return None
         if record.asked != self._hash(row):
             return f"{record.key} was asked otherwise; delete the file, or choose another --out"
-        for name, now in {"model": self.backend.served.name, "sampling": self._sampling}.items():
-            before = getattr(record, name)
-            if before != now and not self._whole:
-                words = [msgspec.json.encode(value).decode() for value in (before, now)]
-                return f"{record.key} was made with {name} {words[0]}, now {words[1]}; choose another --out"
         return None
 
     def _replaced(self, record: AskedRow) -> bool:
@@ -174,11 +168,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     def _goes(self, record: AskedRow) -> bool:
         return self._replaced(record) or super()._goes(record)
-
-    def _is_whole(self) -> bool:
-        """Whether all rows are in the file, and nothing is to be asked. It may then be another model's."""
-        kept = {record.key for record in known(self.out, AskedRow, lambda _: None) if not self._replaced(record)}
-        return kept >= self._rows.keys() and not self.options.retry_failed
 
     def know(self, record: AskedRow) -> None:
         if record.key in self._rows:

@@ -7,6 +7,7 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 import asyncio
 import hashlib
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,9 @@ from critic.images import Image, ImageError, named_images
 from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
-from critic.stages import options, usage
+from critic.stages import options
 from critic.stages.options import Endpoint, takes_endpoint
-from critic.stages.run import RunOptions, RunSummary, Stage, check_plain, gather_cancel_on_error, once
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -187,7 +188,41 @@ class Infer(Stage[Conversation, ModelTurn]):
         return unanswered(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
-        return usage.summary(records, self.out)
+        return summary(records, self.out)
+
+
+def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
+    """What the records of a file of replies add up to; a generation that several records share counts once."""
+    conditions = defaultdict[str, Counter[str]](Counter)
+    failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
+    for line in records:
+        conditions[line.condition][{None: "answered", "not_run": "not_run"}.get(line.failure, "failed")] += 1
+        if line.failure is not None:
+            failures[line.failure] += 1
+            details.setdefault(line.failure, line.detail or "no more is known")
+        if line.call is not None and line.failure != "budget":  # which was not asked for
+            calls.setdefault(line.call, line)
+    counts = Counter[str](calls=len(calls))
+    for line in calls.values():
+        spent.add(line)
+        counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
+        counts["calls_shortened"] += line.dropped > 0
+        counts["exchanges_dropped"] += line.dropped
+        counts["images"] += sum(len(message.images) for message in line.seen)
+    turns = sum(found.total() for found in conditions.values())
+    facts = {"conditions": {name: dict(found) for name, found in sorted(conditions.items())}, "turns": turns}
+    lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
+    for name, found in sorted(conditions.items()):
+        lines.append(f"{name:<30}{found['answered']:>9}{found['failed']:>8}{found['not_run']:>9}")
+    lines += [f"{turns} turns by {len(calls)} calls", *spent.lines()]
+    if counts["calls_cut_at_max_tokens"]:
+        lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
+    if counts["calls_shortened"]:
+        left_out = f"{counts['exchanges_dropped']} oldest exchanges left out"
+        lines.append(f"{counts['calls_shortened']} prompts shortened to fit ({left_out})")
+    lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
+    facts |= {"failed": dict(failures), **counts, **spent.facts()}
+    return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
 
 
 def _asked(conversation: Conversation, condition: str) -> range:

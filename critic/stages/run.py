@@ -20,7 +20,7 @@ from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
-from critic.records import Call, Judgment
+from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -304,11 +304,12 @@ class Spent:
         self.uncounted = self.repeated = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
-    def add(self, made: Judgment | Call) -> None:
+    def add(self, made: Judgment | Call | ModelTurn) -> None:
         self.repeated += made.attempts == 0
-        self.shortened.update(list(made.shortened))
+        self.shortened.update(list(getattr(made, "shortened", ())))
         self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
-        self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
+        for kind in self.tokens:
+            self.tokens[kind] += getattr(made, f"{kind}_tokens") or 0
 
     def facts(self) -> dict[str, Any]:
         cached = {"from_cache": self.repeated} if self.repeated else {}

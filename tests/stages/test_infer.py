@@ -26,8 +26,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.images import Image, named_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages import usage
-from critic.stages.infer import Infer, main
+from critic.stages.infer import Infer, main, summary
 from critic.stages.run import RunOptions
 
 PICTURE = base64.b64decode(
@@ -170,8 +169,8 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert len(set(sent)) == len(sent)
     for line in made:
         assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = usage.summary(made, Path("out.jsonl"))
-    assert totals.count == len(made) and totals.facts["prompt_tokens"] == 10 * len(backend.requests)
+    totals = summary(made, Path("out.jsonl"))
+    assert totals.count == len(made) and totals.facts["tokens"]["prompt"] == 10 * len(backend.requests)
 
 
 def test_conversations_do_not_wait_for_the_slowest() -> None:
@@ -287,7 +286,7 @@ def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
     found = by_place(made)
     assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
     assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
-    facts = usage.summary(made, Path("out.jsonl")).facts
+    facts = summary(made, Path("out.jsonl")).facts
     assert facts["calls_shortened"] == 2 and facts["exchanges_dropped"] == 3
     again = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest", known=made[:3])
     assert again[0].reply == made[3].reply
@@ -325,7 +324,7 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
     made = converse(talks(1), cut, "own")
     assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    assert usage.summary(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
+    assert summary(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:
@@ -416,7 +415,7 @@ def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> 
     assert "base64" not in out.read_text("utf-8")
     facts = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))
     assert facts["conditions"] == {"own": {"answered": 15}, "oracle": {"answered": 15}}
-    assert facts["calls"] == 25 and facts["prompt_tokens"] == 25 * 11
+    assert facts["calls"] == 25 and facts["tokens"]["prompt"] == 25 * 11
     assert f"tokens: {25 * 11} in, {25 * 7} out" in done.stdout
 
 

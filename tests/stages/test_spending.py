@@ -130,8 +130,8 @@ def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> No
     asked = server.asked
     two = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "two.jsonl", *words)
     assert one.returncode == two.returncode == 0, two.stderr
-    assert server.asked == asked and "replies from the cache, which cost nothing" in two.stdout
-    assert "0 in, 0 out" in two.stdout and "without token counts" not in two.stdout
+    assert server.asked == asked and "from the cache, which cost nothing" in two.stdout
+    assert "tokens" not in two.stdout
 
 
 def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: Stands) -> None:
