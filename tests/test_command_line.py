@@ -53,7 +53,7 @@ def test_shells_complete_stages_and_options(shell: str, monkeypatch: pytest.Monk
         monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
         return run("critic").stdout
 
-    assert "--prompt-pack" in completed("critic judge --prompt-p")
+    assert "--protocol" in completed("critic judge --proto")
     monkeypatch.setattr("critic.cli.import_module", pytest.fail)  # a name needs no stage imported
     assert "judge" in completed("critic ju")
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from conftest import ROOT, Servers, completion, human_row, needs, run, write_jsonl
 from scoring import grades, judged
-from stages.test_judge_conversations import replies
 from test_layout import tracked
 from test_readme import PAGES
 
@@ -190,18 +189,8 @@ def road(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
-    """Rows, a criterion, replies, and the prompt pack that the page shows."""
-    write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)])
-    (tmp_path / "criteria.toml").write_text('clarity = "Is it easy to follow?"\n')
-    (tmp_path / "runs").mkdir()
-    replies(tmp_path / "runs/replies.jsonl", "convbench")
-    write_jsonl(tmp_path / "judge.jsonl", [{"text": '{"Rating": 7, "Reason": "so"} Overall, Response A is better.'}])
-    page = (ROOT / "critic/README.md").read_text("utf-8")
-    (shown,) = re.findall(r"`theirs/pairwise_turn_en\.toml`:\n\n((?:    .*\n)+)", page)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs/pairwise_turn_en.toml").write_text(re.sub(r"(?m)^    ", "", shown), "utf-8")
-    ran = check("critic/README.md", tmp_path, scripted(answer).url)
-    assert len(ran) == 9 and any("--prompt-pack theirs" in command for command in ran)
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(n, criteria={"clarity": "Is it easy?"}) for n in range(6)])
+    assert len(check("critic/README.md", tmp_path, scripted(answer).url)) == 8
 
 
 def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:

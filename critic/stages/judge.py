@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from critic import human_scored
 from critic.backends import Backend
 from critic.benchmarks import BENCHMARKS, alignmmbench, load
-from critic.errors import UsageError, whole
+from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import (
     FORMS,
@@ -28,11 +28,8 @@ from critic.judging.forms import (
     RatingKind,
     form_of,
     inquiry,
-    prompt_name,
 )
 from critic.judging.judge import Judge, ResponseJudge
-from critic.judging.packs import open_pack
-from critic.judging.prompt import has
 from critic.judging.render import PromptInputs
 from critic.judging.replies import benchmark_of
 from critic.judging.targets import REASON
@@ -89,21 +86,6 @@ def _responses(
             yield response
 
     return FormResponses(read, path, form, run, replies=predictions is not None)
-
-
-def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None, int]:
-    """The pointwise prompt's name, with that of the pack in front where it comes from one, the pack's name, and the
-    most tokens of a verdict."""
-    tokens = TOKENS_OF_STEPS if prompt == EVERY_REASON_FIRST or folder is not None else TOKENS
-    prompt = f"pointwise{REASON_FIRST}" if prompt == EVERY_REASON_FIRST else prompt
-    if folder is None:
-        return prompt, None, tokens
-    pack = open_pack(folder)
-    if any(has(pack, prompt_name(name)) for name in (prompt, form_of(prompt).first) if name):
-        return f"{pack}/{prompt}", pack, tokens
-    if benchmark is None:
-        raise UsageError(f"--prompt-pack {folder} says nothing of the prompt {prompt}")
-    return prompt, pack, tokens
 
 
 def _decoding(
@@ -203,7 +185,6 @@ def main(
             help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.",
         ),
     ] = "pointwise",
-    prompt_pack: Annotated[Path | None, _how(metavar="FOLDER", help="Prompts that stand in for ours.")] = None,
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
     ] = None,
@@ -247,7 +228,8 @@ def main(
     base = _base_setup(benchmark, published, protocols)
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST
-    form, pack, most = _prompt(prompt, prompt_pack, benchmark)
+    steps = prompt == EVERY_REASON_FIRST
+    form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
         flags = {"as published": published, "reference-free": reference_free, "no-extraction": no_extraction}
@@ -278,12 +260,11 @@ def main(
         reference_backed=not reference_free,
         pointwise_prompt=form,
         decoding=decoding,
-        pack=pack,
         unread=unread or base.unread,
         texts=True,
         strict=False,
         sight=sight or base.sight,
-        reason_first=prompt == EVERY_REASON_FIRST,
+        reason_first=steps,
     )
     if setup.order != "both" or battles == "random":
         setup = replace(setup, seed=seed)

@@ -16,9 +16,8 @@ from critic.certificate import say_held
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.judging import protocols
-from critic.judging.forms import RatingKind, form_of, prompt_name
+from critic.judging.forms import RatingKind, form_of
 from critic.judging.judge import Judge
-from critic.judging.prompt import LANGUAGES, load, split_variant
 from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictPlan
 from critic.judging.replies import is_table
 from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
@@ -92,8 +91,6 @@ def judge_conversations(
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(conversations, uris, replies)
-    if setup.pack is not None:
-        _say_pack(setup, chosen, max(len(one.turns) for one in conversations))
     pairs = list(filter(partial(_is_taken, run), _pairs(models, files, setup)))
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:
@@ -179,37 +176,9 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) 
         (setup.unread == "fail" or setup.order != "forced", "--unread tie: --order forced has no ties"),
         (setup.reference_backed or two_models, "--reference-free needs --against"),
         (
-            _plain(prompt) == "pointwise" or setup.reason_first or "pointwise" in chosen,
+            prompt == "pointwise" or setup.reason_first or "pointwise" in chosen,
             "--prompt is one of --protocol pointwise; reason_first is one of all",
         ),
         (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),
         (not (drawn and chooses), "--samples and --temperature draw ratings, not choices"),
     )
-
-
-def _say_pack(setup: JudgeConfig, chosen: Sequence[str], turns: int) -> None:
-    """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
-    does cannot be asked for a verdict without a reason."""
-    names = protocols.form_names(chosen, setup, turns)
-    # Of a form's second question the prompt is in the same pack.
-    seconds = ((name.rpartition("/")[0], form_of(name).extraction) for name in names)
-    used = [*names, *sorted({prompt_name(f"{pack}/{form}") for pack, form in seconds if form})]
-    theirs = [
-        (_plain(name), lang, load(name, lang).constrained)
-        for name in used
-        for lang in LANGUAGES
-        if load(name, lang) != load(split_variant(_plain(name))[0], lang)
-    ]
-    named = [f"{name} ({lang})" for name, lang, _ in theirs]
-    named += ["pointwise"] if "pointwise" in chosen and "/" in setup.pointwise_prompt else []
-    free = ", ".join(name for name, _, constrained in theirs if not constrained)
-    check(
-        (named, f"--prompt-pack: {setup.pack} has no prompt of {', '.join(chosen)}"),
-        (not free or setup.decoding.reason, f"--no-reason: {free} of {setup.pack} ask for a verdict in free text"),
-        (not free or setup.extraction, f"--no-extraction: {free} of {setup.pack} end in free text, read that way"),
-    )
-    print(f"prompts of {setup.pack}: {', '.join(named)}; the others are ours", file=sys.stderr)
-
-
-def _plain(name: str) -> str:
-    return name.rpartition("/")[2]
