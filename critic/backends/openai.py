@@ -10,13 +10,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from typing import Any, Self
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
 import msgspec
-from msgspec import Struct
 
 from critic.backends import (
     ATTEMPTS,
@@ -129,15 +126,12 @@ class OpenAIBackend:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         """Connections for requests side by side; needs a running loop. httpx's own cost ten times the processor time
-        with dozens of them, yet what it makes of the environment holds: proxies, certificates."""
-        where = urlsplit(self.root)
-        proxies = {} if proxy_bypass(where.hostname or "") else getproxies()
-        secure = httpx.create_ssl_context() if where.scheme == "https" else True
+        with dozens of them."""
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=self.timeout),
-            connector=aiohttp.TCPConnector(limit=self.max_concurrency, keepalive_timeout=KEPT, ssl=secure),
-            proxy=proxies.get(where.scheme, proxies.get("all")),
+            connector=aiohttp.TCPConnector(limit=self.max_concurrency, keepalive_timeout=KEPT),
+            trust_env=True,  # proxies
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
@@ -339,32 +333,19 @@ def _classes(answer: dict[str, Any], attempt: int) -> Reply:
     return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares)
 
 
-class _Alternative(Struct):
-    token: str
-    logprob: float
-
-
-class _Written(Struct):
-    token: str
-    top_logprobs: list[_Alternative] | None = None
-
-
-class _LogProbs(Struct):
-    content: list[_Written] | None = None
+def _alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
+    # Of NaN and of what is beyond 700 (some servers give logits) there is no probability.
+    return [(one["token"], one["logprob"]) for one in token.get("top_logprobs") or [] if one["logprob"] < 700]
 
 
 def _tokens(logprobs: Any) -> list[Token]:
     """The tokens with their alternatives. A server may give each token's own log probability alone, which says nothing
     of the others: there are none then, nor where what it gives is something else."""
     try:
-        written = msgspec.convert(logprobs, _LogProbs | None)
-    except msgspec.ValidationError:
+        made = [{"text": one["token"], "alternatives": _alternatives(one)} for one in logprobs["content"]]
+        tokens = msgspec.convert(made, list[Token])
+    except ODD:
         return []
-    tokens = []
-    for token in (written.content if written else None) or []:
-        # Of NaN and of what is beyond 700 (some servers give logits) there is no probability.
-        known = [other for other in token.top_logprobs or [] if other.logprob < 700]
-        tokens.append(Token(token.token, [(other.token, other.logprob) for other in known]))
     return tokens if any(token.alternatives for token in tokens) else []
 
 

@@ -8,7 +8,6 @@ workers write the file themselves, is not needed; ray.llm pins a vLLM of its own
 """
 
 import asyncio
-import math
 import os
 import sys
 import time
@@ -20,9 +19,6 @@ from msgspec import Struct
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.middleware import Layer
 from critic.errors import Refused, Transient, UsageError, one_line
-
-LATE = 30.0
-"""Seconds, and as long again as the first took to start, until a run begins without a replica that has not started."""
 
 
 class Failed(Struct, frozen=True):
@@ -173,7 +169,10 @@ class RayBackend(Layer):
         worker: Any = ray.remote(Worker).options(max_concurrency=self._limit, **how)
         actors = {name: worker.remote(self._make) for name in self._names}
         print(f"starting {len(self._names)} replicas of {self._model} on Ray", file=sys.stderr, flush=True)
-        seconds = await _seconds_to_start([actor.started.remote() for actor in actors.values()])
+        start, states = time.monotonic(), [actor.started.remote() for actor in actors.values()]
+        # The others join when they have started: to the pool they are endpoints that do not answer yet.
+        await asyncio.to_thread(ray.wait, states, num_returns=1)
+        seconds = time.monotonic() - start
         from critic.backends.pool import Pool  # noqa: PLC0415 - actors, which import this file, ask no server
 
         def connect(name: str) -> Replica:
@@ -188,18 +187,3 @@ class RayBackend(Layer):
 
         await super().__aexit__(*error)
         ray.shutdown()
-
-
-async def _seconds_to_start(states: Sequence[Any]) -> float:
-    """Wait until all replicas have started or failed, or for a while behind the first; how long that took."""
-    import ray  # noqa: PLC0415
-
-    start, deadline = time.monotonic(), math.inf
-    while time.monotonic() < deadline:
-        up, late = ray.wait(states, num_returns=len(states), timeout=0)
-        if not late:
-            break
-        if up:
-            deadline = min(deadline, 2 * time.monotonic() - start + LATE)
-        await asyncio.sleep(0.05)
-    return time.monotonic() - start

@@ -4,7 +4,6 @@ vLLM is imported only when an engine starts; what a server and an engine are giv
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -343,15 +342,14 @@ class VllmBackend:
                 raise
 
     def _with_images(self, engine: Any, request: Request) -> Any:
-        """The prompt of a model that sees, rendered as vLLM's server renders it. An image is known by its bytes, so
-        that one that was seen before is neither prepared nor encoded again. What goes on with a begun message is
-        tokenized apart from it, as it was written."""
+        """The prompt of a model that sees, rendered as vLLM's server renders it. What goes on with a begun message
+        is tokenized apart from it, as it was written."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         asked = request.messages[:-1] if request.continue_final else request.messages
         try:
             _, (prompt,) = engine.renderer.render_chat(
-                [[_identified(message) for message in asked]],
+                [list(asked)],
                 ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False}),
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
@@ -366,17 +364,6 @@ class VllmBackend:
                 (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
 
         self._loop.call_soon_threadsafe(settle)
-
-
-def _identified(message: ChatMessage) -> ChatMessage:
-    if isinstance(message["content"], str):
-        return message
-
-    def known(part: dict[str, Any]) -> dict[str, Any]:
-        url = part["image_url"]["url"] if part["type"] == "image_url" else None
-        return {**part, "uuid": hashlib.sha256(url.encode()).hexdigest()} if url else part
-
-    return {**message, "content": [known(part) for part in message["content"]]}
 
 
 def _parameters(request: Request, forced_token: int | None = None) -> Any:

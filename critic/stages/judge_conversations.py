@@ -18,7 +18,7 @@ from critic.images import BY_HASH, named_images
 from critic.judging import protocols
 from critic.judging.forms import RatingKind, form_of
 from critic.judging.judge import Judge
-from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictPlan
+from critic.judging.protocols import Pair, PlannedVerdict, Transcripts, VerdictPlan
 from critic.judging.replies import is_table
 from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
 from critic.stages.judge_samples import JudgeSamples
@@ -170,10 +170,6 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) 
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
     check(
         (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),
-        (setup.order == "both" or compares, f"--order {setup.order} is one of --protocol pairwise"),
-        (setup.sight == "before" or {*OF_WHOLES} & {*chosen}, "--sight all is one of --protocol direct and pairwise"),
-        (setup.unread == "fail" or compares, "--unread tie is one of --protocol pairwise"),
-        (setup.unread == "fail" or setup.order != "forced", "--unread tie: --order forced has no ties"),
         (setup.reference_backed or two_models, "--reference-free needs --against"),
         (
             prompt == "pointwise" or setup.reason_first or "pointwise" in chosen,

@@ -109,21 +109,16 @@ def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[
 
 
 def urls(where: str) -> list[str]:
-    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out; one that
-    is spelled in two ways comes once. Raises UsageError where there is none."""
-    path = Path(where.removeprefix("@"))
+    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out. Raises
+    UsageError where there is none."""
     try:
-        words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
+        words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    from critic.backends.openai import address  # noqa: PLC0415 - a third of a second, for which --help need not wait
-
-    found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
-    check((found, f"{where}: names no server"))
-    spelled: dict[str, str] = {}
-    for url in found:
-        spelled.setdefault(address(url), url)
-    return list(spelled.values())
+    stripped = [word.strip().rstrip("/").removesuffix("/v1") for word in words]
+    servers = [f"{word}/v1" for word in dict.fromkeys(stripped) if word and not word.startswith("#")]
+    check((servers, f"{where}: names no server"))
+    return servers
 
 
 Concurrency = Annotated[int | None, concurrency("Requests at once.")]

@@ -230,7 +230,7 @@ def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
 
 
 def test_two_spellings_of_a_server_are_one_endpoint() -> None:
-    assert options.urls("http://a:1/v1/, http://b:1,http://a:1,http://b:1/v1") == ["http://a:1/v1", "http://b:1"]
+    assert options.urls("http://a:1/v1/, http://b:1,http://a:1,http://b:1/v1") == ["http://a:1/v1", "http://b:1/v1"]
 
 
 def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
