@@ -129,16 +129,3 @@ def _answered(content: str) -> HistoryMessage:
 def call_id(conversation: Conversation, said: Sequence[HistoryMessage]) -> str:
     """A name for "these messages in this conversation": prompts with one name are generated once and shared."""
     return hashlib.sha256(msgspec.json.encode([conversation.id, said])).hexdigest()[:16]
-
-
-def exchanges(said: Sequence[HistoryMessage]) -> int:
-    """How many earlier exchanges come before the question."""
-    return len(said) // 2
-
-
-def without_oldest(said: Sequence[HistoryMessage], count: int) -> list[HistoryMessage]:
-    """The messages without the oldest `count` exchanges, whose images move to the first message kept: what is asked
-    is still about them."""
-    dropped, kept = said[: 2 * count], list(said[2 * count :])
-    images = [name for one in dropped for name in one.images]
-    return [msgspec.structs.replace(kept[0], images=[*images, *kept[0].images]), *kept[1:]]

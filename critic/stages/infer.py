@@ -23,7 +23,7 @@ from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import Image, ImageError, named_images
 from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
-from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
+from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options
 from critic.stages.options import Endpoint, takes_endpoint
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
@@ -136,13 +136,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             }
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
-        dropped, tries = 0, list[ModelTurn]()
-        while True:
-            tries.append(await self._ask(record, history.without_oldest(said, dropped), images))
-            fits = tries[-1].failure != "context_length_exceeded"
-            if fits or self.sampling.overflow == "fail" or dropped == history.exchanges(said):
-                return _summed(tries, dropped)
-            dropped += 1
+        return await self._ask(record, said, images)
 
     async def _ask(self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image]) -> ModelTurn:
         record = replace(record, seen=[_recorded(one, images) for one in said])
@@ -206,8 +200,6 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
     for line in calls.values():
         spent.add(line)
         counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
-        counts["calls_shortened"] += line.dropped > 0
-        counts["exchanges_dropped"] += line.dropped
         counts["images"] += sum(len(message.images) for message in line.seen)
     turns = sum(found.total() for found in conditions.values())
     facts = {"conditions": {name: dict(found) for name, found in sorted(conditions.items())}, "turns": turns}
@@ -217,9 +209,6 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
     lines += [f"{turns} turns by {len(calls)} calls", *spent.lines()]
     if counts["calls_cut_at_max_tokens"]:
         lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
-    if counts["calls_shortened"]:
-        left_out = f"{counts['exchanges_dropped']} oldest exchanges left out"
-        lines.append(f"{counts['calls_shortened']} prompts shortened to fit ({left_out})")
     lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
     facts |= {"failed": dict(failures), **counts, **spent.facts()}
     return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
@@ -244,15 +233,6 @@ def _sent(said: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
         return {"role": said.role, "content": said.content}
     parts = [image_part(images[name].uri) for name in said.images]
     return {"role": said.role, "content": [*parts, {"type": "text", "text": said.content}]}
-
-
-def _summed(tries: Sequence[ModelTurn], dropped: int) -> ModelTurn:
-    """The last try, with the tokens and seconds of all."""
-    totals: dict[str, int | None] = {}
-    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
-        counts = [count for one in tries if (count := getattr(one, name)) is not None]
-        totals[name] = sum(counts) if counts else None
-    return replace(tries[-1], dropped=dropped, seconds=round(sum(one.seconds for one in tries), 4), **totals)
 
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
@@ -291,13 +271,6 @@ def main(
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
-    overflow: Annotated[
-        Overflow,
-        typer.Option(
-            help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
-            "out until it fits, and counted; their images stay)."
-        ),
-    ] = "fail",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
@@ -314,7 +287,6 @@ def main(
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed if temperature else 0,
-        overflow=overflow,
         max_image_pixels=endpoint.max_image_pixels,
     )
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}

@@ -14,7 +14,7 @@ from critic.certificate import say_held
 from critic.errors import UsageError
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
-from critic.judging.forms import CriteriaKind, form_of
+from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.protocols import PlannedVerdict
 from critic.judging.replies import lost
@@ -58,7 +58,7 @@ class FormResponses:
             raise UsageError(f"{place}: no usable row to judge")
         # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
         self.pictured = any(one.question.images for one, _ in shown)
-        self.replies, self._by_criteria = replies, isinstance(how.kind, CriteriaKind)
+        self.replies = replies
         self.by_key: dict[str, Shown] = {}
         for one, other in shown:
             if run is None or run.takes(one.question.group):
@@ -70,17 +70,11 @@ class FormResponses:
     def now(self, key: str) -> Sample:
         return Sample.of(*self.by_key[key])
 
-    def reads_alike(self, before: Sample) -> bool:
-        """Whether a judge would be shown the same today, of the question and of the answers."""
-        return self._seen(before) == self._seen(self.now(before.key))
 
-    def _seen(self, sample: Sample) -> list[object]:
-        seen = list[object]()
-        for one in filter(None, (sample, sample.other)):
-            asked = one.conversation
-            criteria = asked.criteria if self._by_criteria else None
-            seen.append((one.answer, asked.lang, asked.turns, asked.history, asked.caption, criteria))
-        return seen
+def _as_shown(sample: Sample) -> Sample:
+    """A sample without what people and others said of it, which no judge is shown."""
+    other = None if sample.other is None else _as_shown(sample.other)
+    return replace(sample, human=None, columns={}, other=other)
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -121,21 +115,20 @@ class JudgeResponses(JudgeSamples[Shown]):
             return problem
         if record.prompt_hash != self._prompt["hash"]:
             return f"made with prompt_hash {record.prompt_hash!r}, now {self._prompt['hash']!r}; choose another --out"
-        if not self._responses.reads_alike(record.sample):
-            now = "question, reference, criteria or answer are others now"
+        if _as_shown(record.sample) != _as_shown(self._responses.now(record.sample.key)):
+            now = "question, reference, criteria, answer, system or group are others now"
             return f"judges {self.key(record)!r}, of which {now}; choose another --out"
         return None
 
     def resume(self) -> None:
-        """Where responses that were judged have other scores by people, another system or group now, the judgments get
-        them, in the order of the responses."""
+        """Where responses that were judged have other scores by people now, the judgments get them, in the order of
+        the responses."""
         super().resume()
         now = {name: self._responses.now(name) for name in self._responses.by_key if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
         if changed:
             jsonl.write(self.out, (replace(self.done[name], sample=sample) for name, sample in now.items()))
-            said = "responses that were judged have other scores by people, another system or group now"
-            print(f"{self.out}: {changed} {said}; the judgments have them too", file=sys.stderr)
+            print(f"{self.out}: {changed} responses have other scores by people now; so has the file", file=sys.stderr)
 
     def items(self) -> Iterable[Shown]:
         return in_order(shown for name, shown in self._responses.by_key.items() if name not in self.done)

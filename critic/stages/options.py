@@ -115,7 +115,7 @@ def urls(where: str) -> list[str]:
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    stripped = [word.strip().rstrip("/").removesuffix("/v1") for word in words]
+    stripped = [word.strip().rstrip("/").removesuffix("/chat/completions").removesuffix("/v1") for word in words]
     servers = [f"{word}/v1" for word in dict.fromkeys(stripped) if word and not word.startswith("#")]
     check((servers, f"{where}: names no server"))
     return servers

@@ -228,16 +228,6 @@ class Stage(ABC, Generic[Item, Record]):
             )
 
 
-def followed(path: Path) -> Path:
-    """The file that a link leads to, so that what lies beside it is the same by each name; its sidecar goes with it.
-    Raises UsageError as `check_plain` does."""
-    real = jsonl.resolved(check_plain(path))
-    check_plain(real)
-    if (beside := jsonl.sidecar(path)) != jsonl.sidecar(real):
-        beside.replace(jsonl.sidecar(real))
-    return real
-
-
 def check_plain(path: Path) -> Path:
     """The path itself. Raises UsageError where its name says that it is packed: lines are appended to a plain file."""
     if path.suffix in (*jsonl.PACKED, ".parquet"):
@@ -250,8 +240,9 @@ def check_plain(path: Path) -> Path:
 
 @contextmanager
 def growing(path: Path) -> Iterator[Path]:
-    """The file that is `followed`, while no other process writes it. Raises UsageError as `followed` and `alone` do."""
-    path = followed(path)
+    """The file that links lead to, so that what lies beside it is the same by each name, while no other process writes
+    it. Raises UsageError as `check_plain` and `alone` do."""
+    path = check_plain(jsonl.resolved(check_plain(path)))
     with jsonl.alone(path):
         yield path
 

@@ -3,18 +3,14 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from critic.judging.history import (
     CONDITIONS,
     REPHRASE,
     HistoryMessage,
     call_id,
-    exchanges,
     messages,
     missing_reference,
-    without_oldest,
 )
 from critic.records import Conversation, ConversationTurn, Turn
 
@@ -132,15 +128,3 @@ def test_a_missing_reference_is_found_where_it_would_be_shown() -> None:
     unanswered_end = conversation(turns=[*conversation(2).turns, ConversationTurn(prompt="ask 3")])
     assert missing_reference(unanswered_end, CONDITIONS["oracle"]) is None
     assert missing_reference(unanswered_end, CONDITIONS["rephrased_reference"]) == 3
-
-
-@given(st.integers(1, 5), st.integers(0, 3), st.data())
-def test_dropping_keeps_the_question_its_images_and_the_order(turns: int, given_turns: int, data: Any) -> None:
-    made = conversation(turns, history=[Turn(user=f"was {n}", assistant=f"said {n}") for n in range(given_turns)])
-    said = messages(made, turns, dict.fromkeys(range(1, turns), "own"), CONDITIONS["own"])
-    assert exchanges(said) == given_turns + turns - 1
-    count = data.draw(st.integers(0, exchanges(said)))
-    kept = without_oldest(said, count)
-    assert [one.content for one in kept] == [one.content for one in said[2 * count :]]
-    assert kept[0].role == "user" and kept[0].images == ["a.png", "b.png"]
-    assert not any(one.images for one in kept[1:])

@@ -281,25 +281,6 @@ def test_overflow_fails_by_name() -> None:
     assert found["own", 4].failure == "not_run"
 
 
-def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
-    made = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest")
-    found = by_place(made)
-    assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
-    assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
-    facts = summary(made, Path("out.jsonl")).facts
-    assert facts["calls_shortened"] == 2 and facts["exchanges_dropped"] == 3
-    again = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest", known=made[:3])
-    assert again[0].reply == made[3].reply
-
-
-def test_what_never_fits_fails_after_all_was_dropped() -> None:
-    def full(request: Request) -> Reply:
-        raise Refused("context_length_exceeded", "too long")
-
-    found = by_place(converse(talks(1), Recorder(full), "oracle", overflow="drop-oldest"))
-    assert found["oracle", 1].failure == "context_length_exceeded"
-
-
 def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
     """vLLM answers a prompt that leaves little room with a short reply."""
 
@@ -316,8 +297,6 @@ def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
     found = by_place(converse(talks(1), Recorder(answer, context=100), "own"))
     assert found["own", 1].reply and found["own", 2].failure == "context_length_exceeded"
     assert found["own", 2].completion_tokens == 40, "what it cost is counted"
-    dropped = by_place(converse(talks(1), Recorder(answer, context=100), "own", overflow="drop-oldest"))
-    assert dropped["own", 2].dropped == 1 and dropped["own", 2].completion_tokens == 40 + 64
 
 
 def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
@@ -563,8 +542,6 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
     file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
     wrong = infer(file, out, "--base-url", server.url, "--condition", "own_history")
     assert_one_line_error(wrong, "own_history", "perfect_perception", "oracle")
-    wrong = infer(file, out, "--base-url", server.url, "--overflow", "cut")
-    assert_one_line_error(wrong, "--overflow", "'fail', 'drop-oldest'")
     go = partial(main, file, "convbench", out)
     cases: list[tuple[str, dict[str, Any]]] = [
         ("--model FOLDER .* or --base-url", {}),

@@ -508,7 +508,7 @@ def test_criteria_come_with_the_rows(tmp_path: Path, scripted: Servers) -> None:
     assert judged(other)[0]["sample"]["conversation"]["criteria"] == own
     write_jsonl(data, [human_row(0, criteria={"clarity": "What it says now"})])
     done = run("critic", "judge", data, "--out", other, "--base-url", server.url, *words)
-    assert_one_line_error(done, "criteria or answer are others now", "--out")
+    assert_one_line_error(done, "are others now", "--out")
 
 
 def test_a_served_judge_says_which_forms_it_learned(tmp_path: Path, scripted: Servers) -> None:
@@ -584,9 +584,9 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
     judge("a", human_row(1), human_row(2))
     out = tmp_path / "a" / "out.jsonl"
     out.write_bytes(b"\xef\xbb\xbf" + out.read_bytes() + b"\n")  # as an editor leaves it
-    rated = human_row(1, human_score=1, system="another", group="another", annotators={"b": 1.0, "a": 2.0})
+    rated = human_row(1, human_score=1, annotators={"b": 1.0, "a": 2.0})
     changed = judge("a", rated, human_row(2))
-    assert changed.count("1 responses that were judged have other scores") == count
+    assert changed.count("1 responses have other scores") == count
     assert changed.count("3 judged before, 0 to go") == count
     judge("b", rated, human_row(2))
     assert read("a") == read("b")
