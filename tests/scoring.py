@@ -2,11 +2,9 @@
 
 import json
 import random
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import msgspec
 from conftest import ROOT, run
@@ -89,13 +87,13 @@ def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[di
     return json.loads((out / "summary.json").read_text("utf-8")), page, done.stdout
 
 
-def labels(page: str, caption: str) -> list[str]:
-    """The texts that are drawn in the only picture of a page with this in its caption."""
-    figures = re.findall(r"<figcaption>(.*?)</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
-    (svg,) = (svg for words, svg in figures if caption in words)
-    return [one.text or "" for one in ElementTree.fromstring(svg).iter("text")]
-
-
 def grades(verdict: Judgment) -> float:
     """A whole grade 1..10 that is another one for each verdict."""
     return float(random.Random(repr(verdict)).randint(1, 10))
+
+
+def score_of_sample(verdict: Judgment) -> float:
+    draw = random.Random(f"{verdict.system} {verdict.sample.id} {verdict.condition} {verdict.turn} {verdict.protocol}")
+    if verdict.protocol in ("pairwise", "checklist"):
+        return draw.choice([0.0, 0.5, 1.0])
+    return float(draw.randint(1, 10))

@@ -8,13 +8,13 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
 from critic.page.blocks import Section
 from critic.records import Conversation, JudgeConfig, Judgment, Protocol
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
-    from critic.stats.aggregate import Difference
     from critic.stats.leaderboard import LeaderboardRow
 
 Verdicts = Sequence[Judgment]
@@ -25,7 +25,7 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 class Run(Struct, frozen=True, kw_only=True):
     """A file of judgments: one model's verdicts by one judge, asked in one way. `name` tells the runs of a report
-    apart, `unit` is what its answers' lengths are counted in."""
+    apart."""
 
     name: str
     path: Path
@@ -33,7 +33,6 @@ class Run(Struct, frozen=True, kw_only=True):
     judge: str
     setup: JudgeConfig
     turns: list[Judgment]
-    unit: str = "characters"
 
     @property
     def verdicts(self) -> list[Judgment]:
@@ -57,31 +56,42 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What is shown of a benchmark's scores, and the numbers for summary.json: anything that msgspec encodes."""
+    """What is shown beside the scores of each run: tables of other `rows`, sections, and their numbers for
+    summary.json, anything that msgspec encodes."""
 
-    sections: list[Section]
-    summary: Mapping[str, Any]
+    rows: "list[LeaderboardRow]" = []
+    sections: list[Section] = []
+    summary: Mapping[str, Any] = {}
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):
     """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
 
     `read` makes conversations of its published file, `protocols` are how answers are judged unless the user says
-    otherwise, and `report` makes tables of one or more runs and the conversations that were asked. `published` is how
-    its paper asks a judge, where that is not our way (`--as published`). Verdicts by these
-    protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
-    rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
-    the first. `entries` are a run's rows in the tables over models (critic.page.leaderboards).
+    otherwise, `published` how its paper asks a judge where that is not our way (`--as published`). `entries` are a
+    run's scores, a row for each table over models, of the verdicts by these protocols that are `scored`; the means of
+    all other verdicts are shown below. `report` adds what is not about one run, or no table over models.
     """
 
     title: str
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
-    report: Callable[[Sequence[Run], Conversations], Report]
+    entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
+    report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
-    differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
-    entries: "Callable[[Run, Conversations], list[LeaderboardRow]]" = lambda *_: []
+
+    def rows(self, run: Run, conversations: Conversations) -> "list[LeaderboardRow]":
+        """A run's `entries` under its names."""
+        return [named(row, run) for row in self.entries(run, conversations)]
+
+
+def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
+    """A row with the model's name, and its condition where that is not the usual one."""
+    name = {"own": run.name, "no_image": f"{run.name}, without image"}.get(
+        row.condition, f"{run.name}, {row.condition}"
+    )
+    return replace(row, system=run.system, name=name)
 
 
 def load(name: str) -> Benchmark:
@@ -109,11 +119,6 @@ def _reads(name: str, path: Path) -> bool:
         return bool(load(name).read(path))
     except UsageError:
         return False
-
-
-def labelled(name: str, condition: str) -> str:
-    """A row of a table over models: the model, and the condition where it is not the usual one."""
-    return {"own": name, "no_image": f"{name}, without image"}.get(condition, f"{name}, {condition}")
 
 
 def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:

@@ -7,24 +7,20 @@ A question, and an answer (an older layout repeats the question beside the answe
     {"question_id": "17-0", "predict": "有两只风筝。"}
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
-from statistics import median, pstdev
-from typing import Any
+from statistics import pstdev
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
+from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, whole
-from critic.page import blocks
-from critic.page import svg as pictures
-from critic.page.blocks import Columns, Section
 from critic.records import Conversation, Question, Response, Turn
 from critic.stats.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
-from critic.stats.leaderboard import LeaderboardRow, Score, Term, aggregate_of, score_of
+from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -33,14 +29,6 @@ CATEGORIES = {
 }
 TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
-
-QUADRANTS = {
-    (True, True): "Robust Convergence",
-    (True, False): "Component-Centric",
-    (False, True): "Alignment-Driven",
-    (False, False): "Baseline Limited",
-}
-"""By (mean of the tasks, alignment), each high or low (§5.3.2); the paper names no bar, ours is the median."""
 
 
 class _QuestionLine(Struct):
@@ -114,53 +102,6 @@ def read_responses(path: Path, questions: dict[str, Question], system: str | Non
     return list(responses.values())
 
 
-class Alignment(Struct, frozen=True, kw_only=True):
-    """How alike a model's ratings are within the rewrites of one question, over `groups` seed questions.
-
-    `score` is groups / sum of the groups' standard deviations. `singletons` of the groups have a single rating and
-    hence a deviation of 0, whatever the model does: `without_singletons` leaves them out. Either is None exactly when
-    `undefined` says why. `failed` judgments are left out, and so are the `empty` groups where all failed.
-    """
-
-    groups: int
-    singletons: int
-    empty: int
-    failed: int
-    score: float | None
-    without_singletons: float | None
-    undefined: dict[str, str] = field(default_factory=dict)
-
-
-def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
-    """The alignment score of ratings 1..10 by seed question (AlignMMBench §5.3.2): N / sum of population deviations.
-
-    None or NaN is a failed judgment. Where every deviation is 0 the score is infinite: None, and so named.
-    """
-    found: dict[str, list[float]] = {"score": [], "without_singletons": []}
-    given, failed = 0, 0
-    for group in groups:
-        rated = [rating for rating in group if rating is not None and not math.isnan(rating)]
-        given, failed = given + 1, failed + len(group) - len(rated)
-        if rated:
-            found["score"].append(pstdev(rated))
-        if len(rated) > 1:
-            found["without_singletons"].append(found["score"][-1])
-    scores = {name: len(sigmas) / sum(sigmas) if sum(sigmas) else None for name, sigmas in found.items()}
-    return Alignment(
-        groups=len(found["score"]),
-        singletons=len(found["score"]) - len(found["without_singletons"]),
-        empty=given - len(found["score"]),
-        failed=failed,
-        score=scores["score"],
-        without_singletons=scores["without_singletons"],
-        undefined={
-            name: "infinite: no group's ratings differ" if sigmas else "no groups"
-            for name, sigmas in found.items()
-            if scores[name] is None
-        },
-    )
-
-
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
     """Table 3's row for one model under one condition, from its ratings 1..10 by question id (None: failed): the mean
     of the tasks, and each. Tasks that are not AlignMMBench's own come behind it."""
@@ -195,61 +136,22 @@ def overviews(ratings: Mapping[str, float | None], conversations: Conversations)
     return found | {"mean of the questions": score_of(ratings, groups_of(conversations), SCALES["pointwise"])}
 
 
-def by_group(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, list[float | None]]:
-    """The ratings of each group that has one or a failure, in the order of the first of each."""
-    found: dict[str, list[float | None]] = {}
-    for one in conversations:
-        if one.id in ratings:
-            found.setdefault(one.group, []).append(ratings[one.id])
+def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
+    """How alike a model's ratings are within the rewrites of one question (AlignMMBench §5.3.2): one over the mean of
+    the groups' population deviations. The paper's has all groups that have a rating; a group with a single one has a
+    deviation of 0 whatever the model does, and the second score leaves it out. Infinite where all deviations are 0."""
+    every, several = dict[str, float | None](), dict[str, float | None]()
+    for group, ids in groups_by(conversations, attrgetter("group")).items():
+        known = [rating for key in ids if (rating := ratings.get(key)) is not None]
+        if known:
+            every[group] = pstdev(known)
+        if len(known) > 1:
+            several[group] = every[group]
+    found = {}
+    for heading, spread in (("alignment", every), ("alignment without singletons", several)):
+        terms = [Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))]
+        found[heading] = Score(parts=terms, inverse=True)
     return found
-
-
-def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """The quadrant of each model by its (mean of the tasks, alignment): high is above the median of the models."""
-    if len(placed) < 2:
-        return {}
-    mean_bar, alignment_bar = map(median, zip(*placed.values(), strict=True))
-    return {name: QUADRANTS[value > mean_bar, alignment > alignment_bar] for name, (value, alignment) in placed.items()}
-
-
-def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """The alignment score of each model. Models with a task that has no score are in no quadrant: their means are of
-    other tasks than the others'. Neither are ablations, which are no models."""
-    found: dict[str, Alignment] = {}
-    placed: dict[str, tuple[float, float]] = {}
-    lengths: dict[str, list[int]] = {}
-    summary: dict[str, Any] = {}
-    for run in runs:
-        for cell, ratings in by_cell(run.verdicts, "pointwise").items():
-            if cell == Cell(cell.condition, 1):
-                name = labelled(run.name, cell.condition)
-                found[name] = alignment = alignment_score(by_group(ratings, conversations).values())
-                summary.setdefault(run.name, {})[cell.condition] = {"alignment": alignment}
-                tasks = scores(ratings, conversations).get("mean of tasks")
-                whole = tasks and not tasks.partly(len(tasks.parts)) and aggregate_of(tasks).value
-                if cell.condition == "own" and whole and alignment.without_singletons is not None:
-                    placed[name] = whole, alignment.without_singletons
-        for verdict in run.verdicts:
-            if verdict.length is not None and verdict.protocol == "pointwise":
-                name = labelled(run.name, verdict.condition)
-                lengths.setdefault(name, []).append(verdict.length)
-    if not found:
-        return Report(sections=[], summary={})
-    named = quadrants(placed)
-    turns = [one.turns[0] for one in conversations]
-    asked_lengths = {
-        "questions": [len(turn.prompt) for turn in turns],
-        "references": [len(turn.reference) for turn in turns if turn.reference is not None],
-    }
-    drawn = [
-        pictures.lengths(f"Lengths of the answers in {runs[0].unit}: share of them from each number up.", lengths),
-        pictures.lengths("Lengths of questions and references in characters (figure 6 of the paper).", asked_lengths),
-    ]
-    sections = [
-        _alignment(found, named),
-        Section(heading="Pictures", pictures=[picture for picture in drawn if picture]),
-    ]
-    return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
@@ -258,71 +160,23 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         if cell != Cell(cell.condition, 1):
             continue
-        of_tasks, spreads = scores(ratings, conversations), dict[str, Score]()
-        for heading, spread in deviations(ratings, conversations).items():
-            names = {group: group for group in spread}
-            spreads[heading] = Score(parts=[Term(1.0, spread, names, (0.0, 4.5))], inverse=True)
-        tasks = LeaderboardRow(
-            key="tasks",
-            caption="Mean rating 1 to 10 (table 3 of the paper)",
-            system=run.system,
-            name=labelled(run.name, cell.condition),
-            scores=of_tasks | spreads,
-            apart=cell.condition != "own",
-            drawn={"bars": [task for task in of_tasks if task != "mean of tasks"]},
-            scale=SCALES["pointwise"],
-        )
-        over = overviews(ratings, conversations)
-        caption = "Mean rating 1 to 10 by category, and over the questions"
-        made += [tasks, replace(tasks, key="categories", caption=caption, scores=over, drawn={})]
+        of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
+        over_tasks = overviews(ratings, conversations)
+        for key, caption, found in (
+            ("tasks", "Mean rating 1 to 10 (table 3 of the paper)", of_tasks),
+            ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
+        ):
+            made.append(LeaderboardRow(key=key, caption=caption, scores=found, condition=cell.condition))
     return made
 
 
-def _task(one: Conversation) -> str:
-    return one.turns[0].task or "none"
-
-
-def deviations(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, dict[str, float]]:
-    """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
-    of those that have two."""
-    every, several = dict[str, float](), dict[str, float]()
-    for group, ratings_ in by_group(ratings, conversations).items():
-        if known := [rating for rating in ratings_ if rating is not None]:
-            every[group] = pstdev(known)
-            if len(known) > 1:
-                several[group] = every[group]
-    return {"alignment": every, "alignment without singletons": several}
-
-
-def _alignment(found: Mapping[str, Alignment], named: Mapping[str, str]) -> Section:
-    def score(one: Alignment, which: str) -> str:
-        value = getattr(one, which)
-        return f"– ({one.undefined[which]})" if value is None else blocks.number(value)
-
-    columns = Columns[tuple[str, Alignment]](
-        ("", lambda pair: pair[0]),
-        ("all groups", lambda pair: score(pair[1], "score")),
-        ("without singletons", lambda pair: score(pair[1], "without_singletons")),
-        ("groups", lambda pair: pair[1].groups),
-        ("singletons", lambda pair: pair[1].singletons),
-        ("empty", lambda pair: pair[1].empty),
-        ("failed", lambda pair: pair[1].failed),
-        ("quadrant", lambda pair: named.get(pair[0], "–")),
-    )
-    caption = "How alike the ratings of one question's rewrites are: groups / sum of their deviations"
-    return Section(
-        heading="Alignment",
-        tables=[columns.table(caption, list(found.items()))],
-        note="A group with one question has a deviation of 0 whatever the model does; one where all judgments failed "
-        "is empty and left out. Quadrants are split at the medians, by mean of tasks and by alignment without "
-        "singletons, of the models that have a score for every task; one alone has none.",
-    )
+def _task(conversation: Conversation) -> str:
+    return conversation.turns[0].task or "none"
 
 
 BENCHMARK = Benchmark(
     title="AlignMMBench",
     read=read_conversations,
     protocols=("pointwise",),
-    report=report,
     entries=_entries,
 )

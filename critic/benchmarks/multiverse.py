@@ -12,11 +12,12 @@ A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import scipy
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,12 +26,10 @@ from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS
 from critic.page import blocks
-from critic.page.aggregates import differences
-from critic.page.blocks import Section, Table, TableRow
-from critic.records import Conversation, ConversationTurn
-from critic.stats.aggregate import Cell, Difference, Scale, by_cell, combine, difference, means
+from critic.page.blocks import Section, Table, differences
+from critic.records import Conversation, ConversationTurn, Protocol
+from critic.stats.aggregate import Cell, Difference, Scale, by_cell, difference
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
-from critic.stats.least_squares import Fit, fit
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -175,49 +174,32 @@ Turn = tuple[str, int]
 """A conversation's id, and the number of its turn."""
 
 
-class TurnScore(Struct, frozen=True, kw_only=True):
-    """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed or was never
-    made (`never` says which); the answer's length in characters."""
-
-    ratio: float | None
-    quality: float | None
-    length: int | None = None
-    never: str | None = None
-
-    @property
-    def score(self) -> float | None:
-        """Ratio x 10 x quality, 0..100; None where either judgment failed."""
-        return None if self.ratio is None or self.quality is None else self.ratio * 10 * self.quality
-
-    @property
-    def measures(self) -> dict[str, float | None]:
-        """Score, completion and quality on the SCALES, None where a judgment failed, without what was never judged."""
-        found = {
-            "completion": None if self.ratio is None else 100 * self.ratio,
-            "quality": None if self.quality is None else 10 * self.quality,
-        }
-        found.pop(self.never or "", None)
-        return found if self.never and None not in found.values() else {"score": self.score, **found}
+Scores = dict[Turn, float | None]
+"""A number of each turn that was judged; None: the judgment failed."""
 
 
-def turn_scores(verdicts: Verdicts, condition: str) -> dict[Turn, TurnScore]:
-    """Both judgments of every turn under a condition, first turns first. Raises UsageError as `aggregate.by_cell`
-    does."""
-    ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
-    lengths = {(one.sample.id, one.turn): one.length for one in verdicts if one.condition == condition}
-    found = {}
-    for turn in sorted({cell.turn for cell in (*ratios, *qualities) if cell.turn and cell.condition == condition}):
-        ratio, quality = ratios.get(Cell(condition, turn), {}), qualities.get(Cell(condition, turn), {})
-        for key in {**ratio, **quality}:
-            length = lengths.get((key, turn))
-            never = "completion" if key not in ratio else "quality" if key not in quality else None
-            found[key, turn] = TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=length, never=never)
-    return found
+def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
+    """Score, completion and quality of the turns under a condition, on the SCALES: completion ratio in per cent,
+    10 x quality, and their product, of the turns that have both judgments. Raises UsageError as `aggregate.by_cell`."""
+    completion = _by_turn(verdicts, "checklist", condition, 100)
+    quality = _by_turn(verdicts, "quality", condition, 10)
+    both = [turn for turn in completion if turn in quality]
+    score = {turn: _product(completion[turn], quality[turn]) for turn in both}
+    return {"score": score, "completion": completion, "quality": quality}
 
 
-def _scores(judged: Mapping[Turn, TurnScore], measure: str = "score") -> dict[Turn, float | None]:
-    given = ((turn, one.measures) for turn, one in judged.items())
-    return {turn: found[measure] for turn, found in given if measure in found}
+def _by_turn(verdicts: Verdicts, protocol: Protocol, condition: str, unit: float) -> Scores:
+    cells = by_cell(verdicts, protocol)
+    turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
+    return {
+        (key, turn): None if value is None else unit * value
+        for turn in turns
+        for key, value in cells[Cell(condition, turn)].items()
+    }
+
+
+def _product(completion: float | None, quality: float | None) -> float | None:
+    return None if completion is None or quality is None else completion * quality / 100
 
 
 def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
@@ -248,92 +230,81 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
-    """What the data set's own answers as history add over the model's own: oracle - self-prediction, per turn ("1" to
-    "4") and for the conversations' mean scores ("all", of those with all their turns), paired."""
-    own, oracle = (_scores(turn_scores(verdicts, condition)) for condition in (SELF_PREDICTION, ORACLE))
-    groups: dict[int, dict[Turn, str]] = {}
-    asked = _turns_of(conversations, ORACLE)
-    for one, turn in asked:
-        groups.setdefault(turn[1], {})[turn] = one.group
-    found = {str(number): difference(own, oracle, groups[number], SCALE) for number in sorted(groups)}
-    parts = [(one.id, turn) for one, turn in asked]
-    mine, theirs = (means(judged, parts, SCALE) for judged in (own, oracle))
-    before, after = (
-        {key: whole.value if whole.n == whole.asked else None for key, whole in some.items()} for some in (mine, theirs)
-    )
-    every = difference(before, after, {one.id: one.group for one in conversations}, SCALE)
-    # Of a conversation that lacks a turn the others are known.
-    ends = combine([(sign / len(mine), part) for sign, some in ((1, theirs), (-1, mine)) for part in some.values()])
-    return {**found, "all": replace(every, low=ends.low, high=ends.high)}
+    """What the data set's own answers as history add over the model's own: oracle - self-prediction, paired, over all
+    turns and per turn."""
+    own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
+    groups: dict[str, dict[Turn, str]] = {"all": {}}
+    for conversation, turn in _turns_of(conversations, ORACLE):
+        for part in ("all", f"turn {turn[1]}"):
+            groups.setdefault(part, {})[turn] = conversation.group
+    return {part: difference(own, oracle, turns, SCALE) for part, turns in groups.items()}
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """How much of one number the least-squares line through another explains (`r_squared`, 0..1), the `slope` of that
+    line, and the two-sided `p_value` of its being 0 (Student's t, turns taken for independent), over `n` turns. None
+    where either number does not vary."""
+
+    n: int
+    r_squared: float | None = None
+    slope: float | None = None
+    p_value: float | None = None
 
 
 def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
-    """How far completion ratio and quality say the same (figure 5): quality on the ratio, over all turns."""
-    return fit((one.ratio, one.quality) for one in turn_scores(verdicts, condition).values())
-
-
-def length_against_score(verdicts: Verdicts, condition: str = ORACLE) -> dict[int, Fit]:
-    """How far longer answers score higher, per turn (figure 9): the score on the answer's length."""
-    pairs: dict[int, list[tuple[float | None, float | None]]] = {}
-    for (_, number), one in turn_scores(verdicts, condition).items():
-        pairs.setdefault(number, []).append((one.length, one.score))
-    return {number: fit(found) for number, found in pairs.items()}
+    """How far completion ratio and quality say the same (figure 5): quality (1..10) on the ratio, over all turns."""
+    found = measures(verdicts, condition)
+    pairs = [
+        (found["completion"][turn], found["quality"][turn])
+        for turn, score in found["score"].items()
+        if score is not None
+    ]
+    ratio, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
+    if len(pairs) < 3 or not ratio.std() or not quality.std():
+        return Fit(n=len(pairs))
+    line = scipy.stats.linregress(ratio, quality)
+    r_squared, slope, p_value = float(line.rvalue) ** 2, float(line.slope), float(line.pvalue)
+    return Fit(n=len(pairs), r_squared=r_squared, slope=slope, p_value=p_value)
 
 
 NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
+    """What the references as history add, and how far the two judgments of a turn say the same."""
     sections, summary = [], dict[str, Any]()
     for run in runs:
-        facts: dict[str, Any] = {}
-        tables = list[Table]()
-        for condition in run.conditions():
-            ratio = ratio_against_quality(run.verdicts, condition)
-            lengths = length_against_score(run.verdicts, condition)
-            rows = [_fit("quality on completion ratio, all turns", ratio)]
-            rows += [_fit(f"score on length in {run.unit}, turn {turn}", one) for turn, one in lengths.items()]
-            caption = f"What explains what, with {NAMES.get(condition, condition)}"
-            tables.append(Table(caption=caption, head=["", "R²", "p", "slope", "n", "missing"], rows=rows))
-            facts[condition] = {"ratio_against_quality": ratio, "length_against_score": lengths}
-        if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
+        fits = {condition: ratio_against_quality(run.verdicts, condition) for condition in run.conditions()}
+        rows = [
+            blocks.row(
+                f"with {NAMES.get(condition, condition)}",
+                blocks.number(fit.r_squared, 3),
+                "–" if fit.p_value is None else f"{fit.p_value:.4f}",
+                blocks.number(fit.slope, 4),
+                fit.n,
+            )
+            for condition, fit in fits.items()
+        ]
+        caption = "How far quality follows from completion ratio, over all turns (figure 5)"
+        tables_ = [Table(caption=caption, head=["", "R²", "p", "slope", "n"], rows=rows)]
+        summary[run.name] = {condition: {"ratio_against_quality": fit} for condition, fit in fits.items()}
+        if {ORACLE, SELF_PREDICTION} <= set(fits):
             effect = oracle_effect(run.verdicts, conversations)
-            by_name = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
-            tables.insert(0, differences("What the references as history add (oracle less self-prediction)", by_name))
-            facts["oracle_effect"] = effect
+            tables_.insert(0, differences("What the references as history add (oracle less self-prediction)", effect))
+            summary[run.name]["oracle_effect"] = effect
         note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
-        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables, note=note))
-        summary[run.name] = facts
+        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables_, note=note))
     return Report(sections=sections, summary=summary)
 
 
-def _fit(name: str, found: Fit) -> TableRow:
-    why = next(iter(found.undefined.values()), "")
-    r_squared = f"– ({why})" if why else blocks.number(found.r_squared, 3)
-    p_value = "–" if found.p_value is None else f"{found.p_value:.4f}"
-    return blocks.row(name, r_squared, p_value, blocks.number(found.slope, 4), found.n, found.missing)
-
-
-def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str, Difference]:
-    """other - one in the scores of turns, by condition: a turn judged by one protocol only has none."""
-    found = {}
-    for condition in one.conditions():
-        groups = {turn: each.group for each, turn in _turns_of(conversations, condition)}
-        mine, theirs = (_scores(turn_scores(run.verdicts, condition)) for run in (one, other))
-        if mine and theirs:
-            found[f"completion ratio × quality, {condition}, all turns"] = difference(mine, theirs, groups, SCALE)
-    return found
-
-
 def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
-    """The turns of each goal, task, image domain and main aspect, with their groups."""
-    found: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}, "aspect": {}}
-    for one, turn in asked:
-        on = one.turns[turn[1] - 1]
-        named = [("goal", one.goal or "none"), ("task", on.task or "none"), ("image domain", one.domain or "none")]
-        for what, part in (*named, *(("aspect", main) for main, _ in on.aspects if main)):
-            found[what].setdefault(part, {})[turn] = one.group
-    return {what: dict(sorted(parts.items())) for what, parts in found.items()}
+    """The turns of each goal, task and image domain, with their groups."""
+    parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
+    for conversation, turn in asked:
+        task = conversation.turns[turn[1] - 1].task
+        for what, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
+            parts[what].setdefault(part or "none", {})[turn] = conversation.group
+    return {what: dict(sorted(turns.items())) for what, turns in parts.items()}
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
@@ -356,54 +327,38 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
 
 
-_DRAWN = {("goal", "score"), ("task", "score"), ("aspect", "completion")}
-"""Tables over models, by part and measure, that are drawn as well."""
-
-
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
-    made, averages = list[LeaderboardRow](), dict[str, Score]()
-
-    def add(what: str, caption: str, scores: dict[str, Score], drawn: str = "", folded: bool = True) -> None:
-        shown = [name for name in scores if name not in ("all", "average", "slope")]
-        made.append(
-            LeaderboardRow(
-                key=what.replace(" ", "-"),
-                caption=caption,
-                system=run.system,
-                name=run.name,
-                scores=scores,
-                drawn={drawn: shown} if drawn else {},
-                scale=(0, 100),
-                folded=folded,
-            )
-        )
-
+    rows, averages = list[LeaderboardRow](), dict[str, Score]()
     for condition in run.conditions():
-        judged, words = turn_scores(run.verdicts, condition), NAMES.get(condition, condition)
-        items = completion_of_aspects(run, condition, conversations)
+        judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
         asked, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
-        for one, turn in asked:
-            by_turn.setdefault(_named(turn, condition), {})[turn] = one.group
-        parts, groups = _parts(asked), {turn: one.group for one, turn in asked}
-        found = turn_means(_scores(judged), by_turn)
-        averages[condition] = found["average"]
-        caption = f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else "")
-        add(f"turn-score-{condition}", caption, found, "lines", folded=False)
-        for measure, what in product(SCALES, parts):
-            verdicts, scale = _scores(judged, measure), SCALES[measure]
-            found = {part: score_of(verdicts, turns, scale) for part, turns in parts[what].items()}
-            if (what, measure) == ("aspect", "completion"):
-                found = items
-            if found and (what, measure) != ("aspect", "score"):
-                caption = f"{measure.capitalize()} by {what}, with {words}"
-                every = {"all": score_of(verdicts, groups, scale), **found}
-                drawn = "bars" if (what, measure) in _DRAWN else ""
-                folded = (what, measure) != ("goal", "score")
-                add(f"{what}-{measure}-{condition}", caption, every, drawn, folded)
+        for conversation, turn in asked:
+            by_turn.setdefault(_named(turn, condition), {})[turn] = conversation.group
+        groups = {turn: conversation.group for conversation, turn in asked}
+        of_turns = turn_means(judged["score"], by_turn)
+        averages[condition] = of_turns["average"]
+        tables_ = {
+            "turn-score": ("Score by turn", of_turns),
+            "measures": (
+                "Score, completion and quality of all turns",
+                {measure: score_of(judged[measure], groups, scale) for measure, scale in SCALES.items()},
+            ),
+        }
+        for what, parts in _parts(asked).items():
+            every = {"all": groups, **parts}
+            by_part = {part: score_of(judged["score"], turns, SCALE) for part, turns in every.items()}
+            tables_[f"{what}-score".replace(" ", "-")] = (f"Score by {what}", by_part)
+        if items := completion_of_aspects(run, condition, conversations):
+            tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
+        for key, (about, scores) in tables_.items():
+            caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
+            folded = key not in ("turn-score", "measures", "goal-score")
+            rows.append(LeaderboardRow(key=f"{key}-{condition}", caption=caption, scores=scores, folded=folded))
     if len(averages) > 1:
-        add("history-score", "Average score by what the model saw as history", averages, "bars", folded=False)
-    return made
+        caption = "Average score by what the model saw as history"
+        rows.append(LeaderboardRow(key="history-score", caption=caption, scores=averages))
+    return rows
 
 
 BENCHMARK = Benchmark(
@@ -411,6 +366,5 @@ BENCHMARK = Benchmark(
     read=read_conversations,
     protocols=("checklist", "quality"),
     report=report,
-    differences=_differences,
     entries=_entries,
 )

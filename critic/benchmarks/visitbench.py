@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, order_reading
 from critic.errors import UsageError, loads
 from critic.page import blocks
 from critic.page.blocks import Section, Table
@@ -165,26 +165,17 @@ def _asked(conversations: Conversations) -> dict[str, str]:
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Win rates against the reference, and by category."""
-    made = []
+    rows = []
     asked = _asked(conversations)
     categories = groups_by((one for one in conversations if one.id in asked), lambda one: one.category or "none")
     for condition in run.conditions():
-        found = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
-        percent = {key: None if score is None else 100 * score for key, score in found.items()}
-        parts = {name: score_of(percent, ids, (0, 100)) for name, ids in sorted(categories.items())}
-        made.append(
-            LeaderboardRow(
-                key="reference",
-                caption="Win rate against the reference in %, a tie half a win",
-                system=run.system,
-                name=labelled(run.name, condition),
-                scores={"all": score_of(percent, asked, (0, 100)), **parts},
-                drawn={"bars": list(parts)},
-                scale=(0, 100),
-                apart=condition != "own",
-            )
-        )
-    return made
+        points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
+        percent = {key: None if score is None else 100 * score for key, score in points.items()}
+        parts = {"all": asked, **dict(sorted(categories.items()))}
+        scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
+        caption = "Win rate against the reference in %, a tie half a win"
+        rows.append(LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition))
+    return rows
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", reason_first=True, unread="tie")

@@ -10,13 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl
-from critic.page import blocks, page, svg
+from critic.page import blocks, page
 from critic.page.blocks import Part, Section, Table, number, row
 from critic.records import Conversation, ConversationTurn
 from critic.stats.diversity import Tokens, mtld, tokenizer, words
-
-MOST = 40
-"""Classes in a picture; a table has all."""
 
 
 class Spread(Struct, frozen=True):
@@ -157,13 +154,13 @@ def _statistics(card: CardFacts) -> Section:
 
 def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     total = sum(count for count, _ in names.values())
-    rows = [row(name, count, blocks.share(count / total), images) for name, (count, images) in names.items()]
+    bars = {name: blocks.bar(count / total, None) for name, (count, _) in names.items()}
+    rows = [
+        row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in names.items()
+    ]
     counted = {"task": "questions", "main aspect": "checklist items"}.get(kind, "conversations")
-    table = Table(caption=f"By {kind}", head=[kind, counted, "share", "images"], rows=rows)
-    shares = {name: {f"% of {counted}": 100 * count / total} for name, (count, _) in list(names.items())[:MOST]}
-    largest = max(count for count, _ in names.values())
-    picture = svg.bars(f"By {kind}", shares, (0.0, largest * 100 / total)) if len(names) > 1 else None
-    return Part(heading=f"By {kind}", tables=[table], pictures=[picture] if picture else [])
+    head, axis = [kind, counted, "share", "images"], blocks.axis_of(bars.values())
+    return Part(heading=f"By {kind}", tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 
 
 def write(
@@ -173,8 +170,8 @@ def write(
     counted: str,
     steps: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
-    text. With the `steps` of `critic build` it says how it was made."""
+    """Write card.html and card.json of a benchmark's file into a folder; its statistics as text. With the `steps` of
+    `critic build` it says how it was made."""
     benchmark = benchmarks.load(name)
     card = facts(benchmark.title, benchmark.read(file), counted, tokenizer(counted))
     parts = [_distribution(kind, names) for kind, names in card.classes.items()]
@@ -183,8 +180,5 @@ def write(
     title, about = f"Data card: {benchmark.title}", f"{card.conversations} conversations, {card.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
     page.write(out / "card.html", title, about, sections, origin)
-    content: dict[str, Any] = {"title": title, "about": about, "sections": sections}
-    content["pictures"] = page.write_pictures(out, "pictures", sections)
-    jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
     jsonl.write_json(out / "card.json", msgspec.to_builtins(card))
     return blocks.as_text([sections[0], *sections[2:]])

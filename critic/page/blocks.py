@@ -1,11 +1,14 @@
-"""What a page is made of, the same for the terminal, Markdown and HTML, and how its numbers are written."""
+"""What a page is made of, the same for the terminal and HTML, and how its numbers are written."""
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+
+if TYPE_CHECKING:  # commands that only list benchmarks need no NumPy
+    from critic.stats.aggregate import Difference
 
 T = TypeVar("T")
 
@@ -165,6 +168,18 @@ def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)
     end = step * -(-furthest // step) or step  # rounded up to a whole step, one at least
     return (-end, end) if centred else (0.0, end)
+
+
+def differences(caption: str, rows: Mapping[str, "Difference"], folded: bool = False) -> Table:
+    """Paired differences by name, with how many pairs lack a side."""
+    made = []
+    for name, change in rows.items():
+        bounds = f"– ({change.undefined})" if change.interval is None else span(*change.interval)
+        p = "–" if change.p_value is None else f"{change.p_value:.4f}"
+        missing = span(change.low, change.high) if change.missing else ""
+        made.append(row(name, number(change.mean), bounds, p, change.n, change.missing, missing))
+    head = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
+    return Table(caption=caption, head=head, rows=made, folded=folded)
 
 
 def as_text(sections: Sequence[Section]) -> str:

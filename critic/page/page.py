@@ -1,7 +1,6 @@
 """Sections as one HTML page that needs no network. Other pages extend the same base, by way of `render`."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -33,18 +32,6 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
     environment.filters["plain"] = plain
     return environment
-
-
-def write_pictures(root: Path, folder: str, sections: Sequence[Section]) -> dict[str, str]:
-    """Write the pictures of sections as files that need nothing else, for Markdown, into a folder below `root`; their
-    paths from there by caption."""
-    style = f"<style>{render('critic.page', 'picture.css.jinja', {})}</style>"
-    named = {}
-    for picture in (picture for section in sections for part in (section, *section.parts) for picture in part.pictures):
-        named[picture.caption] = f"{folder}/{re.sub(r'[^a-z0-9]+', '-', picture.caption.lower()).strip('-')}.svg"
-        head, end, rest = picture.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).partition(">")
-        jsonl.write_text(root / named[picture.caption], f"{head}{end}{style}{rest}")
-    return named
 
 
 def plain(text: str) -> str:

@@ -18,7 +18,7 @@ TokenizerName = Annotated[str, typer.Option(help="Lengths in: words, characters,
 def main(
     file: Annotated[Path, typer.Argument(help="A benchmark's file: a published one, or one of critic build.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
-    out: Annotated[Path, typer.Option(help="Folder for card.md, card.html and card.json.")],
+    out: Annotated[Path, typer.Option(help="Folder for card.html and card.json.")],
     tokenizer: TokenizerName = "words",
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""
@@ -26,4 +26,4 @@ def main(
     print(card.write(out, benchmark, file, tokenizer, frozen.get("steps", [])))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")
-    print(f"{out / 'card.html'}, card.md, card.json")
+    print(f"{out / 'card.html'}, card.json")

@@ -1,17 +1,17 @@
-"""Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
+"""Means over verdicts that say how much is missing, and paired differences on the same questions."""
 
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS, lacks
 from critic.records import Conversation, Judgment, Protocol
-from critic.stats.arrays import Floats, group_numbers
-from critic.stats.estimate import FEWEST_GROUPS, SEED, Interval, mean_interval
+from critic.stats.arrays import ratio
+from critic.stats.estimate import Bootstrap, Interval
 
 Key = TypeVar("Key", bound=Hashable)
 Part = TypeVar("Part", bound=Hashable)
@@ -25,10 +25,6 @@ SCALES: dict[Protocol, Scale] = {
     "quality": (1, 10),
 }
 """The lowest and the highest score of each protocol."""
-
-
-FLIPS, _SIGNS = 10_000, 4_000_000
-"""Random signs behind every `sign_flip_p`, and numbers of a block of them."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -69,14 +65,6 @@ def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale)
     )
 
 
-def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
-    """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
-    keys: dict[str, list[Key]] = {}
-    for part, key in parts:
-        keys.setdefault(part, []).append(key)
-    return {part: mean(scores, keys[part], scale) for part in sorted(keys)}
-
-
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
     """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
     takes their missing verdicts for independent."""
@@ -100,9 +88,9 @@ def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
 class Difference(Struct, frozen=True, kw_only=True):
     """How much higher one of two runs scores on the same conversations: the mean of the `n` paired differences.
 
-    `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` is a 95 %
-    bootstrap interval over `groups`, `p_value` two-sided from random signs of whole groups. `mean`, `interval` and
-    `p_value` are None exactly when `undefined` says why. `partly` says of how many parts it is where not of all.
+    `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` and the
+    two-sided `p_value` are from the bootstrap over `groups`; they, or all three, are None exactly when `undefined` says
+    why. `partly` says of how many parts it is where not of all.
     """
 
     mean: float | None
@@ -113,7 +101,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     high: float | None
     interval: Interval | None
     p_value: float | None
-    undefined: dict[str, str] = field(default_factory=dict)
+    undefined: str | None = None
     partly: str = ""
 
 
@@ -123,45 +111,25 @@ def difference(
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
     first, second = (np.array([scores.get(key) for key in groups], dtype=np.float64) for scores in (before, after))
     both = ~(np.isnan(first) | np.isnan(second))
-    changes = (second - first)[both]
-    member = group_numbers([group for group, is_paired in zip(groups.values(), both, strict=True) if is_paired])
-    sums = np.bincount(member, changes).astype(np.float64)
-    counts = np.bincount(member).astype(np.float64)
-    undefined = {}
-    if not len(changes):
-        undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
-    elif len(sums) < FEWEST_GROUPS:
-        undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
+    changes, draws = (second - first)[both], Bootstrap(np.array(list(groups.values()))[both].tolist())
+    by_group = np.stack([np.bincount(draws.member, changes), np.bincount(draws.member)]).astype(np.float64)
+    values = ratio(*draws.of_groups(by_group).T) if len(changes) else np.array([np.nan])
+    estimate = draws.estimate(values, len(changes), undefined="no pairs", null=0.0)
     low, high = (
         fmean((np.nan_to_num(second, nan=least) - np.nan_to_num(first, nan=most)).tolist()) if len(groups) else None
         for least, most in (scale, scale[::-1])
     )
     return Difference(
-        mean=float(sums.sum() / counts.sum()) if len(changes) else None,
+        mean=estimate.value,
         n=len(changes),
         missing=len(groups) - len(changes),
-        groups=len(sums),
+        groups=draws.groups,
         low=low,
         high=high,
-        interval=mean_interval(sums, counts),
-        p_value=None if "p_value" in undefined else sign_flip_p(sums),
-        undefined=undefined,
+        interval=estimate.interval,
+        p_value=estimate.p_value,
+        undefined=estimate.undefined,
     )
-
-
-def sign_flip_p(sums: Floats) -> float:
-    """Two-sided p of "the differences are as likely as their opposites", from each group's sum, shape (G,): the share
-    of random signs whose total is at least as far from 0 (Phipson and Smyth 2010: the data count as one draw). Exact
-    where that is so."""
-    random = np.random.default_rng(SEED)
-    block = max(1, _SIGNS // len(sums))
-    # Totals that are equal but for rounding count as equal.
-    bar = abs(float(sums.sum())) * (1 - 1e-12) - 1e-12 * float(np.abs(sums).sum())
-    beyond = 0
-    for start in range(0, FLIPS, block):
-        signs = random.choice((-1.0, 1.0), size=(min(block, FLIPS - start), len(sums)))
-        beyond += int((np.abs(signs @ sums) >= bar).sum())
-    return (beyond + 1) / (FLIPS + 1)
 
 
 class Cell(Struct, frozen=True):
@@ -171,6 +139,16 @@ class Cell(Struct, frozen=True):
     condition: str
     turn: int | None
     judging: str = "standard"
+
+    @property
+    def order(self) -> tuple[bool, str, str, bool, int]:
+        """The model's own replies first, turns before the whole."""
+        return self.condition != "own", self.condition, self.judging, self.turn is None, self.turn or 0
+
+    @property
+    def words(self) -> str:
+        turn = "whole conversation" if self.turn is None else f"turn {self.turn}"
+        return f"{self.condition}, {turn}" + (f", {self.judging}" if self.judging != "standard" else "")
 
 
 def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
@@ -236,23 +214,6 @@ def asked_of(
     lacking = {one.id: short(one) for one in conversations}
     most = max((count for key, count in lacking.items() if any(key in some for some in scored)), default=0)
     return {one.id: one.group for one in conversations if lacking[one.id] <= most}
-
-
-def compare(
-    one: Iterable[Judgment], other: Iterable[Judgment], conversations: Sequence[Conversation], protocol: Protocol
-) -> dict[Cell, Difference]:
-    """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
-
-    Raises UsageError as `by_cell` does.
-    """
-    first, second = by_cell(one, protocol), by_cell(other, protocol)
-    return {
-        cell: difference(
-            found, second[cell], asked_of(conversations, cell, protocol, found, second[cell]), SCALES[protocol]
-        )
-        for cell, found in first.items()
-        if cell in second
-    }
 
 
 def check(verdict: Judgment) -> None:

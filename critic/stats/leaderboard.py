@@ -45,22 +45,21 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 class LeaderboardRow(Struct, frozen=True, kw_only=True):
-    """A model's row in a table, its scores by column. `key` names the table and its file, `caption` says what it
-    shows. `system` is the model, `judge` its judge, `name` tells rows of one table apart. `folded` tables open on
-    demand. Rows that stand `apart`, such as those without the image, come last and are not in the mean over the models.
-    `drawn` are pictures of the table, by kind ("lines", "bars") with the columns that they show, on
-    `scale`."""
+    """A run's scores in a table over models, by column. `key` names the table and its file, `caption` says what it
+    shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows under
+    another condition than the model's own, such as without the image, come last and are not in the mean over models."""
 
     key: str
     caption: str
-    system: str
-    name: str
     scores: Mapping[str, Score]
-    drawn: Mapping[str, Sequence[str]] = {}
-    scale: Scale = (0, 1)
+    condition: str = "own"
+    system: str = ""
+    name: str = ""
     folded: bool = False
-    apart: bool = False
-    judge: str = ""
+
+    @property
+    def apart(self) -> bool:
+        return self.condition != "own"
 
 
 class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
@@ -142,23 +141,22 @@ class _Sums:
         return int(np.any([one.there for one in columns], axis=0).sum())
 
 
-def standings(entries: Sequence[LeaderboardRow], less: Mapping[str, str] | None = None) -> Standings:
+def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
     """The scores of each row by column, and, of two models or more with one row each, their mean by the name MEAN.
-    Rows in `less` have their differences from the row that it names; p-values are two-sided and not corrected for the
-    number of scores."""
-    rows = {one.name: one.scores for one in entries}
+    With a `baseline` the other rows have their differences from that row; p-values are two-sided and not corrected for
+    the number of scores."""
+    rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
         return {}
     sums = _Sums(_groups(entries))
+    base = rows[baseline] if baseline else {}
     found: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
     for row, scores in rows.items():
-        other = (less or {}).get(row, row)
-        base = rows[other] if other != row else {}
         for column, score in scores.items():
             values = drawn.setdefault(column, {})[row] = sums.values(score)
-            found[row][column] = _standing(sums, score, values, base.get(column))
-    together = {one.name: one.system for one in entries if not one.apart}
+            found[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
+    together = {entry.name: entry.system for entry in entries if not entry.apart}
     # Where several judges or ways of judging give a model several rows, it would count as several models.
     if len(set(together.values())) == len(together) > 1:
         found[MEAN] = _means(found, drawn, list(together), sums)
@@ -223,7 +221,6 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     columns = [sums.of(part, other) for part, other in pairs]
     n, groups = sum(int(one.n[0]) for one in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
-    missing = ("mean", "interval", "p_value") if estimate.value is None else ("interval", "p_value")
     one, other = aggregate_of(score), aggregate_of(base)
     return Difference(
         mean=estimate.value,
@@ -234,7 +231,7 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
         high=None if one.high is None or other.low is None else one.high - other.low,
         interval=estimate.interval,
         p_value=estimate.p_value,
-        undefined=dict.fromkeys(missing, estimate.undefined) if estimate.undefined else {},
+        undefined=estimate.undefined,
         partly=score.partly(len(pairs)),
     )
 

@@ -11,51 +11,46 @@ from itertools import islice
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct, field
-from msgspec.structs import replace
+import scipy
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import Judgment
 from critic.stats.aggregate import check, name
-from critic.stats.arrays import Floats, group_numbers
+from critic.stats.arrays import Floats
 from critic.stats.estimate import Bootstrap, Interval
 
-Integers = NDArray[np.intp]
 Outcome = Literal["a", "tie", "b"]
 
 K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
 """Of online Elo. With SCALE points more, the odds of winning are BASE to 1; Bradley-Terry is put on the same scale,
 with INITIAL as the mean of all models."""
 
-_POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
-SHUFFLES, RESAMPLES, SEED = 100, 500, 0
-"""Random orders behind an Elo rating, resamples behind its interval, and the seed of everything random."""
+POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+SHUFFLES, RESAMPLES = 100, 500
+"""Random orders behind an Elo rating, and resamples behind the intervals."""
 
-_NEWTON_STEPS = 200
-_ORDERS = 250
-"""Orders of battles that are fought side by side."""
-_PRECISE = 1e-9
+NEWTON_STEPS = 200
+PRECISE = 1e-9
 """A last Newton step of this size (in logits) leaves an error of about its square."""
 
 
 class Battle(Struct, frozen=True, kw_only=True):
     """Two models' answers to one question, compared once. `outcome` names the winner; None is a failed judgment.
-
-    Battles that share a `group` (a question, an image) are resampled together; None is a group of its own.
-    """
+    Battles that share a `group` (a question, an image) are resampled together."""
 
     a: str
     b: str
     outcome: Outcome | None
-    group: str | None = None
+    group: str
 
 
 class WinRate(Struct, frozen=True, kw_only=True):
     """How often a model won, over `n` verdicts; `failed` judgments are left out.
 
-    `rate` (0..1) counts a tie as half a win; with `wins`, `ties` and `losses` any other rate can be had.
-    `standard_error` takes the verdicts for independent. Either is None exactly when `undefined` says why.
+    `rate` (0..1) counts a tie as half a win, and is None without verdicts. `standard_error` takes the verdicts for
+    independent, and is None with fewer than two.
     """
 
     n: int
@@ -65,22 +60,28 @@ class WinRate(Struct, frozen=True, kw_only=True):
     losses: int
     rate: float | None
     standard_error: float | None
-    undefined: dict[str, str] = field(default_factory=dict)
 
 
 class Ratings(Struct, frozen=True, kw_only=True):
-    """Rating points by model, from `n` battles; `failed` judgments are left out.
-
-    `ratings` is None exactly when `undefined` says why. `intervals` holds 95 % intervals, None exactly when
-    `no_intervals` says why.
-    """
+    """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals`
+    alone, are None exactly when `undefined` says why."""
 
     n: int
     failed: int
-    ratings: dict[str, float] | None
-    undefined: str | None = None
+    ratings: dict[str, float] | None = None
     intervals: dict[str, Interval] | None = None
-    no_intervals: str | None = "not asked for"
+    undefined: str | None = None
+
+    def of(self, model: str) -> tuple[float | None, Interval | None]:
+        return (self.ratings or {}).get(model), (self.intervals or {}).get(model)
+
+
+class Tournament(Struct, frozen=True, kw_only=True):
+    """Models by their battles: win rates, online Elo, and Bradley-Terry ratings."""
+
+    win_rates: dict[str, WinRate]
+    elo: Ratings
+    bradley_terry: Ratings
 
 
 def win_rate(points: Iterable[float | None]) -> WinRate:
@@ -94,7 +95,6 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
     off = kept[(kept < 0) | (kept > 1)]
     if off.size:
         raise ValueError(f"{off[0]:g} is outside 0..1; expected 1 for a win, 0.5 for a tie, 0 for a loss")
-    few = {0: {"rate": "no verdicts", "standard_error": "no verdicts"}, 1: {"standard_error": "needs two verdicts"}}
     return WinRate(
         n=len(kept),
         failed=len(given) - len(kept),
@@ -103,7 +103,6 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
         losses=int((kept < 0.5).sum()),
         rate=float(kept.mean()) if len(kept) else None,
         standard_error=float(kept.std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None,
-        undefined=few.get(len(kept), {}),
     )
 
 
@@ -111,162 +110,116 @@ def win_rates(battles: Iterable[Battle]) -> dict[str, WinRate]:
     """The `win_rate` of every model, by name, over its own battles."""
     points: dict[str, list[float | None]] = {}
     for battle in battles:
-        score = _POINTS.get(battle.outcome)
+        score = POINTS.get(battle.outcome)
         points.setdefault(battle.a, []).append(score)
         points.setdefault(battle.b, []).append(None if score is None else 1 - score)
     return {model: win_rate(points[model]) for model in sorted(points)}
 
 
-class _Games(Struct, frozen=True, kw_only=True):
-    """The judged battles as arrays over them: numbers of the models, 0..m-1 in the order of `models`, points of the
-    first (1, 1/2, 0), and numbers of the groups."""
+class _Games:
+    """The judged battles as arrays over them: numbers of the models, 0..m-1 in the order of `models`, the points of the
+    first (1, 1/2, 0), and the resamples of their groups."""
 
-    models: list[str]
-    first: Integers
-    second: Integers
-    score: Floats
-    member: Integers
-    failed: int
+    def __init__(self, battles: Sequence[Battle]) -> None:
+        judged = [battle for battle in battles if battle.outcome is not None]
+        self.models = sorted({model for battle in judged for model in (battle.a, battle.b)})
+        number = {model: position for position, model in enumerate(self.models)}
+        self.first = np.array([number[battle.a] for battle in judged], dtype=np.intp)
+        self.second = np.array([number[battle.b] for battle in judged], dtype=np.intp)
+        self.score = np.array([POINTS[battle.outcome] for battle in judged], dtype=np.float64)
+        self.draws = Bootstrap([battle.group for battle in judged], RESAMPLES)
+        self.failed = len(battles) - len(judged)
 
-    @property
-    def cell(self) -> Integers:
-        """Each battle's place in a table of (first, second, loss | tie | win)."""
-        return (self.first * len(self.models) + self.second) * 3 + (2 * self.score).astype(np.intp)
-
-    def rated(self, points: Floats) -> Ratings:
-        ratings = dict(zip(self.models, points.tolist(), strict=True))
-        return Ratings(n=len(self.score), failed=self.failed, ratings=ratings)
+    def ratings(self, points: Floats, drawn: Floats) -> Ratings:
+        """Of the sample's points, shape (m,), and of those of each resample, shape (m, R), NaN where they have none."""
+        intervals = {
+            model: interval
+            for model, values in zip(self.models, drawn, strict=True)
+            if (interval := self.draws.interval(values))
+        }
+        complete, undefined = len(intervals) == len(self.models), self.draws.too_few()
+        if not complete and undefined is None:
+            undefined = (
+                f"no intervals: {np.isnan(drawn).any(axis=0).mean():.0%} of the resamples have no finite maximum"
+            )
+        return Ratings(
+            n=len(self.score),
+            failed=self.failed,
+            ratings=dict(zip(self.models, points.tolist(), strict=True)),
+            intervals=intervals if complete else None,
+            undefined=undefined,
+        )
 
     def undefined(self, reason: str) -> Ratings:
-        return replace(self.rated(np.zeros(len(self.models))), ratings=None, undefined=reason, no_intervals=reason)
+        return Ratings(n=len(self.score), failed=self.failed, undefined=reason)
 
 
-def _games(battles: Sequence[Battle]) -> _Games:
-    judged = [(battle, score) for battle in battles if (score := _POINTS.get(battle.outcome)) is not None]
-    models = sorted({model for battle, _ in judged for model in (battle.a, battle.b)})
-    number = {model: place for place, model in enumerate(models)}
-    groups = [(place,) if battle.group is None else battle.group for place, (battle, _) in enumerate(judged)]
-    return _Games(
-        models=models,
-        first=np.array([number[battle.a] for battle, _ in judged], dtype=np.intp),
-        second=np.array([number[battle.b] for battle, _ in judged], dtype=np.intp),
-        score=np.array([score for _, score in judged], dtype=np.float64),
-        member=group_numbers(groups),
-        failed=len(battles) - len(judged),
-    )
-
-
-def mean_elo(
-    battles: Sequence[Battle], shuffles: int = 100, seed: int = 0, k: float = K, resamples: int = 0
-) -> Ratings:
-    """Elo ratings, each battle updating both models by at most `k` points, as the mean over seeded random orders of the
+def mean_elo(battles: Sequence[Battle]) -> Ratings:
+    """Elo ratings, each battle updating both models by at most K points, as the mean over SHUFFLES random orders of the
     battles: the order given does not matter.
 
     a is expected to score 1 / (1 + BASE^((R_b - R_a) / SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth
-    1/2. With `resamples` there are bootstrap percentile intervals over groups; each resample is fought in one order of
-    its own, so they are also about the order. Raises ValueError for a model against itself, an unknown outcome, or
-    fewer than one of `shuffles`.
+    1/2. Each resample behind the intervals is fought in one order of its own, so they are also about the order.
     """
-    games = _games(battles)
+    games = _Games(battles)
     if not games.models:
         return games.undefined("no battles")
-    sorted_games = np.lexsort((games.score, games.second, games.first))
-    random = np.random.default_rng(seed)
-    orders = [random.permutation(sorted_games) for _ in range(shuffles)]
-    found = games.rated(_fought(games, orders, k).mean(axis=1))
-    draws = Bootstrap(games.member, resamples, seed)
-    if not resamples or not draws.enough:
-        return replace(found, no_intervals=draws.too_few()) if resamples else found
-    drawn = []
-    for block in islice(draws.drawn(), 1, None):
-        for start in range(0, block.shape[1], _ORDERS):
-            counts = block[games.member[sorted_games], start : start + _ORDERS].astype(np.intp)
-            drawn.append(_fought(games, [random.permutation(np.repeat(sorted_games, count)) for count in counts.T], k))
-    intervals = {
-        model: interval
-        for model, points in zip(games.models, np.concatenate(drawn, axis=1), strict=True)
-        if (interval := draws.interval(points))
-    }
-    return replace(found, intervals=intervals, no_intervals=None)
+    random = np.random.default_rng(0)
+    points = _fought(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
+    drawn = [_fought(games, counts, random) for counts in islice(games.draws.drawn(), 1, None)]
+    return games.ratings(points, np.concatenate(drawn, axis=1) if drawn else np.zeros((len(games.models), 0)))
 
 
-def _fought(games: _Games, orders: Sequence[Integers], k: float) -> Floats:
-    """The ratings after the battles of each order, shape (m, orders)."""
-    longest = max(map(len, orders))
-    padded = np.stack(
-        [np.pad(order.astype(np.int32), (0, longest - len(order)), constant_values=-1) for order in orders]
-    )
-    ratings = np.full((len(games.models), len(orders)), INITIAL, dtype=np.float64)
-    lane = np.arange(len(orders))
-    for game in np.ascontiguousarray(padded.T):  # one game of every order at once; the shorter ones have none left
+def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
+    """The ratings, shape (m, R), after the battles in R random orders. `counts`, shape (G, R), is how often each group
+    was drawn; a battle that was drawn twice counts double where it stands, as two in a row would but for K / SCALE."""
+    by_outcome = np.lexsort((games.draws.member, games.score, games.second, games.first))
+    orders = np.tile(by_outcome.astype(np.int32)[:, None], counts.shape[1])
+    lane = np.arange(counts.shape[1])
+    ratings = np.full((len(games.models), len(lane)), INITIAL)
+    for game in random.permuted(orders, axis=0):  # one battle of every order at once
         first, second = games.first[game], games.second[game]
         lead = ratings[first, lane] - ratings[second, lane]
-        change = np.where(game < 0, 0.0, k * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE))))
+        change = K * counts[games.draws.member[game], lane] * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE)))
         ratings[first, lane] += change
         ratings[second, lane] -= change
     return ratings
 
 
-def bradley_terry(battles: Sequence[Battle], resamples: int = 1000, seed: int = 0) -> Ratings:
+def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at INITIAL points.
 
     A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
-    against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are bootstrap
-    percentile intervals over groups, widened for few groups (Hesterberg 2015, §3.2). None are given with fewer than
-    FEWEST_GROUPS groups or where more than a tenth of the resamples have no finite maximum, which sparse comparisons
-    often cause. `resamples` = 0 leaves them out.
+    against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are not given
+    where more than a tenth of the resamples have no finite maximum, which sparse comparisons often cause.
     """
-    games = _games(battles)
-    models, points_per_logit = len(games.models), SCALE / math.log(BASE)
-    if not models:
+    games = _Games(battles)
+    if not games.models:
         return games.undefined("no battles")
-    wins = _wins(np.bincount(games.cell, minlength=3 * models**2), models)
-    strength = _maximum_likelihood(wins)[0]
-    if np.isnan(strength).any():
-        return games.undefined(_no_maximum(games.models, wins[0]))
-    found = games.rated(INITIAL + points_per_logit * strength)
-    if not resamples:
-        return found
-    draws = Bootstrap(games.member, resamples, seed)
-    if not draws.enough:
-        return replace(found, no_intervals=draws.too_few())
-    tables = islice(draws.tables(games.cell, 3 * models**2), 1, None)
-    drawn = np.concatenate([_maximum_likelihood(_wins(block.T, models)) for block in tables])
-    intervals = [draws.interval(points) for points in (INITIAL + points_per_logit * drawn).T]
-    known = {model: interval for model, interval in zip(games.models, intervals, strict=True) if interval}
-    if len(known) < models:
-        share = np.isnan(drawn).any(axis=1).mean()
-        return replace(found, no_intervals=f"{share:.0%} of the resamples have no finite maximum")
-    return replace(found, intervals=known, no_intervals=None)
+    models, points_per_logit = len(games.models), SCALE / math.log(BASE)
+    cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
+    tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
+    if unbeaten := _unbeaten(tables[0][0]):
+        top = " and ".join(games.models[model] for model in unbeaten)
+        return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
+    points = INITIAL + points_per_logit * np.concatenate([_maximum_likelihood(table) for table in tables]).T
+    if np.isnan(points[:, 0]).any():
+        return games.undefined("the maximum was not found: the wins are too uneven for floating point")
+    return games.ratings(points[:, 0], points[:, 1:])
 
 
 def _wins(counts: NDArray[np.generic], models: int) -> Floats:
-    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of `_Games.cell`."""
+    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of (first, second, loss | tie |
+    win)."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
-def _reaches(wins: Floats) -> NDArray[np.bool_]:
-    """From which model wins lead to which, in R tables of wins (R, m, m). The likelihood has a finite maximum where
-    they lead from any model to any (Ford 1957)."""
-    models = wins.shape[1]
-    reaches = (np.eye(models) + (wins > 0)).astype(np.float32)
-    for _ in range(models.bit_length()):  # each step doubles how many wins a way may have
-        reaches = np.minimum(reaches @ reaches, 1)
-    return reaches > 0
-
-
-def _no_maximum(models: list[str], wins: Floats) -> str:
-    """Why no maximum of the likelihood of a table of wins (m, m) was found."""
-    reaches = _reaches(wins[None])[0]
-    if reaches.all():
-        return "the maximum was not found: the wins are too uneven for floating point"
-    # The fewest models reach those at the top: only each other.
-    above = reaches[:, np.argmin(reaches.sum(axis=0))]
-    top = " and ".join(model for model, is_top in zip(models, above, strict=True) if is_top)
-    if not wins[above][:, ~above].any():
-        return f"no finite maximum: {top} never met the other models"
-    return f"no finite maximum: {top} never lost to or tied with the other models"
+def _unbeaten(wins: Floats) -> list[int]:
+    """The models which no other has a win or tie against, in a table of wins (m, m); none where all are connected."""
+    parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
+    tops = (part == number for number in range(parts) if not wins[part != number][:, part == number].any())
+    return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
@@ -275,11 +228,11 @@ def _maximum_likelihood(wins: Floats) -> Floats:
     Newton's method with steps of ln(1 + d) / d, d the largest change of a difference of strengths, which converges
     from anywhere (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
     """
-    finite = _reaches(wins).all(axis=(1, 2))
+    finite = np.array([not _unbeaten(table) for table in wins])
     won, models = wins[finite], wins.shape[1]
     strength, length = np.zeros(won.shape[:2]), np.full((len(won), 1), np.inf)
-    for _ in range(_NEWTON_STEPS):
-        if (length < _PRECISE).all():
+    for _ in range(NEWTON_STEPS):
+        if (length < PRECISE).all():
             break
         beats = (1 + np.tanh((strength[:, :, None] - strength[:, None]) / 2)) / 2
         lost_chance = np.swapaxes(beats, 1, 2)
@@ -293,54 +246,37 @@ def _maximum_likelihood(wins: Floats) -> Floats:
         length = np.ptp(step, axis=1, keepdims=True)
         strength += step * np.divide(np.log1p(length), length, where=length > 0, out=np.ones_like(length))
     found = np.full(wins.shape[:2], np.nan)
-    found[finite] = np.where(length < _PRECISE, strength, np.nan)
+    found[finite] = np.where(length < PRECISE, strength, np.nan)
     return found
 
 
 def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
     """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
 
-    A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
-    unknown conversation, for a model against itself, and for a pair of models compared twice on one instruction.
+    Raises UsageError for a score other than 1, 1/2 or 0, which cannot be told apart from a tie, for an unknown
+    conversation, for a model against itself, and for a pair of models compared twice on one instruction.
     """
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
-    seen: set[tuple[str, frozenset[str]]] = set()
-    found = []
+    by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:
         if verdict.protocol != "pairwise" or verdict.opponent is None:
             continue
         check(verdict)
-        pair = verdict.sample.id, frozenset((verdict.system, verdict.opponent))
-        if verdict.sample.id not in groups:
-            raise UsageError(f"{name(verdict)}: not in the questions")
-        if verdict.system == verdict.opponent:
-            raise UsageError(f"{name(verdict)}: {verdict.system} is compared with itself")
-        if verdict.score not in outcomes:
-            raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
-        if pair in seen:
-            raise UsageError(f"{name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
-        seen.add(pair)
+        models, question = (verdict.system, verdict.opponent), verdict.sample.id
+        mistakes = {
+            "not in the questions": question not in groups,
+            f"{models[0]} is compared with itself": models[0] == models[1],
+            f"score {verdict.score}; expected 1, 0.5 or 0": verdict.score not in outcomes,
+            f"{' and '.join(models)} compared twice": (question, frozenset(models)) in by_pair,
+        }
+        for mistake, made in mistakes.items():
+            if made:
+                raise UsageError(f"{name(verdict)}: {mistake}")
         outcome = outcomes[verdict.score]
-        found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.sample.id]))
-    return found
-
-
-class Tournament(Struct, frozen=True, kw_only=True):
-    """Models by their battles: win rates, online Elo as the mean over `shuffles` seeded orders, and Bradley-Terry
-    ratings with intervals."""
-
-    win_rates: dict[str, WinRate]
-    elo: Ratings
-    bradley_terry: Ratings
-    k: float = K
-    shuffles: int = SHUFFLES
-    seed: int = SEED
+        by_pair[question, frozenset(models)] = Battle(a=models[0], b=models[1], outcome=outcome, group=groups[question])
+    return list(by_pair.values())
 
 
 def tournament(fought: Sequence[Battle]) -> Tournament:
     """Win rates and ratings of `battles`; see `mean_elo` and `bradley_terry` for when a rating is undefined."""
-    return Tournament(
-        win_rates=win_rates(fought),
-        elo=mean_elo(fought, shuffles=SHUFFLES, seed=SEED, resamples=RESAMPLES),
-        bradley_terry=bradley_terry(fought, seed=SEED),
-    )
+    return Tournament(win_rates=win_rates(fought), elo=mean_elo(fought), bradley_terry=bradley_terry(fought))

@@ -54,14 +54,15 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     judged = write_jsonl(tmp_path / "judged.jsonl", lines)
     words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
     printed = critic("score", judged, *words).stdout
-    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["systems"]["model, own"]
+    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["grades"]
+    found = found["model"]["grade"]
     assert (found["value"], found["n"], found["failed"], found["asked"]) == (7, 2, 1, 3)
     assert (found["low"], found["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert "<title>Toy: scores</title>" in page
     for text in (printed, page):
-        assert "Grades" in text and "5.00 … 8.00" in text and "model, judged by judge" in text
-        assert "other verdicts" not in text
+        assert "Mean grade" in text and "5.00 … 8.00" in text and "model, judged by judge" in text
+        assert "Other verdicts" not in text
     rows.write_text(rows.read_text("utf-8").replace('"question": "Who?", ', ""), "utf-8")
     infer = ["infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "more.jsonl"]
     assert_one_line_error(critic(*infer, code=2), "toy.jsonl:3: 'question' is empty")

