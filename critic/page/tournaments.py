@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict, replace
 
 from critic.benchmarks import Run, order_reading
-from critic.page.blocks import Section, Table, TableRow, row
-from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, cell_of, table_of
+from critic.page.blocks import Section, Table, row
+from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
 from critic.stats.aggregate import Cell, asked_of
@@ -71,7 +71,7 @@ def _tournament(
             readings=[*(f"Ratings: {reason}." for reason in reasons), *mixed, *order],
             tables=[
                 table_of(rated),
-                wins_of(wins),
+                table_of(wins),
                 Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=rows),
             ],
             note="" if made.sections else RATINGS,
@@ -138,12 +138,3 @@ def _of_model(
 
 def _rated(rate: LeaderboardCell, value: float | None, bounds: tuple[float, float] | None) -> LeaderboardCell:
     return replace(rate, value=value, interval=bounds, low=None, high=None)
-
-
-def wins_of(board: Leaderboard) -> Table:
-    """Each model's wins over each other."""
-    rows = [
-        TableRow(name=name, cells=[cell_of(scores.get(other)) for other in board.columns])
-        for name, scores in board.found.items()
-    ]
-    return Table(caption=board.caption, head=["", *board.columns], rows=rows, sticky=True)

@@ -12,27 +12,13 @@ Codes = NDArray[Any]
 Group = Sequence[Hashable] | NDArray[np.generic]
 """The group of each row: names, or whole numbers."""
 
-_SPARSE = 4
-"""Whole numbers up to so many times the rows are made consecutive without sorting."""
-
-
-def coded(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, but without
-    sorting whole numbers that are not large."""
-    whole = values.dtype.kind in "iu" and len(values) > 0
-    if not whole or values.min() < 0 or values.max() >= _SPARSE * len(values):
-        found = np.unique(values)
-        return found, np.searchsorted(found, values)
-    there = np.bincount(values) > 0
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
-
 
 def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
     cell = np.zeros(len(keys[0]), dtype=np.intp)
     for key in keys:
-        values, number = coded(key)
-        cell = coded(cell * len(values) + number)[1]
+        values, number = np.unique(key, return_inverse=True)
+        cell = np.unique(cell * len(values) + number, return_inverse=True)[1]
     first = np.empty(int(cell.max(initial=-1)) + 1, dtype=np.intp)
     first[cell] = np.arange(len(cell))
     return first, cell
@@ -41,7 +27,7 @@ def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def group_numbers(group: Group) -> NDArray[np.intp]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
-        return coded(group)[1]
+        return np.unique(group, return_inverse=True)[1]
     index = {name: number for number, name in enumerate(sorted(set(group), key=str))}
     return np.array([index[name] for name in group], dtype=np.intp)
 

@@ -168,15 +168,10 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     assert_one_line_error(elsewhere, "metadata.jsonl", "is not there, or not as here")
 
 
-@pytest.mark.parametrize("real", [True, False])
-def test_the_references_in_other_words_get_near_ten(
-    tmp_path: Path, request: pytest.FixtureRequest, scripted: Servers, real: bool
-) -> None:
+def test_the_references_in_other_words_get_near_ten(tmp_path: Path, scripted: Servers) -> None:
     """A model whose answers are the references in other words stands beside one that answers by itself: three commands,
     one of which asks for both. The judge gives what has the reference's words 10, or 9, and all else 3."""
     file = ROOT / "data/samples/alignmmbench/metadata.jsonl"
-    if real:
-        file = request.getfixturevalue("shared") / "data/alignmmbench/questions.jsonl"
 
     def model(body: dict[str, Any]) -> Any:
         said = body["messages"][-1]["content"]
@@ -190,13 +185,12 @@ def test_the_references_in_other_words_get_near_ten(
         grade = 10 - len(reference) % 2 if reply.startswith(f"换句话说，{reference}") else 3
         return completion(json.dumps({"Rating": grade, "Reason": "对"}))
 
-    # Real questions have their images elsewhere: both conditions are asked without one.
-    words = ["--benchmark", "alignmmbench", "--limit", 60, "--condition", "rephrased_reference", "--condition"]
+    words = ["--benchmark", "alignmmbench", "--condition", "rephrased_reference", "--condition"]
     replies, out = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     done = run("critic", "infer", file, *words, "no_image", "--out", replies, "--base-url", scripted(model).url)
     assert done.returncode == 0, done.stderr
     done = run("critic", "judge", replies, "--questions", file, "--out", out, "--base-url", scripted(judge).url)
-    count = min(60, len(alignmmbench.read_questions(file)))
+    count = len(alignmmbench.read_questions(file))
     assert done.returncode == 0 and f"{2 * count} verdicts, 0 failed" in done.stdout, done.stderr
     done = run("critic", "score", out, "--out", tmp_path / "page")
     assert done.returncode == 0, done.stderr
@@ -223,11 +217,3 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         alignmmbench.read_responses(write_jsonl(tmp_path / "r.jsonl", twice), read)
     with pytest.raises(UsageError, match=r"q\.jsonl:1: unknown task"):
         alignmmbench.read_questions(write_jsonl(tmp_path / "q.jsonl", [{**question, "task": "ocr"}]))
-
-
-def test_several_models_are_not_averaged(tmp_path: Path) -> None:
-    rows = made([("OCR", 8), ("OCR", 6)])
-    other = msgspec.structs.replace(rows[1], sample=msgspec.structs.replace(rows[1].sample, system="n"))
-    path = tmp_path / "j.jsonl"
-    path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in (rows[0], other)))
-    assert_one_line_error(run("critic", "score", path), "several models (m, n)")

@@ -143,30 +143,6 @@ def test_alignmmbench_table_3(shared: Path) -> None:
         assert aggregate_of(found).value == pytest.approx(row["average"], abs=0.01)
 
 
-def test_alignmmbench_questions_as_conversations(shared: Path) -> None:
-    path = shared / "data" / "alignmmbench" / "questions.jsonl"
-    questions, found = alignmmbench.read_questions(path), alignmmbench.read_conversations(path)
-    assert len(found) == 4978
-    for question, one in zip(questions.values(), found, strict=True):
-        (turn,) = one.turns
-        assert (one.id, one.group, one.lang, one.category) == (
-            question.id,
-            question.group,
-            question.lang,
-            question.category,
-        )
-        assert (turn.prompt, turn.reference, turn.task, turn.images) == (
-            question.prompt,
-            question.reference,
-            question.task,
-            question.images,
-        )
-        assert one.history == question.history
-    assert sum(bool(one.history) for one in found) == sum(
-        one.turns[0].task in alignmmbench.CATEGORIES["Dialogue Context"] for one in found
-    )
-
-
 def test_multiverse_table_3(shared: Path) -> None:
     """The goals' scores of 18 models, and the goals that the text names as the strongest and the weakest."""
     paper = published(shared, "multiverse")

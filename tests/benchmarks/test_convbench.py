@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from judgments import of_turn
 
 from critic import benchmarks
-from critic.benchmarks import Run, convbench
+from critic.benchmarks import convbench
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stats.aggregate import Aggregate, Cell
 from critic.stats.leaderboard import LeaderboardCell, LeaderboardRow, aggregate_of, standings
 from critic.stats.verdicts import Label, codes, verdict_agreement
@@ -254,20 +254,6 @@ def test_only_what_was_run_is_asked() -> None:
     assert scores([*own, *unfocused], asked, "pairwise")["S3"].value == 100
 
 
-def test_scores_per_task() -> None:
-    asked = conversations(6)
-    fates = [0.0, 1.0, 0.5, None, 1.0, "never"]
-    verdicts = verdicts_of({(Cell("own", 2), str(number)): fate for number, fate in enumerate(fates)}, "pairwise")
-    setup = JudgeConfig(judge="judge", score_kind="argmax")
-    run_ = Run(name="m", path=Path("x"), system="m", judge="judge", setup=setup, turns=verdicts)
-    (entry,) = (one for one in convbench.BENCHMARK.entries(run_, asked) if one.key == "pairwise-S2-tasks")
-    found = {name: aggregate_of(one) for name, one in entry.scores.items()}
-    assert list(found) == ["all", "Emotion", "Logic", "Math"]
-    assert (found["Math"].value, found["Math"].n, found["Math"].failed) == (0, 1, 1)
-    assert (found["Logic"].value, found["Logic"].n) == (100, 2)
-    assert (found["Emotion"].value, found["Emotion"].failed, found["Emotion"].high) == (50, 0, 75)
-
-
 def test_error_attribution_is_that_of_brute_force() -> None:
     luck = random.Random(7)
     asked = conversations(60)
@@ -303,21 +289,6 @@ def test_error_attribution_is_that_of_brute_force() -> None:
             assert effect.interval[0] <= fmean(by_name[name]) <= effect.interval[1]
     costs = [(effect.mean or 0) * effect.n for effect in found.pairs.values()]
     assert costs == sorted(costs, reverse=True)
-
-
-def test_the_perfect_cause_is_found() -> None:
-    """Turn 2 is lost exactly where turn 1 misreads text: perfect perception wins those back, and only those."""
-    asked = conversations(40)
-    ocr = {one.id for one in asked if one.turns[0].task == "OCR"}
-    fates: dict[tuple[Cell, str], Fate] = {}
-    for one in asked:
-        fates[Cell("own", 2), one.id] = 0.0 if one.id in ocr else 1.0
-        fates[Cell("perfect_perception", 2), one.id] = 1.0
-    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
-    assert {one.conversation for one in found.flips} == ocr
-    costly = {name: effect for name, effect in found.pairs.items() if effect.mean}
-    assert costly and all(name.startswith("OCR →") for name in costly)
-    assert {effect.mean for effect in costly.values()} == {100.0}
 
 
 def test_agreement_counts_equal_verdicts() -> None:

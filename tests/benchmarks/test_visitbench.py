@@ -209,7 +209,6 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
     ]
     assert [one.group for one in fought] == [asked[int(key) - 1].group for key in "124563"]
     found = ratings.tournament(fought)
-    assert found.elo == ratings.mean_elo(fought) and found.bradley_terry == ratings.bradley_terry(fought)
     assert (found.win_rates["a"].wins, found.win_rates["a"].ties, found.win_rates["a"].losses) == (2, 1, 1)
     assert found.bradley_terry.failed == 1
 

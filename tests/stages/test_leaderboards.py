@@ -2,7 +2,6 @@
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import ROOT, assert_one_line_error, run
@@ -99,14 +98,6 @@ def test_a_baseline_is_a_row(tmp_path: Path) -> None:
     done = run("critic", "score", *files, "--baseline", "a", "--out", tmp_path / "no")
     assert_one_line_error(done, "--baseline a: not among a by x, a by y, b by x, b by y")
     assert not (tmp_path / "no").exists()
-
-
-def test_only_what_was_judged_is_a_column(tmp_path: Path) -> None:
-    """A run that judged the conversation as a whole has its score and none of the others."""
-    asked: list[tuple[str, str, int | None]] = [("direct", "own", None)]
-    found: dict[str, Any]
-    found, _, _ = scored(tmp_path / "out", "convbench", judged(tmp_path / "j.jsonl", "convbench", asked, grades))
-    assert set(found["leaderboards"]["direct"]["m"]) == {"SO"}
 
 
 @pytest.mark.parametrize("benchmark", list(ASKED))

@@ -11,7 +11,6 @@ from judgments import of_turn
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment, Protocol
 from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, difference, mean
-from critic.stats.estimate import mean_interval
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -69,14 +68,6 @@ def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | N
         low = fmean((1 if a is None else a) - (10 if b is None else b) for _, b, a in rows)
         high = fmean((10 if a is None else a) - (1 if b is None else b) for _, b, a in rows)
         assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_differences_count_in_their_own_groups() -> None:
-    after = {f"{group}-{row}": float(group) for group in range(9) for row in range(group + 1)}
-    found = difference(dict.fromkeys(after, 0.0), after, {key: key[0] for key in after}, (-9, 9))
-    size = np.arange(1, 10, dtype=np.float64)
-    assert found.interval == mean_interval(size * (size - 1), size)
-    assert found.groups == 9
 
 
 def test_whole_groups_are_drawn() -> None:

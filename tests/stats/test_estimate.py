@@ -42,18 +42,6 @@ def test_each_group_is_drawn_as_often_as_the_generator_names_it(groups: int) -> 
     assert np.array_equal(found, expected)
 
 
-def test_coverage_of_intervals_of_paired_differences() -> None:
-    """Simulation: unequal groups, true mean 0."""
-    random = np.random.default_rng(11)
-    covered = 0
-    for _ in range(200):
-        counts = random.integers(1, 4, size=25).astype(np.float64)
-        sums = counts * random.normal(0, 1, 25) + random.normal(0, 0.5, 25)
-        low, high = mean_interval(sums, counts)
-        covered += low <= 0 <= high
-    assert 182 <= covered <= 198
-
-
 def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> None:
     random = np.random.default_rng(0)
     cell, group, weight = random.integers(5, size=300), random.integers(40, size=300), random.uniform(1, 3, 300)
