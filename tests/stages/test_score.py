@@ -111,6 +111,7 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
     files[-1].write_bytes(files[-1].read_bytes().replace(b'"argmax"', b'"expected"'))
     _, page, _ = scored(tmp_path / "mixed", "visitbench", *files)
     assert "The battles were judged in 2 ways" in page
+    assert "o against n was judged otherwise than m: score_kind" in page
 
 
 def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None:
