@@ -24,7 +24,7 @@ from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
-from eval_agreement.annotate.active_sampling import next_rows
+from eval_agreement.annotate.plan import draw
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.image_grounding import Looking
@@ -317,14 +317,13 @@ def _next(out: Path, samples: Mapping[str, RatedSample], found: Mapping[str, Fin
         plan = found[name].plan
         if not plan or not plan.with_judge:
             continue
-        if lines := next_rows(sample, plan.with_judge):
+        labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
+        left = sorted(set(sample.ids) - labelled, key=lambda key: draw("number", key))
+        lines = [{"id": key} for key in left[: max(0, plan.with_judge - len(labelled))]]
+        # Beside labels that were drawn with chances of their own, rows that are all as likely would be no sample.
+        if lines and sample.weight is None:
             jsonl.write(path, lines)
-            how = f"as critic annotate --draw {plan.with_judge} draws them, with new chances for those labelled"
-            if "label_probability" not in lines[0]:
-                how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
-            said.append(f"{path}: {len(lines)} rows to label next, {how}")
-        elif plan.with_judge > int((~np.isnan(sample.human)).sum()):
-            said.append(f"{name}: no rows to label next: the labels were not drawn by this judge's doubt")
+            said.append(f"{path}: {len(lines)} rows to label next, each as likely as another")
     return said
 
 

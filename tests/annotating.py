@@ -172,9 +172,6 @@ def source(folder: Path, scheme: str) -> Path:
     """Something to label by the scheme, with the secret wherever it must not be shown."""
     if scheme in ("direct", "pairwise_conversation"):
         return replies(folder / "replies.jsonl", SECRET)
-    if scheme == "rewrite":
-        lines = [{"seed": f"s-{n}", "question": "How many?", "variant": 1, "prompt": f"Count {n}."} for n in range(4)]
-        return write_jsonl(folder / "review.jsonl", [{**line, "accepted": None, "failure": None} for line in lines])
     told = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
     rows = [
         row(n, id=f"{SECRET}/{n}", group=f"{SECRET}-{n // 2}", system=f"{SECRET}{n % 2}", image=f"{SECRET}.png", **told)

@@ -27,9 +27,7 @@ LEFT_OUT = {
     "critic base ": "downloads a base from the package index: tests/train/test_base.py",
     "critic serve ": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
-    "critic annotate rows.jsonl --db doubtful.sqlite": "serves a page: tests/annotate/test_active_sampling.py",
     "critic annotate runs/answers.jsonl": "serves a page for good: tests/building",
-    "critic audit --human doubtful.jsonl": "needs labels of that page: tests/annotate/test_active_sampling.py",
     "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
     "critic annotate --db labels.sqlite --import": "needs sheets that people filled in: tests/annotate/test_labels.py",
@@ -219,13 +217,8 @@ def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:
     from annotating import by_rater, planned, rows_file
 
     by_rater(planned(tmp_path, "--raters", 3, rows=rows_file(tmp_path, 40)), lambda rater, name, values: values[3])
-
-    def ready(command: str) -> None:
-        if "--out all.jsonl" in command:  # judged are rows with all columns
-            write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(12)])
-
-    ran = check("eval_agreement/annotate/README.md", tmp_path, scripted(answer).url, ready)
-    assert len(ran) == 5 and (tmp_path / "labels.jsonl").is_file() and list((tmp_path / "sheets").iterdir())
+    ran = check("eval_agreement/annotate/README.md", tmp_path, scripted(answer).url)
+    assert len(ran) == 4 and (tmp_path / "labels.jsonl").is_file() and list((tmp_path / "sheets").iterdir())
 
 
 def test_those_of_the_server(tmp_path: Path) -> None:

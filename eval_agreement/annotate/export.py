@@ -1,4 +1,4 @@
-"""Labels as training and the audit read them: human-scored rows, tables of preferences and verdicts, reviewed files."""
+"""Labels as training and the audit read them: human-scored rows, and tables of preferences and verdicts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from critic import jsonl
 from critic.errors import UsageError
 from critic.tables import write_csv
-from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
 
 _PREFERENCES = {"A": "a", "B": "b"}
@@ -25,47 +25,40 @@ def export(store: Store, path: Path) -> int:
 
     Raises UsageError where nothing is labelled, or the suffix is another.
     """
-    name, items = store.facts()["scheme"], store.items()
     if path.suffix == ".csv":
-        return write_csv(path, [_every(one, items[one.number]) for one in store.given()])
+        return write_csv(path, [_every(one) for one in store.given()])
     if path.suffix != ".jsonl":
         raise UsageError(f"--export {path}: expected .jsonl, or .csv for a line a label")
     labels: dict[int, list[Given]] = defaultdict(list)
     for one in store.given():
         if one.role == "item" and one.said.choices and not one.said.broken:
             labels[one.number].append(one)
-    if SCHEMES[name].source == "rewrites":
-        return jsonl.write(path, _reviewed(items, labels))
     if not labels:
         raise UsageError(f"{store.path}: nothing is labelled yet")
-    lines_of = _row if SCHEMES[name].column is None else _table
-    given = ((items[number], labels[number]) for number in sorted(labels))
-    return jsonl.write(path, (line for item, some in given for line in lines_of(SCHEMES[name], item, some)))
+    scheme = SCHEMES[store.facts()["scheme"]]
+    lines_of = _row if scheme.column is None else _table
+    return jsonl.write(path, (line for _, some in sorted(labels.items()) for line in lines_of(scheme, some)))
 
 
-def _every(one: Given, item: LabelItem) -> dict[str, Any]:
+def _every(one: Given) -> dict[str, Any]:
     said = one.said
     about = {"rater": one.rater, "role": one.role, "first": "b" if one.swapped else "a", "at": one.at}
     rest = {"seconds": said.seconds, "reason": said.reason, "skipped": said.skipped, "broken": said.broken}
-    chance = {"label_probability": one.probability, "source": said.source}
-    return {"id": one.key, "group": item.group, **about, **said.choices, **rest, **chance}
+    return {"id": one.item.id, "group": one.item.group, **about, **said.choices, **rest, "source": said.source}
 
 
-def _chance(labels: Sequence[Given]) -> dict[str, float]:
-    return {} if labels[0].probability is None else {"label_probability": labels[0].probability}
-
-
-def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+def _row(scheme: Scheme, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
     """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
     checklist."""
+    item = labels[0].item
     answers = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
     added = (_rated if scheme.rated else _checked)(scheme, answers, labels)
     if not added["annotators"]:
         return
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
-    old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}
+    old = {key: value for key, value in item.row.items() if key != "score_1_10"}
     reason = next((one.said.reason for one in labels if one.said.reason), None)
-    yield {**default, **old, **added, "reason": reason, **_chance(labels)}
+    yield {**default, **old, **added, "reason": reason}
 
 
 def _rated(scheme: Scheme, answers: Mapping[str, Sequence[str]], labels: Sequence[Given]) -> dict[str, Any]:
@@ -99,9 +92,10 @@ def _majority(answers: Sequence[str]) -> bool | None:
     return None if count["yes"] == count["no"] else count["yes"] > count["no"]
 
 
-def _table(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+def _table(scheme: Scheme, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
     """A line a label and question, as the audit's tables have them. The id of a verdict on a turn follows from that on
     the whole conversation (eval_agreement.items)."""
+    item = labels[0].item
     row = {"lang": item.lang, **item.row}
     about = {"group": item.group} | {key: row[key] for key in _ABOUT if row.get(key) is not None}
     conversation, _, rest = item.id.rpartition("/whole")
@@ -112,10 +106,4 @@ def _table(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator
                 where = {"id": f"{conversation}/{key}{rest}", "turn": key}
             said: Any = _PREFERENCES.get(value, "tie") if scheme.two else float(value) if scheme.rated else value
             more = {"both_bad": True} if value == "both bad" else {}
-            yield {**where, str(scheme.column): said, "rater": one.rater, **about, **more, **_chance(labels)}
-
-
-def _reviewed(items: Mapping[int, LabelItem], labels: Mapping[int, Sequence[Given]]) -> Iterator[dict[str, Any]]:
-    """The lines of a review file as `critic rewrite --apply` reads them."""
-    for number, item in items.items():
-        yield {**item.row, "accepted": _majority([one.said.choices[OVERALL] for one in labels.get(number, ())])}
+            yield {**where, str(scheme.column): said, "rater": one.rater, **about, **more}

@@ -50,9 +50,9 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
         for rater, path in paths.items():
             _sheet(store.tasks(rater), scheme, path, images)
         return f"{folder}: {', '.join(path.name for path in paths.values())}; --import them when they are filled in"
-    items, seed = store.items(), facts["seed"]
-    order = sorted(items, key=lambda number: draw(seed, "order", "", items[number].id))
-    tasks = {str(number): _task(items[number], number, seed, folder, form, images) for number in order}
+    items = store.items()
+    order = sorted(items, key=lambda number: draw("order", "", items[number].id))
+    tasks = {str(number): _task(items[number], number, folder, form, images) for number in order}
     columns = list(dict.fromkeys(column for cells in tasks.values() for column in cells))
     about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
     about["asks"] = max(len(item.asks) for item in items.values())
@@ -70,7 +70,7 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     return f"{folder}: {len(items)} items for {form}"
 
 
-def _task(item: LabelItem, number: int, seed: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
+def _task(item: LabelItem, number: int, folder: Path, form: str, images: Images | None) -> dict[str, str]:
     """An item's texts by column, with its pictures and questions."""
     if form == "potato":  # it takes no pictures inside its items
         pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
@@ -78,7 +78,7 @@ def _task(item: LabelItem, number: int, seed: int, folder: Path, form: str, imag
         seen = _seen(item, images)
         pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
     cells = {f"image_{place}": address for place, address in enumerate(pictures, 1)}
-    for column, text in texts(item, is_swapped(seed, "", item.id)).items():
+    for column, text in texts(item, is_swapped("", item.id)).items():
         cells[column.replace(" ", "_")] = text
     return cells | {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
 
@@ -189,12 +189,12 @@ def take(store: Store, path: Path) -> str:
     Raises UsageError, before anything is kept, for an item that is not known, and a choice that the scheme does not
     have, naming file and item.
     """
-    facts, found = store.facts(), list[_Outside]()
+    scheme, found = SCHEMES[store.facts()["scheme"]], list[_Outside]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.suffix == ".json" and file.name != "tasks.json":
-            found += _of_program(store, SCHEMES[facts["scheme"]], facts["seed"], file)
+            found += _of_program(store, scheme, file)
         elif file.suffix in (".csv", ".xlsx"):
-            found += _of_sheet(store, SCHEMES[facts["scheme"]], file)
+            found += _of_sheet(store, scheme, file)
     if not found:
         raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
     new, differ = 0, list[str]()
@@ -244,8 +244,8 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             yield whole, partial(store.opened, opened.task)
 
 
-def _of_program(store: Store, scheme: Scheme, seed: int, path: Path) -> Iterator[_Outside]:
-    """Label Studio's export (JSON or JSON-MIN), or a user's state as Potato keeps it."""
+def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
+    """Label Studio's export (JSON), or a user's state as Potato keeps it."""
     try:
         found = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         of_potato = isinstance(found, dict) and "instance_id_to_label_to_value" in found
@@ -260,66 +260,43 @@ def _of_program(store: Store, scheme: Scheme, seed: int, path: Path) -> Iterator
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
             raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
-        swapped = is_swapped(seed, "", items[number].id)
+        swapped = is_swapped("", items[number].id)
         whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, replace(said, source=path.name))
         yield whole, partial(store.task_of, rater, number, swapped)
 
 
 _Label = tuple[str, str, dict[int, str], Said]
-"""Rater, item, the choice for each question by its place from 1, and the rest."""
+"""Rater, item, the choice for each question by its number from 1, and the rest."""
 
 
 def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
     for item, labels in state["instance_id_to_label_to_value"].items():
-        said = [(_place(label["schema"]), label["schema"], label["name"], value) for label, value in labels]
-        choices = {place: value if name == "selection" else name for place, _, name, value in said if place}
-        reason = next((str(value) for _, asked, _, value in said if asked == "reason"), "")
+        choices, reason = {}, ""
+        for label, value in labels:
+            if number := _number(label["schema"]):
+                choices[number] = str(value if label["name"] == "selection" else label["name"])
+            elif label["schema"] == "reason":
+                reason = str(value)
         if choices:
             yield str(state["user_id"]), item, choices, Said(reason=reason)
 
 
 def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
-    """Tasks with their annotations (JSON); or an annotation a row (JSON-MIN), {"item": "4", …, "choice_1": "7",
-    "reason": "clear", "annotator": 1}, without those that were skipped."""
     for task in tasks:
-        if "annotations" not in task:
-            rater = str(task.get("annotator", "label-studio"))
-            yield from _label(rater, task["item"], task, task, "")
-            continue
-        for one in task["annotations"]:
-            who = one.get("completed_by", "label-studio")
-            rater = str(who.get("email") or who["id"]) if isinstance(who, dict) else str(who)
-            controls = {result["from_name"]: result["value"] for result in one["result"]}
-            skipped = "skipped in Label Studio" if one.get("was_cancelled") else ""
-            yield from _label(rater, task["data"]["item"], controls, one, skipped)
+        for annotation in task["annotations"]:
+            user = annotation.get("completed_by", "label-studio")
+            rater = str(user.get("email") or user["id"]) if isinstance(user, dict) else str(user)
+            values = {result["from_name"]: result["value"] for result in annotation["result"]}
+            choices = {_number(name): str(value["choices"][0]) for name, value in values.items() if _number(name)}
+            skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
+            if choices or skipped:
+                reason = " ".join(values["reason"]["text"]) if "reason" in values else ""
+                seconds = float(annotation.get("lead_time") or 0) or None
+                said = Said(reason=reason, skipped=skipped, seconds=seconds)
+                yield rater, str(task["data"]["item"]), choices, said
 
 
-def _label(
-    rater: str, item: Any, controls: Mapping[str, Any], annotation: Mapping[str, Any], skipped: str
-) -> Iterator[_Label]:
-    choices = {place: _chosen(value) for name, value in controls.items() if (place := _place(name))}
-    if choices or skipped:
-        seconds = annotation.get("lead_time")
-        said = Said(
-            reason=_written(controls.get("reason", "")),
-            skipped=skipped,
-            seconds=seconds if isinstance(seconds, int | float) else None,
-        )
-        yield rater, str(item), choices, said
-
-
-def _chosen(value: Any) -> str:
-    """What a control holds: {"choices": ["7"]}, or in JSON-MIN "7" alone."""
-    return str(value["choices"][0] if isinstance(value, dict) else value)
-
-
-def _written(value: Any) -> str:
-    """A text area's lines: {"text": ["a", "b"]}, or "a" alone."""
-    lines = value["text"] if isinstance(value, dict) else value
-    return lines if isinstance(lines, str) else " ".join(lines)
-
-
-def _place(name: str) -> int:
+def _number(name: str) -> int:
     """Which question a control named choice_N is for; 0 for any other name."""
     head, _, number = name.rpartition("_")
     return int(number) if head == "choice" and number.isdigit() else 0

@@ -14,46 +14,43 @@ Role = Literal["item", "repeat", "check"]
 
 
 class Task(NamedTuple):
-    """One item before one rater, at a `place` (0..1) among its tasks. `swapped`: the side B of the item is shown as
-    A."""
+    """One item, by its id, before one rater, at a `place` (0..1) among its tasks. `swapped`: the side B of the item is
+    shown as A."""
 
     rater: str
     place: float
-    item: int
+    item: str
     role: Role
     swapped: bool
 
 
-def draw(*words: object) -> float:
+def draw(*words: str) -> float:
     """A number in 0..1 (1 itself excluded) that the words alone decide."""
-    digest = hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=6).digest()
+    # The 0 stands where earlier versions had a seed: sheets that they wrote are read the same.
+    digest = hashlib.blake2b("\0".join(["0", *words]).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
 
 
-def is_swapped(seed: int, rater: str, item: str) -> bool:
-    return draw(seed, "side", rater, item) < 0.5
+def is_swapped(rater: str, item: str) -> bool:
+    """Whether a rater sees the sides exchanged; for programs whose raters share a file, `rater` is empty."""
+    return draw("side", rater, item) < 0.5
 
 
 def plan(
-    items: Sequence[tuple[int, str]],
-    checks: Sequence[tuple[int, str]],
-    raters: Sequence[str],
-    overlap: float = 0.0,
-    repeat: float = 0.0,
-    seed: int = 0,
+    items: Sequence[str], checks: Sequence[str], raters: Sequence[str], overlap: float = 0.0, repeat: float = 0.0
 ) -> Iterator[Task]:
-    """The tasks of `items` and `checks`, (number, id) each. `overlap` and `repeat` are shares, 0..1."""
-    order = sorted(items, key=lambda item: draw(seed, "deal", item[1]))
+    """The tasks of `items` and `checks`, by their ids. `overlap` and `repeat` are shares, 0..1."""
+    order = sorted(items, key=lambda item: draw("deal", item))
     shared = math.floor(overlap * len(order) + 0.5)
-    for place, rater in enumerate(raters):
-        mine = order[:shared] + order[shared + place :: len(raters)]
-        again = sorted(mine, key=lambda item: draw(seed, "again", rater, item[1]))
-        twice = {number for number, _ in again[: math.floor(repeat * len(mine) + 0.5)]}
-        for number, key in mine:
-            at, swapped = draw(seed, "order", rater, key), is_swapped(seed, rater, key)
+    for first, rater in enumerate(raters):
+        mine = order[:shared] + order[shared + first :: len(raters)]
+        again = sorted(mine, key=lambda item: draw("again", rater, item))
+        twice = set(again[: math.floor(repeat * len(mine) + 0.5)])
+        for item in mine:
+            place, swapped = draw("order", rater, item), is_swapped(rater, item)
             # What comes twice comes first early on, and again late: nobody remembers, and nobody grows tired of it.
-            yield Task(rater, at / 3 if number in twice else at, number, "item", swapped)
-            if number in twice:
-                yield Task(rater, 2 / 3 + at / 3, number, "repeat", not swapped)
-        for number, key in checks:
-            yield Task(rater, draw(seed, "order", rater, key), number, "check", is_swapped(seed, rater, key))
+            yield Task(rater, place / 3 if item in twice else place, item, "item", swapped)
+            if item in twice:
+                yield Task(rater, 2 / 3 + place / 3, item, "repeat", not swapped)
+        for item in checks:
+            yield Task(rater, draw("order", rater, item), item, "check", is_swapped(rater, item))

@@ -1,17 +1,14 @@
-"""From files to items: rows to score, conversations that a model had, questions that were rewritten."""
+"""From files to items: rows to score, and conversations that a model had."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from critic import human_scored, jsonl, tables
+from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.records import ModelTurn, Response, Turn
 from critic.stages.judge_responses import FormResponses
-from critic.stages.rewrite import Rewrite
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
 from eval_agreement.items import verdict_id
 
@@ -23,13 +20,10 @@ def items_of(scheme: str, path: Path, against: Path | None = None) -> list[Label
     asked = SCHEMES[scheme]
     if against is not None and not (asked.two and asked.source == "replies"):
         raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
-    if asked.source == "replies":
-        found = list(_of_replies(asked, path, against))
-    else:
-        found = list(_of_rows(asked, path) if asked.source == "rows" else _of_rewrites(path))
-    if not found:
+    items = list(_of_rows(asked, path) if asked.source == "rows" else _of_replies(asked, path, against))
+    if not items:
         raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
-    return found
+    return items
 
 
 def _of_rows(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
@@ -130,19 +124,6 @@ def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
             found[turn.conversation.id, turn.condition].append(turn)
     whole = {key: turns for key, turns in found.items() if len(turns) == len(turns[0].conversation.turns)}
     return {key: sorted(turns, key=lambda one: one.turn) for key, turns in whole.items()}
-
-
-def _of_rewrites(path: Path) -> Iterator[LabelItem]:
-    for _, line in jsonl.read(path, Rewrite):
-        if line.prompt is not None:
-            yield LabelItem(
-                lang="zh" if tables.CHINESE.search(line.question) else "en",
-                parts=[ShownPart("seed", line.question), ShownPart("question", line.prompt)],
-                asks=[Ask(OVERALL)],
-                id=f"{line.seed}/{line.variant}",
-                group=line.seed,
-                row=msgspec.to_builtins(line),
-            )
 
 
 def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:

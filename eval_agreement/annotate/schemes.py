@@ -31,7 +31,7 @@ def exchanged(value: str, swapped: bool) -> str:
 class ShownPart(Struct, frozen=True, omit_defaults=True):
     """A text that is shown: what it is, of which turn (0: of all), and by which of two sides (A, B)."""
 
-    kind: Literal["user", "assistant", "question", "reference", "caption", "focus", "seed", "answer"]
+    kind: Literal["user", "assistant", "question", "reference", "caption", "focus", "answer"]
     text: str
     turn: int = 0
     side: str = ""
@@ -66,7 +66,7 @@ class Scheme(Struct, frozen=True, kw_only=True):
     its labels stand in an audit's table; None where the rows come back with labels."""
 
     choices: Choices
-    source: Literal["rows", "replies", "rewrites"] = "rows"
+    source: Literal["rows", "replies"] = "rows"
     form: str | None = None
     two: bool = False
     column: Literal["preference", "score", "verdict"] | None = None
@@ -96,7 +96,6 @@ SCHEMES: dict[str, Scheme] = {
     "pairwise_conversation": Scheme(
         choices=BETTER, source="replies", form="pairwise_turn", two=True, column="preference"
     ),
-    "rewrite": Scheme(choices=CONFIRMED, source="rewrites"),
     "confirm": Scheme(choices=CONFIRMED, column="verdict"),
 }
 """Name -> scheme."""

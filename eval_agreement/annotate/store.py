@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,20 +22,19 @@ from eval_agreement.annotate.schemes import LabelItem
 
 _TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB,
-  probability REAL);
+CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB);
 CREATE TABLE raters (name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, tasks INTEGER NOT NULL DEFAULT 0,
   done INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
-CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, wave INTEGER NOT NULL, place REAL NOT NULL,
+CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT NULL,
   item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
   UNIQUE (rater, item, role));
-CREATE INDEX open_tasks ON tasks (rater, wave, place) WHERE label IS NULL;
+CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
 CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
   once TEXT NOT NULL UNIQUE, at REAL NOT NULL, said BLOB NOT NULL);
 CREATE INDEX by_rater ON labels (rater, id)
 """
 
-_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, ?)"
+_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?, ?, ?, ?)"
 
 
 class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,25 +49,17 @@ class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
 
 
-class _Grouped(Struct):
-    """What is read of an item where only its group is asked for."""
-
-    group: str
-
-
 class Given(NamedTuple):
-    """A label that counts, and how it came about. `number` is that of the item, `key` its id, `group` its own."""
+    """A label that counts, and how it came about. `number` is that of the item in the database."""
 
     rater: str
     number: int
-    key: str
-    group: str
+    item: LabelItem
     role: Role
     swapped: bool
     at: float
     said: Said
     known: dict[str, str] | None
-    probability: float | None
 
 
 class Open(NamedTuple):
@@ -116,9 +107,13 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._database() as database:  # commits, or takes everything back
-            database.execute("BEGIN IMMEDIATE")
-            yield database
+        """A transaction. Raises UsageError for a full disk, or tables of an earlier version."""
+        try:
+            with self._database() as database:  # commits, or takes everything back
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise UsageError(f"--db {self.path}: cannot be written: {error}") from None
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database().execute(query, values).fetchall()
@@ -137,37 +132,30 @@ class Store:
     def items(self) -> dict[int, LabelItem]:
         return {number: _item(shown) for number, shown in self._rows("SELECT id, shown FROM items ORDER BY id")}
 
-    def add(
+    def create(
         self,
         facts: Mapping[str, Any],
         raters: Mapping[str, str],
-        items: Iterable[LabelItem],
-        tasks: Callable[[Sequence[tuple[int, str]]], Iterable[Task]],
+        items: Sequence[LabelItem],
         known: Mapping[str, dict[str, str]],
-        probability: Mapping[str, float],
-    ) -> int:
-        """Make the tables where there are none; add the `raters` (name -> token) and items that are new, and what
-        `tasks`, given their numbers and ids, plans of them; how many. Of items that are there only the `probability`
-        changes: a larger sample has larger ones."""
+        tasks: Iterable[Task],
+    ) -> None:
+        """Make the tables: the `raters` (name -> token), the items, the `known` answers to some by their ids, and what
+        is planned."""
+        numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
-            for statement in [] if self._rows("SELECT 1 FROM sqlite_master") else _TABLES.split(";\n"):
+            for statement in _TABLES.split(";\n"):
                 database.execute(statement)
             said = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
-            database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", said)
-            database.executemany("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", raters.items())
-            there = {key for (key,) in self._rows("SELECT key FROM items")}
-            ((wave,),) = self._rows("SELECT coalesce(max(wave), -1) + 1 FROM tasks")
-            new: list[tuple[int, str]] = []
-            for item in (one for one in items if one.id not in there):
-                right = msgspec.json.encode(known[item.id]) if item.id in known else None
-                row = (item.id, msgspec.json.encode(item), right)
-                cursor = database.execute("INSERT INTO items (key, shown, known) VALUES (?, ?, ?)", row)
-                new.append((cursor.lastrowid or 0, item.id))
-            chances = [(chance, key) for key, chance in probability.items()]
-            database.executemany("UPDATE items SET probability = ? WHERE key = ?", chances)
-            database.executemany(_ADD_TASK, ((*task, wave) for task in tasks(new)))
+            database.executemany("INSERT INTO facts VALUES (?, ?)", said)
+            database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", raters.items())
+            for item in items:
+                answer = msgspec.json.encode(known[item.id]) if item.id in known else None
+                row = (numbers[item.id], item.id, msgspec.json.encode(item), answer)
+                database.execute("INSERT INTO items VALUES (?, ?, ?, ?)", row)
+            planned = ((task.rater, task.place, numbers[task.item], task.role, task.swapped) for task in tasks)
+            database.executemany(_ADD_TASK, planned)
             database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
-        return len(new)
 
     def _opened(self, which: str, *values: Any) -> list[Open]:
         query = (
@@ -186,12 +174,12 @@ class Store:
 
     def next(self, rater: str) -> Open | None:
         """The rater's next task; None where all are done."""
-        found = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.wave, t.place LIMIT 1", rater)
+        found = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
         return found[0] if found else None
 
     def tasks(self, rater: str) -> list[Open]:
         """All tasks of a rater, in their order."""
-        return self._opened("t.rater = ? ORDER BY t.wave, t.place", rater)
+        return self._opened("t.rater = ? ORDER BY t.place", rater)
 
     def last(self, rater: str, before: int = 0) -> int | None:
         """The task that the rater labelled last, or labelled before the label `before`. A label that was changed since
@@ -234,7 +222,7 @@ class Store:
             if not self._opened(which, rater, item):
                 ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
                 role: Role = "item" if known is None else "check"
-                database.execute(_ADD_TASK, (rater, 0.0, item, role, swapped, 0))
+                database.execute(_ADD_TASK, (rater, 0.0, item, role, swapped))
                 database.execute("UPDATE raters SET tasks = tasks + 1 WHERE name = ?", (rater,))
             turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
             database.execute(turn, (swapped, rater, item))
@@ -243,14 +231,14 @@ class Store:
     def given(self, most: int = 2**62) -> Iterator[Given]:
         """Every label that counts, or the newest ones, in the order in which they were given."""
         query = (
-            "SELECT t.rater, t.item, i.key, i.shown, t.role, t.swapped, l.at, l.said, i.known, i.probability "
+            "SELECT t.rater, t.item, i.shown, t.role, t.swapped, l.at, l.said, i.known "
             "FROM labels l JOIN tasks t ON t.id = l.task AND t.label = l.id JOIN items i ON i.id = t.item "
             "WHERE l.id > (SELECT coalesce(max(id), 0) FROM labels) - ? ORDER BY l.id"
         )
-        for rater, item, key, shown, role, swapped, at, said, known, chance in self._database().execute(query, (most,)):
-            right, group = known and msgspec.json.decode(known), msgspec.json.decode(shown, type=_Grouped).group
-            what = msgspec.json.decode(said, type=Said)
-            yield Given(rater, item, key, group, role, bool(swapped), at, what, right, chance)
+        for rater, number, shown, role, swapped, at, said, known in self._database().execute(query, (most,)):
+            answer = msgspec.json.decode(said, type=Said)
+            right = known and msgspec.json.decode(known)
+            yield Given(rater, number, _item(shown), role, bool(swapped), at, answer, right)
 
 
 def _item(shown: bytes) -> LabelItem:

@@ -53,7 +53,7 @@ def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme
             assert reply.status_code == 200, reply.text
             seen += reply.text + str(reply.headers)
     assert SECRET not in seen and "9.25" not in seen
-    assert len({one.key for one in store.given()}) == len(store.items()) > 1
+    assert len({one.item.id for one in store.given()}) == len(store.items()) > 1
 
 
 def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -
     assert True in first and False in first
     rows_by_id = {line["id"]: line["response"] for line in rows}
     for one in store.given():
-        chosen = one.key.split("+")["AB".index(one.said.choices["overall"])]
+        chosen = one.item.id.split("+")["AB".index(one.said.choices["overall"])]
         assert rows_by_id[chosen].startswith("a long")
     again = fields(page, "rater-1", task=store.last("rater-1"))
     shown = [given["value"] for _, given in again.tags if given.get("type") == "radio" and "checked" in given]

@@ -1,82 +1,34 @@
-"""Answers drawn where the judge is unsure: the chances are known, and what the audit says of all rows stays right."""
+"""Labels of rows that were not all as likely to be labelled: with their chances, the audit is right of all rows."""
 
 import json
-from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from annotating import label_all, page_of, planned, rows_file
 from conftest import assert_one_line_error, run, write_jsonl
-from hypothesis import given
-from hypothesis import strategies as st
-from judgments import of_answer
 from msgspec.structs import replace
 
-from critic.records import Call, Judgment, Question, Response, Verdict
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.analysis import trivial
-from eval_agreement.annotate.active_sampling import chances, doubt, doubts, drawn, next_rows
 from eval_agreement.metrics import agreement, measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.ppi import corrected_mean, labels_needed
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import RatedSample
-from eval_agreement.sources import of_labels, of_tables
+from eval_agreement.sources import of_labels
 from eval_agreement.tables import Source
 
 
-def judgment(key: str, verdict: Verdict, **changes: Any) -> Judgment:
-    question = Question(id="q", prompt="?", task="", group=key, lang="en")
-    response = Response(id=key, question=question, text="an answer")
-    score = None if verdict.failure else verdict.rating
-    return of_answer(response, verdict=verdict, score=score, score_kind="expected", **changes)
-
-
-def test_doubt_is_entropy_disagreement_and_failure() -> None:
-    sure, torn = [1.0] + [0.0] * 9, [0.1] * 10
-    assert doubt(judgment("a", Verdict(rating=1, distribution=sure))) == 0
-    assert doubt(judgment("a", Verdict(rating=1, distribution=torn))) == pytest.approx(1)
-    assert doubt(judgment("a", Verdict(rating=1, distribution=[0.5, 0.5] + [0.0] * 8))) == pytest.approx(0.30103)
-    assert doubt(judgment("a", Verdict(failure="truncated"))) == 1
-    panel = [judgment("", Verdict(rating=score), judge=str(score)) for score in (1.0, 10.0)]
-    assert doubt(judgment("a", Verdict(rating=5.5), members=panel)) == pytest.approx(1)
-    turned = [Call(reply="", value="A", first="model"), Call(reply="", value="A", first="opponent")]
-    assert doubt(judgment("a", Verdict(value="tie"), calls=turned)) == 1
-    same = [Call(reply="", value="A", first="model"), Call(reply="", value="B", first="opponent")]
-    assert doubt(judgment("a", Verdict(value="A"), calls=same)) == 0
-
-
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=80).filter(any), st.data())
-def test_chances_add_up_to_the_labels_and_grow_with_them(given_doubts: list[float], data: Any) -> None:
-    known = {str(n): one for n, one in enumerate(given_doubts)}
-    fewer, more = sorted(data.draw(st.integers(1, len(known))) for _ in range(2))
-    small, large = chances(known, fewer), chances(known, more)
-    assert sum(small.values()) == pytest.approx(fewer) and sum(large.values()) == pytest.approx(more)
-    assert all(0 < small[key] <= large[key] + 1e-9 <= 1 + 2e-9 for key in known)
-    assert set(drawn(small, 3)) <= set(drawn(large, 3)), "a larger draw holds the smaller one"
-    order = sorted(known, key=lambda key: known[key])
-    assert all(small[one] <= small[two] + 1e-12 for one, two in pairwise(order))
-
-
-def test_every_answer_is_drawn_as_often_as_its_chance_says() -> None:
-    chance = chances({str(n): n / 40 for n in range(40)}, 10)
-    times = np.array([[key in drawn(chance, seed) for key in chance] for seed in range(600)]).mean(axis=0)
-    assert np.abs(times - np.array(list(chance.values()))).max() < 0.09
-
-
-def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, dict[str, float], Any]:
+def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, Any, Any]:
     """People, a judge that is off upwards and at random where it is unsure, and four answers to a question."""
     group = np.repeat(np.arange(n // 4), 4)
     quality = rng.normal(5.5, 1.8, n // 4)[group]
     unsure = rng.beta(1, 3, n)
     human = np.clip(np.round(quality + rng.normal(0, 1, n)), 1, 10)
     judge = np.clip(quality + 2.4 * unsure + unsure * rng.normal(0, 3, n) + rng.normal(0, 0.4, n), 1, 10)
-    return human, judge, {str(n): float(one) for n, one in enumerate(unsure)}, group
+    return human, judge, unsure, group
 
 
 @pytest.mark.slow
@@ -89,11 +41,11 @@ def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch:
     rng, runs = np.random.default_rng(5), 40
     kept, naive = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
     narrower = 0.0
-    for seed in range(runs):
+    for _ in range(runs):
         human, judge, unsure, group = world(rng, 600)
-        chance = chances(unsure, 120)
-        labelled = np.array([key in drawn(chance, seed) for key in chance])
-        weight = 1 / np.array(list(chance.values()))
+        chance = np.minimum(1.0, 120 * (0.3 / 600 + 0.7 * unsure / unsure.sum()))
+        labelled = rng.random(600) < chance
+        weight = 1 / chance
         people = np.where(labelled, human, np.nan)
         for found, times in ((kept, weight), (naive, None)):
             mean = corrected_mean(people, judge, group, weight=times)
@@ -196,104 +148,9 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
 
 
-def judged(folder: Path, count: int) -> Path:
-    """Judgments of the rows of rows_file, every fourth of them unsure."""
-    spread = [0.1] * 10
-    lines = []
-    for number in range(count):
-        sure = [0.0] * 10
-        sure[number * 7 % 10] = 1.0
-        verdict = Verdict(rating=number * 7 % 10 + 1, distribution=sure if number % 4 else spread)
-        lines.append(msgspec.to_builtins(judgment(f"row-{number}", verdict)))
-    return write_jsonl(folder / "judged.jsonl", lines)
-
-
-def test_from_doubt_to_the_audit_and_on_to_the_next_labels(tmp_path: Path) -> None:
-    rows, doubtful = rows_file(tmp_path, 400), judged(tmp_path, 400)
-    store = planned(tmp_path, "--doubtful", doubtful, "--draw", 80, rows=rows)
-    first = {item.id for item in store.items().values()}
-    numbers = [int(key.partition("-")[2]) for key in first]
-    assert 50 < len(first) < 110 and sum(number % 4 == 0 for number in numbers) > 0.6 * len(first)
-    label_all(page_of(store), "rater-1", lambda name, values: values[5])
-    (tmp_path / "labels.jsonl").unlink(missing_ok=True)
-    run("critic", "annotate", "--db", store.path, "--export", tmp_path / "labels.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "labels.jsonl").open()]
-    known = chances(doubts(doubtful), 80)
-    assert {line["id"]: line["label_probability"] for line in lines} == {key: known[key] for key in first}
-    human, judge = tmp_path / "labels.jsonl", f"ours={doubtful}"
-    done = run("critic", "audit", "--human", human, "--judge", judge, "--within", 0.4, "--out", tmp_path / "audit")
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "audit/summary.json").read_text())["labels"]
-    agreed = agreement([line["human_score"] for line in lines], [int(line["id"][4:]) * 7 % 10 + 1 for line in lines])
-    assert found["mae"] != pytest.approx(agreed.mae), "weighted"
-    # A larger draw keeps what is labelled; its new rows are those that the audit names.
-    run(
-        "critic",
-        "annotate",
-        rows,
-        "--db",
-        store.path,
-        "--doubtful",
-        doubtful,
-        "--draw",
-        160,
-        "--export",
-        tmp_path / "l.jsonl",
-    )
-    more = {
-        item.id: store._rows("SELECT probability FROM items WHERE key = ?", item.id)[0][0]
-        for item in store.items().values()
-    }
-    larger = chances(doubts(doubtful), 160)
-    assert first < set(more) and more == {key: larger[key] for key in more}
-    assert store.counts()["rater-1"] == (len(first), len(more))
-    again = run("critic", "annotate", rows, "--db", store.path, "--doubtful", doubtful, "--draw", 100)
-    assert_one_line_error(again, "160 rows were drawn before")
-    if (tmp_path / "audit/next.jsonl").is_file():
-        assert not {json.loads(line)["id"] for line in (tmp_path / "audit/next.jsonl").open()} & first
-
-
-def test_what_to_label_next_is_what_a_larger_draw_adds(tmp_path: Path) -> None:
-    path = judged(tmp_path, 200)
-    small, large = (drawn(chances(doubts(path), count), 0) for count in (40, 90))
-
-    def sample(labels: Mapping[str, float | None]) -> RatedSample:
-        lines = [{"id": key, "score": 5, "label_probability": chance} for key, chance in labels.items()]
-        return of_tables(Source(write_jsonl(tmp_path / "people.jsonl", lines)), {"ours": Source(path)})
-
-    found = {str(line["id"]): line["label_probability"] for line in next_rows(sample(small), 90)}
-    assert found == {key: chance for key, chance in large.items() if key not in small}
-    # With any other label nobody knows how likely the two are together.
-    other = next(key for key in doubts(path) if key not in large)
-    assert next_rows(sample({**small, other: 0.5}), 90) == []
-
-
-def test_beside_labels_without_chances_the_next_are_drawn_at_random(tmp_path: Path) -> None:
-    """Half of the unsure answers and of the others come next, so that all are as likely, as the audit takes them."""
-    path, rng = judged(tmp_path, 400), np.random.default_rng(1)
-    taken = [f"row-{n}" for n in rng.choice(400, 80, replace=False)]
-    people = write_jsonl(
-        tmp_path / "people.jsonl", [{"id": key, "score": 1 + n * 7 % 10} for n, key in enumerate(taken)]
-    )
-    sample = of_tables(Source(people), {"ours": Source(path)})
-    lines = next_rows(sample, 240)
-    found = {str(line["id"]) for line in lines}
-    assert len(found) == len(lines) == 160 and all(line.keys() == {"id"} for line in lines)
-    assert found.isdisjoint(taken) and 25 <= sum(int(key[4:]) % 4 == 0 for key in found) <= 55
-    assert found <= {line["id"] for line in next_rows(sample, 300)} and not next_rows(sample, 80)
-    words = ["--human", people, "--judge", f"ours={path}", "--within", 0.4, "--out", tmp_path / "a"]
-    done = run("critic", "audit", *words)
-    assert "rows to label next, each as likely as another" in done.stdout, done.stderr
-    more = [{"id": json.loads(line)["id"], "score": 5} for line in (tmp_path / "a/next.jsonl").open()]
-    with people.open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in more)
-    done = run("critic", "audit", *words)
-    assert done.returncode == 0, done.stderr
-
-
 def test_what_to_label_next_is_that_of_the_last_audit(tmp_path: Path) -> None:
-    """Judges' scores in a table will do where all are as likely; where it is not known what to label next, that is
-    said, and nothing from before is left."""
+    """Rows without a label, all as likely; none beside labels that have chances of their own, and nothing from before
+    is left."""
     scored = [{"id": f"x{n}", "score": 1 + n * 7 % 10} for n in range(200)]
     judge = write_jsonl(tmp_path / "judge.jsonl", [line | {"score": 1 + n % 9} for n, line in enumerate(scored)])
     people, chosen = (
@@ -308,9 +165,9 @@ def test_what_to_label_next_is_that_of_the_last_audit(tmp_path: Path) -> None:
         return done.stdout
 
     assert "rows to label next, each as likely as another" in said(people, "--within", 0.6)
-    lines = [json.loads(line) for line in (out / "next.jsonl").open()]
-    assert lines and {line["id"] for line in lines} <= {line["id"] for line in scored[40:]}
-    assert "no rows to label next: the labels were not drawn" in said(chosen, "--within", 0.6)
+    lines = [json.loads(line)["id"] for line in (out / "next.jsonl").open()]
+    assert len(set(lines)) == len(lines) > 0 and set(lines) <= {line["id"] for line in scored[40:]}
+    assert "to label next" not in said(chosen, "--within", 0.6)
     assert not (out / "next.jsonl").exists()
     said(people, "--within", 0.6)
     assert "label next" not in said(people) and not (out / "next.jsonl").exists()
