@@ -240,16 +240,14 @@ def served(model: ScriptedModel) -> Iterator[str]:
 def words(folder: Path, out: Path, url: str) -> list[str]:
     """The command behind `critic`."""
     options = {"plan": "multiverse", "base-url": url, "min-side": 100, "rare": RARE, "cap": CAP, "concurrency": 1}
-    sources = ["--sources", str(folder.parent / "sources.csv"), "--internal", "0.3"]
-    return ["build", str(folder), "--out", str(out), *sources, *(f"--{name}={said}" for name, said in options.items())]
+    return ["build", str(folder), "--out", str(out), *(f"--{name}={said}" for name, said in options.items())]
 
 
 def prepare(folder: Path) -> list[DrawnImage]:
     """Draw the images and plant the faults, which needs to know what is drawn of them."""
     scenes = images(folder)
-    (folder.parent / "sources.csv").write_text("image,source,licence\n.,drawn here,Apache-2.0\n", "utf-8")
     sound = {one.name: f"Drawings of {one.kind} shapes" for one in scenes if not one.poor and one.kind != "seven"}
-    plant(scenes, sorted(drawn(sound, CAP, 0)))
+    plant(scenes, sorted(drawn(sound, CAP)))
     return scenes
 
 

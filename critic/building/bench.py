@@ -2,14 +2,14 @@
 
 import hashlib
 import json
+import math
 import shutil
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from msgspec import Struct
 
 from critic import jsonl
@@ -25,17 +25,18 @@ RUN = 8
 OVERLAP = 0.5
 """The share of the shorter text's runs that another has as well, from which on they are one."""
 
-SPLITS = ("train", "internal", "external")
+INTERNAL = 0.1
+"""The share of the groups that are the internal test (AlignMMBench §4.2)."""
 
 
-def _multiverse(conversation: Made, image: str) -> list[dict[str, Any]]:
-    spoken: list[dict[str, Any]] = []
+def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
+    turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
         items = [
             {"question": item.question, "main_criteria": item.main, "sub_criteria": item.sub} for item in turn.items
         ]
-        spoken.append({"speaker": "user", "utterance": turn.question, "checklist": items})
-        spoken.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
+        turns.append({"speaker": "user", "utterance": turn.question, "checklist": items})
+        turns.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
     about = {
         "main_goal_category": conversation.goal,
         "sub_goal_category": conversation.sub_goal,
@@ -45,38 +46,35 @@ def _multiverse(conversation: Made, image: str) -> list[dict[str, Any]]:
         "image_sub_category": conversation.sub_category,
         "lang": conversation.lang,
     }
-    return [{"index": conversation.id, "image": image, **about, "conversation": spoken}]
+    return {"index": conversation.id, "image": image, **about, "conversation": turns}
 
 
-def _convbench(conversation: Made, image: str) -> list[dict[str, Any]]:
+def _convbench(conversation: Made, image: str) -> dict[str, Any]:
     row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
         row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
-    return [{**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}]
+    return {**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}
 
 
-def _alignmmbench(conversation: Made, image: str) -> list[dict[str, Any]]:
+def _alignmmbench(conversation: Made, image: str) -> dict[str, Any]:
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
-    row = {"image_path": image, "history": history, "ref_answer": turn.answer, "task": turn.task}
-    row["category"] = CATEGORY_OF[str(turn.task)]
-    asked = [turn.question, *conversation.wordings]
-    return [{"question_id": f"{conversation.id}-{number}", "prompt": text, **row} for number, text in enumerate(asked)]
+    row = {"question_id": conversation.id, "prompt": turn.question, "image_path": image, "history": history}
+    return {**row, "ref_answer": turn.answer, "task": turn.task, "category": CATEGORY_OF[str(turn.task)]}
 
 
-FORMS: dict[str, Callable[[Made, str], list[dict[str, Any]]]] = {
+FORMS: dict[str, Callable[[Made, str], dict[str, Any]]] = {
     "multiverse": _multiverse,
     "convbench": _convbench,
     "alignmmbench": _alignmmbench,
 }
-"""Benchmark -> the rows of its file that a conversation becomes."""
+"""Benchmark -> the row of its file that a conversation becomes."""
 
 
-def write(path: Path, form: str, made: Iterable[Made], copies: Mapping[str, str] | None = None) -> int:
-    """Write conversations as a benchmark's own file, each image by the name of its copy; how many rows."""
+def write(path: Path, form: str, made: Iterable[Made], copies: Mapping[str, str] | None = None) -> None:
+    """Write conversations as a benchmark's own file, each image by the name of its copy."""
     name_of = copies or {}
-    rows = (row for talk in made for row in FORMS[form](talk, name_of.get(talk.image, talk.image)))
-    return jsonl.write(path, rows)
+    jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in made))
 
 
 class SharedText(Struct, frozen=True):
@@ -87,86 +85,39 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-class TextIndex:
-    """Texts by their runs of words."""
-
-    def __init__(self) -> None:
-        self._sizes, self._keys_of = dict[str, int](), defaultdict[int, list[str]](list)
-
-    def add(self, key: str, runs: frozenset[int]) -> None:
-        self._sizes[key] = len(runs)
-        for run in runs:
-            self._keys_of[run].append(key)
-
-    def similar(self, runs: frozenset[int]) -> Iterator[tuple[str, float]]:
-        """The texts that say much of what these runs say, and how much."""
-        for key, count in Counter(key for run in runs for key in self._keys_of.get(run, ())).items():
-            share = count / min(len(runs), self._sizes[key])
-            if share >= OVERLAP:
-                yield key, share
-
-
 def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
-    """The texts that say the same as an earlier one. Of texts that are alike run by run the first stands for all."""
-    index, first, pairs = TextIndex(), dict[frozenset[int], str](), list[SharedText]()
-    for key, text in texts.items():
-        runs = _runs(text)
-        if runs in first:
-            pairs.append(SharedText(first[runs], key, 1.0))
-        elif runs:
-            first[runs] = key
-            pairs += [SharedText(other, key, share) for other, share in index.similar(runs)]
-            index.add(key, runs)
+    """The texts that say much of what an earlier one says, each pair once. Every text is compared with every other:
+    a second for a thousand of them."""
+    runs = {key: _runs(text) for key, text in texts.items()}
+    pairs = []
+    for key, other in combinations(texts, 2):
+        share = len(runs[key] & runs[other]) / min(len(runs[key]), len(runs[other]))
+        if share >= OVERLAP:
+            pairs.append(SharedText(key, other, share))
     return pairs
 
 
-def contamination(texts: Mapping[str, str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[SharedText]:
-    """The texts that say what one of other rows says: each with the first of these rows, which are given by their
-    place and passages, and read once."""
-    index, found = TextIndex(), dict[str, SharedText]()
-    for key, text in texts.items():
-        index.add(key, _runs(text))
-    for place, passages in rows:
-        for key, share in index.similar(_runs("\n".join(passages))):
-            found.setdefault(key, SharedText(key, place, share))
-    return list(found.values())
-
-
-def _runs(text: str) -> frozenset[int]:
+def _runs(text: str) -> frozenset[tuple[str, ...]]:
     tokens = words(text)
-    runs = (
-        {" ".join(tokens[start : start + RUN]) for start in range(max(1, len(tokens) - RUN + 1))} if tokens else set()
-    )
-    # The hashes of Python's own texts differ from run to run; these do not.
-    return frozenset(int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs)
+    starts = range(max(1, len(tokens) - RUN + 1))
+    return frozenset(tuple(tokens[start : start + RUN]) for start in starts)
 
 
-def groups(keys: Sequence[str], pairs: Iterable[SharedText]) -> dict[str, str]:
+def groups(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     """The group of each key, by its first one: what is a pair of a pair is one group."""
     group_of = {key: key for key in keys}
-    members = {key: [key] for key in keys}
     for pair in pairs:
         kept, gone = sorted((group_of[pair.key], group_of[pair.other]))
         if kept != gone:
-            members[kept] += members.pop(gone)
-            group_of.update(dict.fromkeys(members[kept], kept))
+            group_of = {key: kept if group == gone else group for key, group in group_of.items()}
     return group_of
 
 
-def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, external: str | None) -> dict[str, str]:
-    """The split of each conversation by its id. Groups stay together: one with an image from the source `external` is
-    external as a whole, of the others a share is internal, by the hash of the group."""
-    outside = {
-        group_of[conversation.id] for conversation in made if external is not None and conversation.source == external
-    }
-
-    def split(group: str) -> str:
-        if group in outside:
-            return "external"
-        drawn = int.from_bytes(hashlib.sha256(group.encode()).digest()[:8], "big") / 2**64
-        return "internal" if drawn < internal else "train"
-
-    return {conversation.id: split(group_of[conversation.id]) for conversation in made}
+def splits(group_of: Mapping[str, str]) -> dict[str, str]:
+    """The split of each key: of the groups a share, one at least, is internal, drawn by their hashes."""
+    ranked = sorted(set(group_of.values()), key=lambda group: hashlib.sha256(group.encode()).digest())
+    internal = set(ranked[: math.ceil(INTERNAL * len(ranked))])
+    return {key: "internal" if group in internal else "train" for key, group in group_of.items()}
 
 
 def freeze(
@@ -178,10 +129,9 @@ def freeze(
     split_of: Mapping[str, str],
     facts: Mapping[str, Any],
 ) -> str:
-    """Write a benchmark into a folder: benchmark.jsonl, its images, its splits as JSONL and, where pyarrow is there, as
-    Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and frozen.json with the SHA-256 of every
-    file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an image
-    that is another than when it was hashed."""
+    """Write a benchmark into a folder: benchmark.jsonl, its images, its splits, and frozen.json with the SHA-256 of
+    every file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an
+    image that is another than when it was hashed."""
     with _replacing(jsonl.resolved(folder)) as partial:
         named, hashes = dict[str, str](), dict[str, str]()
         for conversation in made:
@@ -193,18 +143,14 @@ def freeze(
             name = f"images/{md5_of[conversation.image]}{Path(conversation.image).suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
             named[conversation.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
-        parts = dict[str, list[Made]]()
-        for split in SPLITS:
-            if part := [conversation for conversation in made if split_of[conversation.id] == split]:
-                parts[split] = part
-        for name, written in {"benchmark": made, **parts}.items():
-            write(partial / f"{name}.jsonl", form, written, named)
+        parts = {"benchmark": made}
+        for name in sorted(set(split_of.values())):
+            parts[name] = [conversation for conversation in made if split_of[conversation.id] == name]
+        for name, part in parts.items():
+            write(partial / f"{name}.jsonl", form, part, named)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
-        _write_datasets(partial, form, parts, named)
-        datasets = {path.relative_to(partial).as_posix(): jsonl.sha256(path) for path in partial.glob("datasets/*")}
         whole = _hash(hashes)
-        content = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
-        jsonl.write_json(partial / "frozen.json", content)
+        jsonl.write_json(partial / "frozen.json", {"benchmark": form, "hash": whole, **facts, "sha256": hashes})
     return whole
 
 
@@ -223,32 +169,9 @@ def _replacing(folder: Path) -> Iterator[Path]:
 
 
 def _hash(hashes: Mapping[str, str]) -> str:
-    """The hash of all files but those of `datasets`: each version of pyarrow writes the same rows in other bytes."""
+    # Folders of earlier versions have Parquet copies, whose bytes follow from the version of pyarrow.
     own = {name: value for name, value in sorted(hashes.items()) if not name.startswith("datasets/")}
     return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
-
-
-def _write_datasets(folder: Path, form: str, parts: Mapping[str, Sequence[Made]], named: Mapping[str, str]) -> None:
-    """The splits as a `datasets` folder has them, all by one schema: what no row of a split has is there as well.
-    Nothing where pyarrow is not there."""
-    try:
-        from pyarrow import Table, parquet  # noqa: PLC0415 - not part of a plain installation
-    except ImportError:
-        return
-    key = "image" if form == "multiverse" else IMAGE if form == "convbench" else "image_path"
-
-    def table(part: Iterable[Made], shown: Callable[[str], bytes], schema: Any = None) -> Any:
-        rows = [row for conversation in part for row in FORMS[form](conversation, named[conversation.image])]
-        return Table.from_pylist([{**row, key: {"bytes": shown(row[key]), "path": row[key]}} for row in rows], schema)
-
-    schema = table((conversation for part in parts.values() for conversation in part), lambda _: b"").schema
-    for split, part in parts.items():
-        path = folder / "datasets" / f"{split}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        parquet.write_table(table(part, lambda name: (folder / name).read_bytes(), schema), path)
-    files = [{"split": split, "path": f"{split}.parquet"} for split in sorted(parts)]
-    configs = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": files}]})
-    jsonl.write_text(folder / "datasets/README.md", f"---\n{configs}---\n")
 
 
 def check_frozen(folder: Path) -> dict[str, Any]:

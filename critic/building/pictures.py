@@ -7,24 +7,21 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from tqdm import tqdm
 
-from critic import jsonl, tables
+from critic import jsonl
 from critic.errors import UsageError
 from critic.images import MAX_BYTES, ImageError, decoded, eight_bits
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
-BITS = 64
-"""Of a perceptual hash."""
-
 NEAR = 6
-"""Bits by which near-duplicates may differ, unless said otherwise. Two unrelated photographs differ by about 32."""
+"""Bits by which near-duplicates may differ. Two unrelated photographs differ by about 32."""
 
 OTHER = "Other"
 """The category that rare ones are merged into."""
@@ -32,7 +29,7 @@ OTHER = "Other"
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An image of the folder, by its path in it. `phash` are 64 bits in hexadecimal; `failure` says why there is no
-    hash. `source` and `licence` are as the table of sources says."""
+    hash."""
 
     path: str
     bytes: int
@@ -40,8 +37,6 @@ class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     width: int = 0
     height: int = 0
     phash: str | None = None
-    source: str | None = None
-    licence: str | None = None
     failure: str | None = None
     detail: str | None = None
 
@@ -68,9 +63,9 @@ def perceptual_hash(image: Any) -> str:
     return np.packbits(low > np.median(low)).tobytes().hex()
 
 
-def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
+def image_file(root: Path, name: str) -> ImageFile:
     """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
-    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
+    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": ""}
     try:
         if (root / name).stat().st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
@@ -83,20 +78,17 @@ def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) ->
         return ImageFile(**facts, failure=failure, detail=str(error))
 
 
-def find_images(root: Path, made: Path | None = None) -> tuple[list[str], int]:
-    """The images below a folder by their suffixes, sorted, and how many other files are there. What a build put into
-    its folder `made` is none of them. Raises UsageError for a folder without any, and for a name that is not UTF-8."""
+def find_images(root: Path, made: Path | None = None) -> list[str]:
+    """The images below a folder by their suffixes, sorted. What a build put into its folder `made` is none of them.
+    Raises UsageError for a folder without any, and for a name that is not UTF-8."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
-    names, others = [], 0
+    names = []
     own = set[Path]() if made is None else {(made / name).resolve() for name in (".", "benchmark", "benchmark.partial")}
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if (Path(folder) / name).resolve() not in own)
-        for file in files:
-            if file.lower().endswith(SUFFIXES) and not file.startswith("."):
-                names.append((Path(folder) / file).relative_to(root).as_posix())
-            else:
-                others += 1
+        folders[:] = [name for name in folders if (Path(folder) / name).resolve() not in own]
+        images = (file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
+        names += [(Path(folder) / file).relative_to(root).as_posix() for file in images]
     if not names:
         raise UsageError(f"{root}: no image; expected {', '.join(SUFFIXES)}")
     for name in names:
@@ -104,48 +96,22 @@ def find_images(root: Path, made: Path | None = None) -> tuple[list[str], int]:
             name.encode()
         except UnicodeEncodeError:
             raise UsageError(f"{root}: the name {os.fsencode(name)!r} is not UTF-8; rename the file") from None
-    return sorted(names), others
+    return sorted(names)
 
 
-def sources(path: Path | None) -> dict[str, dict[str, str]]:
-    """Where images are from, by path or folder, also as Windows writes it: a table with `image` and any of `source`,
-    `licence`. Raises UsageError naming the place of an empty or repeated `image`."""
-    origins: dict[str, dict[str, str]] = {}
-    ids = tables.Ids()
-    for line, row in tables.rows(path, (".csv", ".tsv", ".jsonl", ".xlsx")) if path else ():
-        name = ids.add(line, PureWindowsPath(tables.text(line, row, "image")).as_posix())
-        values = {column: tables.optional_text(row, column) for column in ("source", "licence")}
-        origins[name] = {column: value for column, value in values.items() if value}
-    return origins
-
-
-def unused(origins: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """What a table of sources names that is neither an image nor a folder of any."""
-    there = {str(path) for name in names for path in (PurePosixPath(name), *PurePosixPath(name).parents)}
-    return [name for name in origins if name not in there]
-
-
-def source_of(name: str, origins: Mapping[str, dict[str, str]]) -> dict[str, str]:
-    """What is said of an image or else of the nearest folder that it is in; `.` is all of them."""
-    path = PurePosixPath(name)
-    return next((origins[folder] for folder in (path.as_posix(), *map(str, path.parents)) if folder in origins), {})
-
-
-def scan(root: Path, out: Path, origins: Mapping[str, dict[str, str]]) -> list[ImageFile]:
+def scan(root: Path, out: Path) -> list[ImageFile]:
     """The images of a folder, hashed, in the order of their names; each is a line of `out` once it is hashed. Killed
-    and run again it goes on. What could not be read is tried again, as is an image of another size than before, or one
-    of which the table of sources says something else."""
-    names, others = find_images(root, out.parent)
+    and run again it goes on. What could not be read is tried again, as is an image of another size than before."""
+    names = find_images(root, out.parent)
     jsonl.repair(out)
-    known = (
-        {image.path: image for _, image in jsonl.read(out, ImageFile)} if out.is_file() and out.stat().st_size else {}
-    )
+    there = out.is_file() and out.stat().st_size
+    known = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
 
     def hashed(name: str) -> ImageFile:
-        about, before = source_of(name, origins), known.get(name)
-        if before is not None and before.md5 and _is_same(root, before, about):
+        before, path = known.get(name), root / name
+        if before is not None and before.md5 and path.is_file() and path.stat().st_size == before.bytes:
             return before
-        return image_file(root, name, about)
+        return image_file(root, name)
 
     images = list[ImageFile]()
     # Pillow, hashlib and SciPy let go of the interpreter's lock for most of their work: threads keep two cores busy.
@@ -155,18 +121,12 @@ def scan(root: Path, out: Path, origins: Mapping[str, dict[str, str]]) -> list[I
             if image != known.get(image.path):
                 file.append(image)
     jsonl.write(out, images)  # without lines of images that were replaced, or are gone
-    jsonl.write_sidecar(out, {"folder": str(root), "images": len(images), "other_files": others})
+    jsonl.write_sidecar(out, {"folder": str(root), "images": len(images)})
     return images
 
 
-def _is_same(root: Path, image: ImageFile, about: Mapping[str, str]) -> bool:
-    path = root / image.path
-    origin = (about.get("source"), about.get("licence"))
-    return (image.source, image.licence) == origin and path.is_file() and path.stat().st_size == image.bytes
-
-
-def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
-    """The images that show again what another shows: the same bytes, or a hash that differs by at most `bits` bits. Of
+def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
+    """The images that show again what another shows: the same bytes, or a hash that differs by at most NEAR bits. Of
     several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
     that stays, so that no chain of small steps takes along what is unlike."""
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
@@ -177,44 +137,16 @@ def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
         if first is not image:
             dropped.append(DroppedImage(path=image.path, step="duplicates", reason="same_file", of=first.path))
             continue
-        position, distance = _nearest(image, hashes[: len(kept)])
-        if distance > bits:
-            hashes[len(kept)] = _hash(image)
+        own = np.uint64(int(image.phash or "0", 16))
+        distances = np.bitwise_count(hashes[: len(kept)] ^ own)
+        if kept and distances.min() <= NEAR:
+            of, distance = kept[int(distances.argmin())], int(distances.min())
+            gone = DroppedImage(path=image.path, step="duplicates", reason="near_duplicate", of=of, distance=distance)
+            dropped.append(gone)
+        else:
+            hashes[len(kept)] = own
             kept.append(image.path)
-            continue
-        dropped.append(
-            DroppedImage(
-                path=image.path, step="duplicates", reason="near_duplicate", of=kept[position], distance=distance
-            )
-        )
     return dropped
-
-
-def known(images: Iterable[ImageFile], others: Iterable[ImageFile], bits: int) -> list[DroppedImage]:
-    """The images that are in another set as well: the same bytes (AlignMMBench §3.2), or a hash as near as `bits`."""
-    theirs = [image for image in others if image.phash]
-    hashes = np.array([_hash(image) for image in theirs], np.uint64)
-    path_of = {image.md5: image.path for image in theirs}
-    dropped = []
-    for image in images:
-        position, distance = _nearest(image, hashes)
-        if distance <= bits:
-            of = path_of.get(image.md5, theirs[position].path)
-            dropped.append(DroppedImage(path=image.path, step="known", reason="known", of=of, distance=distance))
-    return dropped
-
-
-def _nearest(image: ImageFile, hashes: Any) -> tuple[int, int]:
-    """Which of the hashes is nearest to an image's, and by how many bits it differs; more than BITS of none."""
-    if not len(hashes):
-        return 0, BITS + 1
-    distances = np.bitwise_count(hashes ^ _hash(image))
-    position = int(distances.argmin())
-    return position, int(distances[position])
-
-
-def _hash(image: ImageFile) -> Any:
-    return np.uint64(int(image.phash or "0", 16))
 
 
 def _leaves(root: Path, name: str) -> bool:
@@ -222,22 +154,18 @@ def _leaves(root: Path, name: str) -> bool:
     return (root / name).is_symlink() and not (root / name).resolve().is_relative_to(root.resolve())
 
 
-def unusable(root: Path, images: Iterable[ImageFile], min_side: int, licensed: bool) -> list[DroppedImage]:
-    """Images that cannot be decoded, are links out of the folder `root`, are smaller than `min_side` pixels on a side,
-    or, where all have to be `licensed`, have no licence in the table."""
+def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
+    """Images that cannot be decoded, are links out of the folder `root`, or are smaller than `min_side` pixels on a
+    side."""
     dropped = []
     for image in images:
-        if image.failure is not None:
-            reason = image.failure
-        elif _leaves(root, image.path):
+        reason = image.failure
+        if reason is None and _leaves(root, image.path):
             reason = "image_outside_root"
-        elif min(image.width, image.height) < min_side:
+        elif reason is None and min(image.width, image.height) < min_side:
             reason = "too_small"
-        elif licensed and image.licence is None:
-            reason = "no_licence"
-        else:
-            continue
-        dropped.append(DroppedImage(path=image.path, step="files", reason=reason))
+        if reason is not None:
+            dropped.append(DroppedImage(path=image.path, step="files", reason=reason))
     return dropped
 
 
@@ -247,9 +175,9 @@ def merged(categories: Mapping[str, str], rare: int) -> dict[str, str]:
     return {path: name if counts[name] >= rare else OTHER for path, name in categories.items()}
 
 
-def drawn(categories: Mapping[str, str], cap: int, seed: int) -> set[str]:
+def drawn(categories: Mapping[str, str], cap: int) -> set[str]:
     """At most `cap` images by path, from each category in proportion to its size (MultiVerse §2.1), by the method of
-    largest remainders. Which ones follows from the seed and the path alone, not from their order."""
+    largest remainders. Which ones follows from the paths alone, not from their order."""
     if len(categories) <= cap:
         return set(categories)
     by_category = defaultdict[str, list[str]](list)
@@ -261,6 +189,6 @@ def drawn(categories: Mapping[str, str], cap: int, seed: int) -> set[str]:
         shares[name] += 1
 
     def drawn_by(path: str) -> bytes:
-        return hashlib.sha256(f"{seed}/{path}".encode()).digest()
+        return hashlib.sha256(f"0/{path}".encode()).digest()
 
     return {path for name, paths in by_category.items() for path in sorted(paths, key=drawn_by)[: shares[name]]}

@@ -141,8 +141,7 @@ class MadeTurn(Struct, kw_only=True, omit_defaults=True):
 
 
 class Made(Struct, kw_only=True, omit_defaults=True):
-    """A conversation that was made of the image at the path `image`. `wordings` are a single question's rewrites,
-    `dialogue` is what comes before it."""
+    """A conversation that was made of the image at the path `image`; `dialogue` is what comes before it."""
 
     id: str
     image: str
@@ -150,14 +149,12 @@ class Made(Struct, kw_only=True, omit_defaults=True):
     turns: list[MadeTurn]
     category: str
     sub_category: str
-    source: str | None = None
     goal: str | None = None
     sub_goal: str | None = None
     task: str | None = None
     sub_task: str | None = None
     caption: str | None = None
     dialogue: list[QuestionAnswer] = field(default_factory=list)
-    wordings: list[str] = field(default_factory=list)
 
     def turn_keys(self) -> list[str]:
         """A name for each turn."""

@@ -3,13 +3,13 @@ yield by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from critic import jsonl, tables
+from critic import tables
 from critic.building.replies import Made
 from critic.errors import UsageError
 
@@ -21,61 +21,18 @@ YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
 REVIEWERS = 2
 """Of a conversation; a third decides where they differ."""
 
-
-class Sheet(Struct, frozen=True):
-    """A table that people fill in with yes or no, CSV or JSONL: what an answer is about is told by the columns `keys`
-    and by the `texts` that people saw, so that answers on a text that was made anew since do not count."""
-
-    path: Path
-    keys: Sequence[str]
-    texts: Sequence[str]
-    answers: Sequence[str]
-
-    def key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Without white space, which spreadsheets change, and as a text stands in a table."""
-        cells = (tables.cell_text(row.get(column)) or "" for column in (*self.keys, *self.texts))
-        return tuple("".join(tables.harmless(cell).split()) for cell in cells)
-
-    def rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if self.path.is_file():
-            yield from tables.rows(self.path)
-
-    def ask(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Write rows behind those of the file, which stay as people left them, unless they are there already."""
-        there = [row for _, row in self.rows()]
-        known = set(map(self.key, there))
-        new = [row for row in rows if self.key(row) not in known]
-        if new:
-            write = jsonl.write if self.path.suffix == ".jsonl" else tables.write_csv
-            write(self.path, [*there, *new])
-
-    def filled(self) -> dict[tuple[str, ...], list[bool]]:
-        """What people answered; a row whose answers are all empty is nobody's yet. Raises UsageError naming the place
-        for another word, and for what is answered twice."""
-        answered = dict[tuple[str, ...], list[bool]]()
-        for place, row in self.rows():
-            cells = [tables.optional_text(row, column) for column in self.answers]
-            words = [(cell or "").lower() for cell in cells]
-            if not any(words):
-                continue
-            for column, word in zip(self.answers, words, strict=True):
-                if word not in YES | NO:
-                    raise UsageError(f"{place}: {column!r} is {word!r}; expected yes or no")
-            if (key := self.key(row)) in answered:
-                raise UsageError(f"{place}: {' by '.join(key[: len(self.keys)])} is answered twice")
-            answered[key] = [word in YES for word in words]
-        return answered
+Key = tuple[str, str, str]
+"""Id, reviewer, and the text that the reviewer saw, so that answers on a text that was made anew since do not count."""
 
 
 class Reviewed(Struct, frozen=True):
-    """The ids that people accepted, those that they did not with the reasons, those that too few have seen, those on
-    which they differ, and how many lines are on texts that are no longer there (`stale`)."""
+    """The ids that people accepted, those that they did not with the reasons, those that too few have seen, and those
+    on which they differ."""
 
     accepted: list[str]
     removed: dict[str, list[str]]
     open: list[str]
     differing: list[str]
-    stale: int = 0
 
     def reasons(self) -> list[str]:
         return [reason for some in self.removed.values() for reason in some]
@@ -90,33 +47,47 @@ class Reviewed(Struct, frozen=True):
         return f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"
 
 
-def conversation_sheet(folder: Path) -> Sheet:
-    return Sheet(folder / "sheet.csv", ["id", "reviewer"], ["conversation"], list(CRITERIA))
+def _key(row: Mapping[str, Any]) -> Key:
+    """Without white space, which spreadsheets change, and as a text stands in a table."""
+    cells = (tables.cell_text(row.get(column)) or "" for column in ("id", "reviewer", "conversation"))
+    key, reviewer, text = ("".join(tables.harmless(cell).split()) for cell in cells)
+    return key, reviewer, text
 
 
-def conversation_rows(made: Sequence[Made], reviewers: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """A row a conversation and reviewer, each reviewer's in another order."""
-    for reviewer in reviewers:
-        for conversation in sorted(
-            made, key=lambda conversation: hashlib.sha256(f"{reviewer}/{conversation.id}".encode()).digest()
-        ):
-            about = {
-                "id": conversation.id,
-                "reviewer": str(reviewer),
-                "image": conversation.image,
-                "conversation": spoken(conversation),
-            }
-            yield {**about, "note": "", **dict.fromkeys(CRITERIA, "")}
+def _rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
+    return list(tables.rows(sheet)) if sheet.is_file() else []
 
 
-def rewrite_sheet(path: Path) -> Sheet:
-    """The rewrites of single questions, of which people set `accepted`."""
-    return Sheet(path, ["seed", "variant"], ["question", "prompt"], ["accepted"])
+def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
+    """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
+    as people left them."""
+    present = [row for _, row in _rows(sheet)]
+    known = set(map(_key, present))
+    new = []
+    for reviewer in map(str, reviewers):
+        for talk in sorted(made, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
+            about = {"id": talk.id, "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
+            new.append({**about, "note": "", **dict.fromkeys(CRITERIA, "")})
+    if new := [row for row in new if _key(row) not in known]:
+        tables.write_csv(sheet, [*present, *new])
 
 
-def rewrite_rows(seed: str, question: str, wordings: Sequence[str]) -> list[dict[str, Any]]:
-    about = {"seed": seed, "question": question}
-    return [{**about, "variant": number, "prompt": text, "accepted": None} for number, text in enumerate(wordings, 1)]
+def answers(sheet: Path) -> dict[Key, list[bool]]:
+    """What people answered; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for
+    another word, and for what is answered twice."""
+    found = dict[Key, list[bool]]()
+    for place, row in _rows(sheet):
+        cells = [(tables.optional_text(row, column) or "").lower() for column in CRITERIA]
+        if not any(cells):
+            continue
+        for column, cell in zip(CRITERIA, cells, strict=True):
+            if cell not in YES | NO:
+                raise UsageError(f"{place}: {column!r} is {cell!r}; expected yes or no")
+        key = _key(row)
+        if key in found:
+            raise UsageError(f"{place}: {key[0]} by {key[1]} is answered twice")
+        found[key] = [cell in YES for cell in cells]
+    return found
 
 
 def spoken(conversation: Made) -> str:
@@ -126,16 +97,16 @@ def spoken(conversation: Made) -> str:
     return "\n\n".join(f"Q{number}: {asked}\nA{number}: {said}" for number, (asked, said) in enumerate(turns, 1))
 
 
-def decide(made: Sequence[Made], sheet: Sheet) -> Reviewed:
+def decide(made: Sequence[Made], sheet: Path) -> Reviewed:
     """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
-    conversation to go. Raises UsageError as `Sheet.filled` does."""
+    conversation to go. Raises UsageError as `answers` does."""
     votes = defaultdict[tuple[str, str], list[list[bool]]](list)
-    for (key, _, text), answers in sheet.filled().items():
-        votes[key, text].append(answers)
+    for (key, _, text), reply in answers(sheet).items():
+        votes[key, text].append(reply)
     accepted, removed, unseen, differing = list[str](), dict[str, list[str]](), list[str](), list[str]()
     for conversation in made:
-        key, _, text = sheet.key({"id": conversation.id, "conversation": spoken(conversation)})
-        reviews = votes.pop((key, text), [])
+        key, _, text = _key({"id": conversation.id, "conversation": spoken(conversation)})
+        reviews = votes[key, text]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
         if len(reviews) < REVIEWERS:
@@ -146,4 +117,4 @@ def decide(made: Sequence[Made], sheet: Sheet) -> Reviewed:
             differing.append(conversation.id)
         else:
             accepted.append(conversation.id)
-    return Reviewed(accepted, removed, unseen, differing, stale=sum(map(len, votes.values())))
+    return Reviewed(accepted, removed, unseen, differing)

@@ -1,7 +1,7 @@
 """critic build: a benchmark of your own, from a folder of images to a frozen test.
 
-critic build images/ --out runs/mine --sources sources.csv
-critic build images/ --out runs/mine --sources sources.csv --plan multiverse --base-url http://127.0.0.1:8000/v1
+critic build images/ --out runs/mine
+critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0.1:8000/v1
 """
 
 from pathlib import Path
@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from critic import jsonl
-from critic.backends import ATTEMPTS, TIMEOUT, Request
-from critic.building import pictures
+from critic.backends import Request
 from critic.records import Language
-from critic.stages import card, options
+from critic.stages import options
 from critic.stages.ask_rows import Asking, Building, NeedsModelError
-from critic.stages.build_conversations import PLANS, BuildRules, build
-from critic.stages.build_images import ImageRules, choose_images
+from critic.stages.build_conversations import PLANS, build
+from critic.stages.build_images import choose_images
 from critic.stages.options import check
 
 TOKENS = 4096
@@ -30,19 +29,9 @@ def main(
         str | None,
         typer.Option(help=f"What is made: {', '.join(PLANS)}; in that benchmark's form.", show_default="images alone"),
     ] = None,
-    sources: Annotated[
-        Path | None, typer.Option(help="A table with image (a path in the folder, or a folder), source, licence.")
-    ] = None,
-    licensed: Annotated[bool, typer.Option("--licensed", help="Only images whose licence the table says.")] = False,
     min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
-    near: Annotated[
-        int, typer.Option(min=0, max=32, help="Bits of 64 by which hashes (pHash) of near-duplicates may differ.")
-    ] = pictures.NEAR,
     quality: Annotated[int, typer.Option(min=1, max=5, help="The least of a model's grades, 1 to 5, to stay.")] = 5,
     rare: Annotated[int, typer.Option(min=1, help="Merge categories of fewer images; leave out what is left.")] = 50,
-    known: Annotated[
-        Path | None, typer.Option(help="A folder of images that must not be in it, nor near ones.")
-    ] = None,
     cap: Annotated[int, typer.Option(min=1, help="Images drawn, by category in proportion.")] = 1000,
     lang: Annotated[Language, typer.Option(help="In which language the model is asked, and writes.")] = "en",
     model: Annotated[
@@ -50,68 +39,32 @@ def main(
         typer.Option(help="A checkpoint folder (vLLM in this process); with --base-url the model to ask for."),
     ] = None,
     base_url: options.BaseUrl = None,
-    temperature: options.Temperature = 0.0,
-    seed: options.Seed = 0,
-    max_tokens: Annotated[int, options.max_tokens(8)] = TOKENS,
     concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Ask again what failed or was turned down before.")] = False,
     blind: Annotated[
         float, typer.Option(min=0, help="Leave out what a model gets as good without the image, 0 to 1; above 1: not.")
     ] = 0.7,
-    judge: Annotated[
-        str | None, typer.Option(help="Who judges that, as in critic judge.", show_default="--base-url")
-    ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="Other texts, such as training rows (a table): what says the same is left out.")
-    ] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
-    internal: Annotated[float, typer.Option(min=0, max=1, help="The share of groups in the internal test.")] = 0.1,
-    external: Annotated[str | None, typer.Option(help="The source whose images are the external test.")] = None,
-    tokenizer: card.TokenizerName = "words",
-    cache: options.CacheOf = None,
-    attempts: options.Attempts = ATTEMPTS,
-    timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
 ) -> int:
     """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan
     conversations, references, checklists, machine checks, a sheet for people, and a frozen test with its card. Every
     step is a file in the folder --out; what is there is not made again."""
     check((plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"))
-    endpoint: dict[str, Any] = {
-        "model": model,
-        "base_url": base_url,
-        "api_key": api_key,
-        "timeout": timeout,
-        "attempts": attempts,
-        "concurrency": concurrency,
-        "cache": cache,
-    }
-    drawn = seed if temperature else None
+    endpoint: dict[str, Any] = {"model": model, "base_url": base_url, "api_key": api_key, "concurrency": concurrency}
     asking = Asking(
         connect=options.Endpoint(**endpoint, retry_failed=retry_failed).open_one if model or base_url else None,
-        request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
+        request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
         options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
-    )
-    images = ImageRules(
-        min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed, known=known
     )
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone_in(out):
-            chosen = choose_images(building, images, sources)
+            chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
-                rules = BuildRules(
-                    plan=plan,
-                    blind=blind,
-                    judge=judge,
-                    against=against,
-                    unreviewed=unreviewed,
-                    internal=internal,
-                    external=external,
-                    tokenizer=tokenizer,
-                )
-                build(building, chosen, rules, {**endpoint, "retry_failed": retry_failed})
+                endpoint["retry_failed"] = retry_failed
+                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=endpoint)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

@@ -6,22 +6,22 @@ critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import Request
 from critic.benchmarks import alignmmbench
-from critic.building.review import rewrite_rows, rewrite_sheet
 from critic.errors import UsageError
 from critic.records import Question
 from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed, Seed, Temperature
+from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed
 from critic.stages.run import RunOptions, listed
 
 DIALOGUE = "Dialogue Context"
@@ -30,16 +30,18 @@ DIALOGUE = "Dialogue Context"
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
 
+TOKENS = 1024
+"""Longest reply."""
+
 
 class Rewrite(Struct, kw_only=True):
-    """One line of a review file. A person sets `accepted`; earlier versions wrote a `failure` where a seed has none."""
+    """One line of a review file: a wording of a seed question. A person sets `accepted`."""
 
     seed: str
     question: str
     variant: int
     prompt: str | None
     accepted: bool | None = None
-    failure: str | None = None
 
 
 def seeds(questions: Iterable[Question]) -> list[Question]:
@@ -52,8 +54,8 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
 
 
 def ask(questions: Path, endpoint: Endpoint, request: Request, run: RunOptions) -> int:
-    """Ask for the rewrites of the seeds and put those that are new on the review sheet, `run.out`. The replies stay in
-    a file beside it, from which a killed run goes on."""
+    """Ask for the rewrites of the seeds and put those that are new behind those of the review file, `run.out`. The
+    replies stay in a file beside it, from which a killed run goes on."""
     options.check((run.out.suffix == ".jsonl", f"--out {run.out}: give a name that ends in .jsonl"))
     of_id = {question.id: question for question in seeds(alignmmbench.read_questions(questions).values())}
     if not of_id:
@@ -62,20 +64,20 @@ def ask(questions: Path, endpoint: Endpoint, request: Request, run: RunOptions) 
         BuildRow(key=question.id, lang=question.lang, facts={"question": question.prompt, "count": VARIANTS})
         for question in of_id.values()
     ]
-    sheet = rewrite_sheet(run.out)
-    replies = RunOptions(
-        out=run.out.with_suffix(".replies.jsonl"),
-        concurrency=run.concurrency,
-        max_failed=run.max_failed,
-        retry_failed=run.retry_failed,
-    )
+    replies = replace(run, out=run.out.with_suffix(".replies.jsonl"))
     code = AskRows(replies, endpoint.open_one(), "wordings", rows, None, request, {}).run()
-    review = list[dict[str, Any]]()
+    review = [line for _, line in jsonl.read(run.out, Rewrite)] if run.out.is_file() else []
+    known = {(line.seed, line.question, line.prompt) for line in review}
     for _, record in jsonl.read(replies.out, AskedRow):
-        if record.key in of_id and record.reply is not None and record.failure is None:
-            review += rewrite_rows(record.key, of_id[record.key].prompt, record.reply["wordings"])
-    sheet.ask(review)
-    print(f"{sheet.path}: {len(review)} rewrites to review")
+        if record.key not in of_id or record.reply is None or record.failure is not None:
+            continue
+        question = of_id[record.key].prompt
+        for variant, prompt in enumerate(record.reply["wordings"], 1):
+            if (record.key, question, prompt) not in known:
+                review.append(Rewrite(seed=record.key, question=question, variant=variant, prompt=prompt))
+    if review:
+        jsonl.write(run.out, review)
+    print(f"{run.out}: {len(review)} rewrites to review")
     return code
 
 
@@ -83,41 +85,38 @@ def apply(questions: Path, review: Path, out: Path) -> int:
     """Write the questions, and behind each seed its accepted rewrites: the same row with another prompt and the next
     free number. Raises UsageError for a line whose seed is not in the questions or asks something else."""
     rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
-    by_id = {row["question_id"]: row for row in rows}
-    accepted, decisions = _decided(review, by_id)
-    taken, asked = Counter[str](), set[tuple[str, str]]()
-    for name, row in by_id.items():
-        group = alignmmbench.group_of(name)
-        number = name.removeprefix(group).removeprefix("-")
-        taken[group] = max(taken[group], int(number) if number.isdigit() else 0)
-        asked.add((group, row["prompt"].strip()))
+    accepted, decisions = _decided(review, {row["question_id"]: row["prompt"] for row in rows})
+    highest, known = Counter[str](), set[tuple[str, str]]()
+    for row in rows:
+        group = alignmmbench.group_of(row["question_id"])
+        number = row["question_id"].removeprefix(group).removeprefix("-")
+        highest[group] = max(highest[group], int(number) if number.isdigit() else 0)
+        known.add((group, row["prompt"].strip()))
     made = []
     for row in rows:
         made.append(row)
         group = alignmmbench.group_of(row["question_id"])
         for wording in accepted[row["question_id"]]:
-            if (group, wording.strip()) in asked:
+            if (group, wording.strip()) in known:
                 print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)
                 continue
-            asked.add((group, wording.strip()))
-            taken[group] += 1
-            made.append({**row, "question_id": f"{group}-{taken[group]}", "prompt": wording})
+            known.add((group, wording.strip()))
+            highest[group] += 1
+            made.append({**row, "question_id": f"{group}-{highest[group]}", "prompt": wording})
     jsonl.write(out, made)
     print(f"{out}: {len(made)} questions, {len(made) - len(rows)} of them rewrites ({listed(decisions)})")
     return 0
 
 
-def _decided(review: Path, by_id: dict[str, dict[str, Any]]) -> tuple[dict[str, list[str]], Counter[str]]:
+def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list[str]], Counter[str]]:
     """The accepted wordings of each seed, and how many lines were decided how."""
     accepted, decisions = defaultdict[str, list[str]](list), Counter[str]()
     for number, line in jsonl.read(review, Rewrite):
-        row = by_id.get(line.seed)
-        if row is None or row["prompt"] != line.question:
+        if prompt_of.get(line.seed) != line.question:
             raise UsageError(f"{review}:{number}: {line.seed!r} is not in the questions, or asks something else there")
         if line.accepted and line.prompt:
             accepted[line.seed].append(line.prompt)
-        word = {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
-        decisions["failed" if line.failure else word] += 1
+        decisions[{True: "accepted", False: "rejected", None: "undecided"}[line.accepted]] += 1
     return accepted, decisions
 
 
@@ -132,9 +131,6 @@ def main(
         typer.Option(help="A checkpoint folder (vLLM in this process); with --base-url the model to ask for."),
     ] = None,
     base_url: BaseUrl = None,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    max_tokens: Annotated[int, options.max_tokens(8)] = 1024,
     concurrency: Annotated[int | None, options.concurrency("Seeds asked at once.")] = None,
     max_failed: MaxFailed = MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Ask again what failed before.")] = False,
@@ -144,7 +140,7 @@ def main(
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
-    request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else None)
+    request = Request(messages=[], max_tokens=TOKENS, temperature=0.0)
     endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
     return ask(questions, endpoint, request, run)

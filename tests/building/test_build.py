@@ -200,11 +200,8 @@ def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]
     key = {one.image: one.id for one in found}
     pairs = bench.overlaps({one.id: one.text() for one in found})
     assert [{pair.key, pair.other} for pair in pairs] == [{key[much.name], key[much.partner]}]
-    groups = bench.groups([*key.values()], pairs)
-    for share in (0.1, 0.3, 0.5, 0.9):
-        split_of = bench.splits(found, groups, share, None)
-        assert all(split_of[pair.key] == split_of[pair.other] for pair in pairs)
-    assert set(bench.splits(found, groups, 0.3, "drawn here").values()) == {"external"}
+    group_of = bench.groups([*key.values()], pairs)
+    assert group_of[key[much.name]] == group_of[key[much.partner]] and len(set(group_of.values())) == len(found) - 1
 
 
 def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], tmp_path: Path) -> None:
@@ -213,8 +210,6 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
     splits = [one for name in ("train", "internal") for one in benchmarks.read("multiverse", folder / f"{name}.jsonl")]
     assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 12
-    tables = [one for path in (folder / "datasets").glob("*.parquet") for one in benchmarks.read("multiverse", path)]
-    assert sorted(one.id for one in tables) == sorted(one.id for one in conversations)
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     assert run("critic", "infer", file, *words, "--out", replies, "--condition", "no_image").returncode == 0
@@ -227,18 +222,7 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     assert bench.check_frozen(folder) == said and said["conversations"] == 12 and said["reviewed"]
 
 
-@pytest.mark.slow
-def test_its_splits_load_as_a_datasets_folder(built: tuple[Built, str, Any], tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    made, _, _ = built
-    loaded = datasets.load_dataset(str(made.root / "whole/benchmark/datasets"), cache_dir=str(tmp_path))
-    assert {name: len(part) for name, part in loaded.items()} == {"train": 8, "internal": 4}
-    first = rows(made.root / "whole/benchmark/train.jsonl")[0]
-    assert loaded["train"][0]["conversation"][0]["utterance"] == first["conversation"][0]["utterance"]
-    assert loaded["train"][0]["image"]["bytes"] == (made.root / "whole/benchmark" / first["image"]).read_bytes()
-
-
-@pytest.mark.parametrize("changed", ["images/*", "datasets/train.parquet"])
+@pytest.mark.parametrize("changed", ["images/*", "train.jsonl"])
 def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_path: Path, changed: str) -> None:
     made, _, _ = built
     folder = tmp_path / "benchmark"
@@ -250,57 +234,25 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_
         bench.check_frozen(folder)
 
 
-def test_images_of_a_source_are_the_external_test(built: tuple[Built, str, Any]) -> None:
-    made, url, _ = built
-    out = made.root / "external"
-    shutil.copytree(made.root / "whole", out)
-    done = made.build("external", url, "--external", "drawn here")
-    assert done.returncode == 0 and "12 conversations (external 12)" in done.stdout, done.stderr
-    assert (out / "benchmark/external.jsonl").read_bytes() == (out / "benchmark/benchmark.jsonl").read_bytes()
-    assert not (out / "benchmark/train.jsonl").exists() and (out / "benchmark/datasets/external.parquet").is_file()
-
-
-def test_what_other_texts_say_is_left_out(built: tuple[Built, str, Any]) -> None:
-    made, url, _ = built
-    out, frozen = made.root / "against", made.root / "whole/benchmark/benchmark.jsonl"
-    shutil.copytree(made.root / "whole", out)
-    (made.root / "train.jsonl").write_text(frozen.read_text("utf-8").split("\n")[0] + "\n", "utf-8")
-    done = made.build("against", url, "--against", str(made.root / "train.jsonl"))
-    assert done.returncode == 0, done.stderr
-    gone = {one["id"] for one in rows(out / "removed.jsonl") if one["reason"] == "contaminated"}
-    left = {one["index"] for one in rows(out / "benchmark/benchmark.jsonl")}
-    # With it goes its repetition, which had gone as such before.
-    assert rows(frozen)[0]["index"] in gone and (len(gone), len(left)) == (2, 11) and not gone & left
-    assert len(list((out / "benchmark/images").iterdir())) == 11
-
-
-def test_what_other_texts_say_is_found() -> None:
-    said = {
-        "a": " ".join(f"word{number}" for number in range(20)),
+def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
+    """Of the shorter text; what is a pair of a pair is one group."""
+    numbers = [f"word{number}" for number in range(60)]
+    texts = {
+        "a": " ".join(numbers),
         "b": "quite another thing that nobody has said before",
+        "c": " ".join(numbers[:12]),
+        "d": " ".join([*numbers[40:], *(f"more{number}" for number in range(12))]),
     }
-    words = " ".join(f"word{number}" for number in range(5, 20))
-    rows = [("row 7", ["Before it: " + words]), ("row 8", ["what is new"])]
-    assert [(pair.key, pair.other) for pair in bench.contamination(said, rows)] == [("a", "row 7")]
-    assert bench.overlaps(said) == []
-    whole = " ".join(f"word{number}" for number in range(60))
-    (part,) = bench.contamination({"a": whole}, [("row 1", [" ".join(whole.split()[:12])])])
-    assert part.share == 1, "of the shorter text"
+    pairs = bench.overlaps(texts)
+    assert [(pair.key, pair.other) for pair in pairs] == [("a", "c"), ("a", "d")] and pairs[0].share == 1
+    assert bench.groups(texts, pairs) == {"a": "a", "b": "b", "c": "a", "d": "a"}
 
 
-def said(words: str, count: int = 20) -> str:
-    return " ".join(f"{words}{number}" for number in range(count))
-
-
-def test_what_is_there_many_times_over_is_found_all_the_same() -> None:
-    """However often a conversation comes, each further one is a pair with the first; however many answers there are to
-    a question among the rows, it is found."""
-    many = {f"{number:02}": said("word") for number in range(60)}
-    pairs = bench.overlaps(many)
-    assert [(pair.key, pair.other, pair.share) for pair in pairs] == [("00", key, 1.0) for key in list(many)[1:]]
-    assert set(bench.groups([*many], pairs).values()) == {"00"}
-    rated = [(f"row {number}", [said("word"), said(f"answer{number}x", 9)]) for number in range(60)]
-    assert [(pair.key, pair.other) for pair in bench.contamination({"a": said("word")}, rated)] == [("a", "row 0")]
+def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
+    for count, internal in ((200, 20), (12, 2), (1, 1)):
+        split_of = bench.splits({f"{key} {turn}": str(key) for key in range(count) for turn in "ab"})
+        assert [*split_of.values()].count("internal") == 2 * internal
+        assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
 
 
 def frozen_of(folder: Path, form: str, made: Sequence[Made], split_of: dict[str, str]) -> str:
@@ -323,25 +275,6 @@ def test_a_freeze_that_fails_leaves_the_frozen_benchmark(tmp_path: Path) -> None
     assert frozen_of(folder, "multiverse", made[:1], splits) != whole
     assert sorted(path.name for path in folder.glob("images/*")) == [f"{md5_of['a.png']}.png"]
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png", "benchmark"}
-
-
-def test_all_splits_of_a_datasets_folder_have_one_schema(tmp_path: Path) -> None:
-    """Also where only one of them has dialogues before its questions."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    made = [
-        replace(one("a"), turns=[MadeTurn(question="Q?", answer="A.", task="Counting")]),
-        replace(
-            one("b"),
-            turns=[MadeTurn(question="Q?", answer="A.", task="Coherence")],
-            dialogue=[QuestionAnswer("Before?", "Yes.")],
-        ),
-    ]
-    frozen_of(tmp_path / "benchmark", "alignmmbench", made, {"a": "train", "b": "internal"})
-    schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "benchmark/datasets").glob("*.parquet"))]
-    assert len(schemas) == 2 and schemas[0].equals(schemas[1])
-    assert [
-        row["history"] for row in parquet.read_table(tmp_path / "benchmark/datasets/train.parquet").to_pylist()
-    ] == [[]]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"sha256": {}}', '{"sha256": 1, "hash": ""}', "\udcff"])
@@ -477,9 +410,8 @@ def one(key: str) -> Made:
 
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
-    made = [one(name) for name in "abcdef"]
-    sheet = review.conversation_sheet(tmp_path)
-    sheet.ask(review.conversation_rows(made, [1, 2]))
+    made, sheet = [one(name) for name in "abcdef"], tmp_path / "sheet.csv"
+    review.ask(sheet, made, [1, 2])
     answers = {
         ("a", "1"): "yes,yes,yes", ("a", "2"): "yes,yes,yes", ("b", "1"): "no,yes,no", ("b", "2"): "no,yes,no",
         ("c", "1"): "yes,yes,yes", ("c", "2"): "yes,no,yes", ("d", "1"): "yes,yes,yes", ("d", "2"): ",,",
@@ -487,18 +419,18 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     }  # fmt: skip
 
     def fill_in(key: str, reviewer: str, words: str) -> None:
-        lines = [row for _, row in sheet.rows()]
+        lines = [row for _, row in tables.rows(sheet)]
         for row in lines:
             if (row["id"], row["reviewer"]) == (key, reviewer):
                 row |= dict(zip(review.CRITERIA, words.split(","), strict=True))
-        tables.write_csv(sheet.path, lines)
+        tables.write_csv(sheet, lines)
 
     for (key, reviewer), words in answers.items():
         fill_in(key, reviewer, words)
     decided = review.decide(made, sheet)
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
     assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
-    sheet.ask(review.conversation_rows([made[2]], [3]))
+    review.ask(sheet, [made[2]], [3])
     fill_in("c", "3", "是,否,是")
     assert review.decide(made, sheet).removed["c"] == ["wrong_answer"]
     for words in ("maybe,no,no", ",no,no"):
@@ -506,35 +438,33 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
         with pytest.raises(UsageError, match="expected yes or no"):
             review.decide(made, sheet)
     fill_in("c", "3", "yes,yes,yes")
-    tables.write_csv(sheet.path, [row for _, row in sheet.rows() for _ in range(2)])
+    tables.write_csv(sheet, [row for _, row in tables.rows(sheet) for _ in range(2)])
     with pytest.raises(UsageError, match="is answered twice"):
         review.decide(made, sheet)
 
 
 def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
     """Whatever a spreadsheet makes of line ends and white space. What was made anew is asked about again."""
-    made, sheet = [one("a"), one("b")], review.conversation_sheet(tmp_path)
-    sheet.ask(review.conversation_rows(made, [1, 2]))
-    text = sheet.path.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n")
+    made, sheet = [one("a"), one("b")], tmp_path / "sheet.csv"
+    review.ask(sheet, made, [1, 2])
+    text = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n")
     text = text.replace("\nA1: A kite.", " \r\nA1:  A kite. ").replace("\n", "\r\n")
-    sheet.path.write_bytes(text.encode("utf-8-sig"))
-    sheet.ask(review.conversation_rows(made, [1, 2]))
-    assert sheet.path.read_bytes() == text.encode("utf-8-sig")
+    sheet.write_bytes(text.encode("utf-8-sig"))
+    review.ask(sheet, made, [1, 2])
+    assert sheet.read_bytes() == text.encode("utf-8-sig")
     assert review.decide(made, sheet).accepted == ["a", "b"]
     anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
-    assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [], stale=2)
-    sheet.ask(review.conversation_rows(anew, [1, 2]))
-    assert sheet.path.read_text("utf-8").count("A bird.") == 2
-    sheet.path.write_text(sheet.path.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
-    decided = review.decide(anew, sheet)
-    assert decided.removed == {"a": ["unnatural_flow"]} and decided.stale == 2
+    assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [])
+    review.ask(sheet, anew, [1, 2])
+    assert sheet.read_text("utf-8").count("A bird.") == 2
+    sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
+    assert review.decide(anew, sheet).removed == {"a": ["unnatural_flow"]}
     assert review.decide(made, sheet).accepted == ["a", "b"], "as it was at first"
 
 
 SCRIPTS: dict[str, dict[str, Any]] = {
     "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
     "Category": {"category": "图表", "sub_category": "柱状图"},
-    "Wordings": {"wordings": ["一共有几个？", "请数一数有多少。", "数量是多少呢？", "告诉我几个。", "有多少个呢？"]},
     "Persona": {
         "character": "小王，面包师", "scenario": "他在看销量", "goal": "Analysis", "sub_goal": "趋势分析",
     },
@@ -570,7 +500,7 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
 ) -> None:
     server, out = scripted(chinese), tmp_path / "whole"
     images = ROOT / "data/samples/visitbench/images"
-    words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50, "--near", 0)
+    words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50)
 
     def build(folder: Path) -> Any:
         return run("critic", "build", images, "--out", folder, *words, "--unreviewed", "--concurrency", 1)
@@ -601,7 +531,7 @@ class Small:
         self.server = server
 
     def build(self, *more: object) -> Any:
-        words = ("--lang", "zh", "--base-url", self.server.url, "--rare", 1, "--min-side", 50, "--near", 0)
+        words = ("--lang", "zh", "--base-url", self.server.url, "--rare", 1, "--min-side", 50)
         return run("critic", "build", self.images, "--out", self.out, *self.words, *words, *more)
 
     def replace(self, name: str) -> str:
@@ -674,27 +604,14 @@ def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Call
     assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 6, done.stderr
 
 
-def test_conversations_that_come_and_go_are_on_the_sheets(small: Callable[..., Small]) -> None:
-    """Those that come stand behind those that are there, whose answers stay; the rewrites of single questions too."""
-    made = small("alignmmbench", "--blind", 2)
-    review_of = made.out / "review"
+def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]) -> None:
+    """Those that come, or are made anew, stand behind those that are there, whose answers stay."""
+    made = small("multiverse", "--blind", 2)
+    sheet = made.out / "review/sheet.csv"
     assert "4 open" in made.build("--cap", 4).stdout
     made.fill_in()
-    before = {name: (review_of / name).read_text("utf-8") for name in ("sheet.csv", "rewrites.jsonl")}
-    done = made.build()
-    assert done.returncode == 0 and "2 open" in done.stdout, done.stderr
-    for name, text in before.items():
-        assert (review_of / name).read_text("utf-8").startswith(text)
-    write_jsonl(review_of / "rewrites.jsonl", [{**one, "accepted": True} for one in rows(review_of / "rewrites.jsonl")])
-    made.fill_in()
-    assert made.build().returncode == 0 and len({one.group for one in made.frozen()}) == 6
-    done = made.build("--cap", 4)
-    assert done.returncode == 0 and "4 lines of" in done.stdout and len({one.group for one in made.frozen()}) == 4
-
-
-def test_conversations_that_are_made_anew_are_reviewed_anew(small: Callable[..., Small]) -> None:
-    made = small("multiverse", "--blind", 2)
-    made.build()
+    before = sheet.read_text("utf-8")
+    assert "2 open" in made.build().stdout and sheet.read_text("utf-8").startswith(before)
     made.fill_in()
     assert made.build().returncode == 0 and len(made.frozen()) == 6
     assert {(each.lang, each.goal, len(each.turns)) for each in made.frozen()} == {("zh", "Analysis", 3)}
@@ -706,39 +623,9 @@ def test_conversations_that_are_made_anew_are_reviewed_anew(small: Callable[...,
         path.unlink()
     done = made.build()
     assert "5 of 6 retained" in done.stdout and "1 open" in done.stdout and "sheet.csv: fill in" in done.stdout
-    assert "2 lines of" in done.stdout and "are on texts that are not there any more" in done.stdout, done.stdout
     made.fill_in()
     assert made.build().returncode == 0
     assert any("请说明。" in turn.prompt for each in made.frozen() for turn in each.turns)
-
-
-def test_the_external_test_is_of_a_source_that_there_is(small: Callable[..., Small]) -> None:
-    made = small("multiverse", "--unreviewed", "--blind", 2, "--external", "theirs")
-    assert_one_line_error(made.build(), "--external theirs", "no source")
-    sources = made.images.parent / "sources.csv"
-    sources.write_text("image,source\n.,ours\nnowhere/a.png,theirs\n./fruit.png,bought\n", "utf-8")
-    done = made.build("--sources", sources)
-    assert_one_line_error(done, "--external theirs", "there is bought, ours")
-    assert "1 of 3 lines name nothing below" in done.stdout and "nowhere/a.png" in done.stdout
-
-
-def test_only_rewrites_that_people_accept_are_frozen(small: Callable[..., Small]) -> None:
-    made = small("alignmmbench", "--blind", 2)
-    done = made.build()
-    file = made.out / "review/rewrites.jsonl"
-    asked = rows(file)
-    assert f"{len(asked)} rewrites to look at" in done.stdout and len(asked) >= 20
-    made.fill_in()
-    assert "rewrites to look at" in made.build().stdout and not (made.out / "benchmark").exists()
-    refused = asked[1]["prompt"]
-    write_jsonl(file, [{**row, "accepted": row["prompt"] != refused} for row in asked])
-    done = made.build()
-    assert done.returncode == 0, done.stderr
-    seeds = len({row["seed"] for row in asked})
-    assert f"rewrites: {len(asked)} -> {len(asked) - seeds} rewrites" in done.stdout
-    prompts = [row["prompt"] for row in rows(made.out / "benchmark/benchmark.jsonl")]
-    assert refused not in prompts and prompts.count(asked[0]["prompt"]) == seeds
-    sheet = made.out / "review/sheet.csv"
     sheet.write_text(sheet.read_text("utf-8").replace(",yes,yes,yes\n", ",yes,no,yes\n"), "utf-8")
     assert_one_line_error(made.build(), "no conversation is left")
 

@@ -78,16 +78,13 @@ def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> N
     """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
     a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
     same = image("d", 0, 300, md5="a")
-    gone = pictures.duplicates([c, same, b, a], 4)
-    assert gone == [
+    assert pictures.duplicates([c, same, b, a]) == [
         DroppedImage(path="d", step="duplicates", reason="same_file", of="a"),
         DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
     ]
-    assert {one.path for one in pictures.duplicates([a, b, c], 3)} == set()
 
 
-@pytest.mark.parametrize("bits", [0, 1, 6, 20])
-def test_all_near_images_go_and_no_others(bits: int) -> None:
+def test_all_near_images_go_and_no_others() -> None:
     """Against every pair compared with every other."""
     draw = random.Random(3)
     values = [draw.getrandbits(64) for _ in range(300)]
@@ -97,31 +94,23 @@ def test_all_near_images_go_and_no_others(bits: int) -> None:
             value ^= 1 << bit
         values.append(value)
     images = [image(f"{number}", value) for number, value in enumerate(values)]
-    gone = {one.path: one for one in pictures.duplicates(images, bits)}
+    gone = {one.path: one for one in pictures.duplicates(images)}
     kept = [int(one.phash or "", 16) for one in images if one.path not in gone]
-    assert all((one ^ other).bit_count() > bits for one in kept for other in kept if one is not other)
+    assert all((one ^ other).bit_count() > pictures.NEAR for one in kept for other in kept if one is not other)
     for one in gone.values():
-        assert (values[int(one.path)] ^ values[int(one.of or "")]).bit_count() == one.distance <= bits
+        assert (values[int(one.path)] ^ values[int(one.of or "")]).bit_count() == one.distance <= pictures.NEAR
 
 
-def test_images_of_another_set_are_left_out() -> None:
-    ours = [image("a", 0), image("b", 0b111 << 20, md5="same"), image("c", 0xFFFF << 40)]
-    theirs = [image("x", 0b11), image("y", 0xABCDEF, md5="other"), ImageFile(path="z", bytes=0, md5="", failure="torn")]
-    found = {one.path: (one.of, one.distance) for one in pictures.known(ours, theirs, 4)}
-    assert found == {"a": ("x", 2)}
-    assert {one.path for one in pictures.known(ours, [image("w", 0b111 << 20, md5="same")], 0)} == {"b"}
-
-
-def test_the_draw_is_in_proportion_and_follows_from_the_seed() -> None:
+def test_the_draw_is_in_proportion_and_follows_from_the_paths() -> None:
     categories = {
         f"{name}{number}": name for name, count in (("x", 60), ("y", 30), ("z", 10)) for number in range(count)
     }
-    taken = pictures.drawn(categories, 20, 7)
+    taken = pictures.drawn(categories, 20)
     assert [sum(path[0] == name for path in taken) for name in "xyz"] == [12, 6, 2]
-    assert taken == pictures.drawn(dict(reversed(categories.items())), 20, 7) != pictures.drawn(categories, 20, 8)
+    assert taken == pictures.drawn(dict(reversed(categories.items())), 20)
     few = {f"{name}{number}": name for name, count in (("x", 5), ("y", 3), ("z", 3)) for number in range(count)}
-    assert [sum(path[0] == name for path in pictures.drawn(few, 4, 7)) for name in "xyz"] == [2, 1, 1]
-    assert pictures.drawn(categories, 100, 7) == set(categories)
+    assert [sum(path[0] == name for path in pictures.drawn(few, 4)) for name in "xyz"] == [2, 1, 1]
+    assert pictures.drawn(categories, 100) == set(categories)
     assert set(pictures.merged(categories, 30).values()) == {"x", "y", "Other"}
 
 
@@ -146,11 +135,9 @@ def dropped(out: Path) -> dict[str, str]:
     return {one.path: one.reason for _, one in jsonl.read(out / "dropped.jsonl", DroppedImage)}
 
 
-def test_what_is_left_out_is_in_a_table_and_licences_are_kept(tmp_path: Path) -> None:
+def test_what_is_left_out_is_in_a_table(tmp_path: Path) -> None:
     images, out = folder(tmp_path / "images"), tmp_path / "out"
-    sources = tmp_path / "sources.csv"
-    sources.write_text("image,source,licence\n.,ours,CC BY 4.0\nmore,theirs,\nchart.png,drawn,CC0\n")
-    done = run("critic", "build", images, "--out", out, "--sources", sources, "--min-side", 100)
+    done = run("critic", "build", images, "--out", out, "--min-side", 100)
     assert done.returncode == 0 and "quality asks a model" in done.stdout, done.stderr
     assert dropped(out) == {
         "torn.png": "image_unreadable",
@@ -159,51 +146,27 @@ def test_what_is_left_out_is_in_a_table_and_licences_are_kept(tmp_path: Path) ->
         "more/smaller.jpg": "near_duplicate",
         "more/blurred.jpg": "near_duplicate",
     }
-    about = {one.path: (one.source, one.licence) for _, one in jsonl.read(out / "images.jsonl", ImageFile)}
-    assert about["fruit.png"] == ("ours", "CC BY 4.0") and about["chart.png"] == ("drawn", "CC0")
-    assert about["more/copy.png"] == ("theirs", None) and "notes.txt" not in about
-    done = run("critic", "build", images, "--out", out, "--sources", sources, "--min-side", 100, "--licensed")
-    assert dropped(out)["more/smaller.jpg"] == "no_licence" and done.returncode == 0
-
-
-def test_known_images_are_left_out_by_the_command(tmp_path: Path) -> None:
-    """By --known: the same bytes by another name, and what looks alike; nothing else."""
-    images, known, out = folder(tmp_path / "images"), tmp_path / "known", tmp_path / "out"
-    known.mkdir()
-    (known / "other-name.png").write_bytes((images / "chart.png").read_bytes())
-    with Image.open(images / "fruit.png") as picture:
-        picture.convert("RGB").resize((picture.width // 2, picture.height // 2)).save(known / "small.jpg", quality=90)
-    words = ("critic", "build", images, "--out", out, "--min-side", 100)
-    assert run(*words).returncode == 0
-    before = dropped(out)
-    done = run(*words, "--known", known)
-    assert done.returncode == 0, done.stderr
-    of = {
-        one["path"]: one["of"] for one in map(json.loads, (out / "dropped.jsonl").open("rb")) if one["step"] == "known"
-    }
-    assert of == {"chart.png": "other-name.png", "fruit.png": "small.jpg"} and "(known 2)" in done.stdout
-    assert dropped(out) == {**before, "chart.png": "known", "fruit.png": "known"}
-    assert_one_line_error(run(*words, "--known", tmp_path / "none"), "none", "no such folder")
+    assert "notes.txt" not in (out / "images.jsonl").read_text("utf-8")
 
 
 def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
     """What is in the file is not hashed again; a file of another size is, and so are all behind a torn line."""
     images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
-    pictures.scan(images, out, {})
+    pictures.scan(images, out)
     whole = out.read_bytes()
     out.write_bytes(whole[: len(whole) // 2])
     read: list[str] = []
     plain = pictures.image_file
 
-    def hashed(root: Path, name: str, about: Any) -> ImageFile:
+    def hashed(root: Path, name: str) -> ImageFile:
         read.append(name)
-        return plain(root, name, about)
+        return plain(root, name)
 
     monkeypatch.setattr(pictures, "image_file", hashed)
-    pictures.scan(images, out, {})
+    pictures.scan(images, out)
     assert out.read_bytes() == whole and 0 < len(read) < whole.count(b"\n")
     (images / "chart.png").write_bytes(b"other")
-    pictures.scan(images, out, {})
+    pictures.scan(images, out)
     assert json.loads(out.read_text("utf-8").split("\n")[1])["failure"] == "image_unreadable"
 
 
@@ -216,7 +179,7 @@ def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypat
         file.truncate(MAX_BYTES + 1)
 
     def failures() -> dict[str, str]:
-        return {one.path: one.failure for one in pictures.scan(images, out, {}) if one.failure}
+        return {one.path: one.failure for one in pictures.scan(images, out) if one.failure}
 
     said = {"gone.png": "image_missing", "large.png": "image_too_large", "torn.png": "image_unreadable"}
     assert failures() == said
@@ -244,10 +207,6 @@ def test_links_that_leave_the_folder_are_left_out_at_once(tmp_path: Path) -> Non
         found = dropped(out)
         assert (found["out.png"], found["within.png"]) == ("image_outside_root", "same_file")
         assert found["loop.png"] == "image_missing"
-    (tmp_path / "known").mkdir()
-    (tmp_path / "known/chart.png").symlink_to(tmp_path / "elsewhere.png")
-    words = ("critic", "build", images, "--out", out, "--min-side", 100)
-    assert "(known 1)" in run(*words, "--known", tmp_path / "known").stdout
 
 
 @pytest.mark.parametrize("out", ["made", "more/made", "."])
@@ -259,8 +218,8 @@ def test_a_build_within_its_folder_of_images_does_not_see_itself(tmp_path: Path,
         (made / name).parent.mkdir(parents=True)
         (made / name).write_bytes((images / "chart.png").read_bytes())
     assert pictures.find_images(images, made) == there
-    assert [one.path for one in pictures.scan(images, made / "images.jsonl", {})] == there[0]
-    assert len(pictures.find_images(images)[0]) == len(there[0]) + 2
+    assert [one.path for one in pictures.scan(images, made / "images.jsonl")] == there
+    assert len(pictures.find_images(images)) == len(there) + 2
 
 
 def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
@@ -286,8 +245,3 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "build", SAMPLES, "--out", tmp_path / "file"), "file: no folder can be made")
     (tmp_path / "empty").mkdir()
     assert_one_line_error(run("critic", "build", tmp_path / "empty", *out), "no image")
-    (tmp_path / "sources.csv").write_text("image,licence\na.png,CC0\na.png,CC0\n")
-    words = ("--sources", tmp_path / "sources.csv", *out)
-    assert_one_line_error(
-        run("critic", "build", SAMPLES / "visitbench/images", *words), "duplicate id", "sources.csv:3"
-    )
