@@ -13,7 +13,9 @@ from critic import benchmarks, jsonl
 from critic.page import blocks, page
 from critic.page.blocks import Part, Section, Table, number, row
 from critic.records import Conversation, ConversationTurn
-from critic.stats.diversity import Tokens, mtld, tokenizer, words
+from critic.stats.diversity import mtld, words
+
+_READING = "Lengths are in words; of Chinese every character is one. MTLD is a measure of lexical diversity."
 
 
 class Spread(Struct, frozen=True):
@@ -24,26 +26,13 @@ class Spread(Struct, frozen=True):
     count: int
 
 
-class CardFacts(Struct, frozen=True, kw_only=True):
-    """What a data card says. `turns` are a conversation's; lengths are in tokens of the `tokenizer`, over all turns;
-    the MTLD is that of each conversation's questions and of its references, not defined where no word comes twice.
-    `classes` counts turns (tasks) and conversations (all others) by name, and images beside them."""
+class CardFacts(Struct, frozen=True):
+    """What a data card says: how many there are of what; lengths over all turns, and the MTLD of each conversation's
+    questions and of its references, not defined where no word comes twice. `classes` counts turns (tasks) and
+    conversations (all others) by name, and images beside them."""
 
-    title: str
-    conversations: int
-    questions: int
-    images: int
-    groups: int
-    turns: Spread
-    tokenizer: str
-    question_length: Spread
-    answer_length: Spread
-    question_diversity: Spread
-    answer_diversity: Spread
-    without_reference: int
-    checklist_items: int
-    main_aspects: int
-    sub_aspects: int
+    counts: dict[str, int]
+    spreads: dict[str, Spread]
     classes: dict[str, dict[str, tuple[int, int]]]
 
 
@@ -52,30 +41,30 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(fmean(known) if known else None, max(known, default=None), len(known))
 
 
-def facts(title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens) -> CardFacts:
-    """What a card says of conversations; `counted` names what `tokens` counts lengths in."""
+def facts(conversations: Sequence[Conversation]) -> CardFacts:
     turns = [turn for conversation in conversations for turn in conversation.turns]
-    questions = [turn.prompt for turn in turns]
-    references = [turn.reference for turn in turns if turn.reference]
+    spreads = {
+        "turns of a conversation": _spread([len(conversation.turns) for conversation in conversations]),
+        "length of a question": _spread(len(words(turn.prompt)) for turn in turns),
+        "length of an answer": _spread(len(words(turn.reference)) for turn in turns if turn.reference),
+        "diversity of questions (MTLD)": _diversity(conversations, lambda turn: turn.prompt),
+        "diversity of answers (MTLD)": _diversity(conversations, lambda turn: turn.reference or ""),
+    }
+    return CardFacts(_counts(conversations, turns), spreads, _classes(conversations))
+
+
+def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
     aspects = {aspect for turn in turns for aspect in turn.aspects}
-    return CardFacts(
-        title=title,
-        conversations=len(conversations),
-        questions=len(questions),
-        images=len(set(_images(turns))),
-        groups=len({conversation.group for conversation in conversations}),
-        turns=_spread([len(conversation.turns) for conversation in conversations]),
-        tokenizer=counted,
-        question_length=_spread(map(len, map(tokens, questions))),
-        answer_length=_spread(map(len, map(tokens, references))),
-        question_diversity=_diversity(conversations, lambda turn: turn.prompt),
-        answer_diversity=_diversity(conversations, lambda turn: turn.reference or ""),
-        without_reference=len(turns) - len(references),
-        checklist_items=len({item for turn in turns for item in turn.checklist}),
-        main_aspects=len({main for main, _ in aspects}),
-        sub_aspects=len({sub for _, sub in aspects}),
-        classes=_classes(conversations),
-    )
+    return {
+        "conversations": len(conversations),
+        "questions": len(turns),
+        "images": len(set(_images(turns))),
+        "groups (rows that share an image or a seed question)": len({talk.group for talk in conversations}),
+        "questions without reference": sum(not turn.reference for turn in turns),
+        "different checklist items": len({item for turn in turns for item in turn.checklist}),
+        "main aspects": len({main for main, _ in aspects}),
+        "sub-aspects": len({sub for _, sub in aspects}),
+    }
 
 
 def _diversity(conversations: Iterable[Conversation], text_of: Callable[[ConversationTurn], str]) -> Spread:
@@ -121,35 +110,14 @@ def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
     return Section(heading="How it was made", tables=[table])
 
 
-def _statistics(card: CardFacts) -> Section:
-    spreads = {
-        "turns of a conversation": card.turns,
-        "length of a question": card.question_length,
-        "length of an answer": card.answer_length,
-        "diversity of questions (MTLD)": card.question_diversity,
-        "diversity of answers (MTLD)": card.answer_diversity,
-    }
-    counts = {
-        "different checklist items": card.checklist_items,
-        "main aspects": card.main_aspects,
-        "sub-aspects": card.sub_aspects,
-    }
-    rows = [
-        row("conversations", card.conversations, ""),
-        row("questions", card.questions, ""),
-        row("images", card.images, ""),
-        row("groups", card.groups, "", about="rows that share an image or a seed question"),
-    ]
-    for name, spread in spreads.items():
+def _statistics(title: str, card: CardFacts) -> Section:
+    rows = [row(name, count, "") for name, count in card.counts.items() if count]
+    for name, spread in card.spreads.items():
         most = "–" if spread.maximum is None else f"{spread.maximum:.6g}"
         rows.append(row(name, number(spread.mean, 2), most))
     rows += [row(f"classes: {kind}", len(names), "") for kind, names in card.classes.items() if len(names) > 1]
-    rows += [row(name, count, "") for name, count in counts.items() if count]
-    readings = [f"Lengths are in {card.tokenizer}, the MTLD in words; of Chinese every character is one."]
-    if card.without_reference:
-        readings.append(f"{card.without_reference} questions have no reference.")
-    table = Table(caption=card.title, head=["", "number or mean", "most"], rows=rows)
-    return Section(heading="Statistics", tables=[table], readings=readings)
+    table = Table(caption=title, head=["", "number or mean", "most"], rows=rows)
+    return Section(heading="Statistics", tables=[table], readings=[_READING])
 
 
 def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
@@ -163,22 +131,17 @@ def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     return Part(heading=f"By {kind}", tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 
 
-def write(
-    out: Path,
-    name: str,
-    file: Path,
-    counted: str,
-    steps: Sequence[Mapping[str, Any]] = (),
-) -> str:
+def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] = ()) -> str:
     """Write card.html and card.json of a benchmark's file into a folder; its statistics as text. With the `steps` of
     `critic build` it says how it was made."""
     benchmark = benchmarks.load(name)
-    card = facts(benchmark.title, benchmark.read(file), counted, tokenizer(counted))
+    card = facts(benchmark.read(file))
     parts = [_distribution(kind, names) for kind, names in card.classes.items()]
-    sections = [_statistics(card), Section(heading="Distributions", parts=parts)]
+    sections = [_statistics(benchmark.title, card), Section(heading="Distributions", parts=parts)]
     sections += [_origin(steps)] if steps else []
-    title, about = f"Data card: {benchmark.title}", f"{card.conversations} conversations, {card.images} images"
-    origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
+    title = f"Data card: {benchmark.title}"
+    about = f"{card.counts['conversations']} conversations, {card.counts['images']} images"
+    origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file)}}
     page.write(out / "card.html", title, about, sections, origin)
-    jsonl.write_json(out / "card.json", msgspec.to_builtins(card))
+    jsonl.write_json(out / "card.json", {"title": benchmark.title, **msgspec.to_builtins(card)})
     return blocks.as_text([sections[0], *sections[2:]])

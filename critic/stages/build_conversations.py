@@ -205,7 +205,7 @@ def build(
     }
     md5_of = {path: image["md5"] for path, image in chosen.items()}
     whole = bench.freeze(folder, name, made, building.root, md5_of, split_of, facts)
-    card.write(folder, name, folder / "benchmark.jsonl", "words", steps=building.steps)
+    card.write(folder, name, folder / "benchmark.jsonl", building.steps)
     print(f"{folder / 'benchmark.jsonl'}: {len(made)} conversations ({listed(counts)}), frozen as {whole}")
 
 

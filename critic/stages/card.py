@@ -12,18 +12,15 @@ from critic import benchmarks
 from critic.building import card
 from critic.building.bench import check_frozen
 
-TokenizerName = Annotated[str, typer.Option(help="Lengths in: words, characters, or a folder's tokenizer.json.")]
-
 
 def main(
     file: Annotated[Path, typer.Argument(help="A benchmark's file: a published one, or one of critic build.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Folder for card.html and card.json.")],
-    tokenizer: TokenizerName = "words",
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""
     frozen = check_frozen(file.parent)
-    print(card.write(out, benchmark, file, tokenizer, frozen.get("steps", [])))
+    print(card.write(out, benchmark, file, frozen.get("steps", [])))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")
     print(f"{out / 'card.html'}, card.json")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SHARED, assert_one_line_error, run
+from conftest import ROOT, SHARED, run
 
 from critic import benchmarks, jsonl, tables
 from critic.building import card
 from critic.records import Conversation, ConversationTurn
-from critic.stats.diversity import mtld, tokenizer, words
+from critic.stats.diversity import mtld, words
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -65,19 +65,20 @@ def conversation(key: str, prompts: list[str], **more: Any) -> Conversation:
 
 def test_counts_of_a_small_benchmark() -> None:
     found = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
-    facts = card.facts("Toy", found, "words", words)
-    assert (facts.conversations, facts.questions, facts.images, facts.groups) == (2, 3, 1, 2)
-    assert (facts.turns.mean, facts.turns.maximum) == (1.5, 2)
-    assert facts.question_length.mean == pytest.approx(8 / 3) and facts.answer_length.maximum == 2
+    facts = card.facts(found)
+    assert [*facts.counts.values()] == [2, 3, 1, 2, 0, 0, 0, 0]
+    turns, questions, answers, question_diversity, answer_diversity = facts.spreads.values()
+    assert (turns.mean, turns.maximum) == (1.5, 2)
+    assert questions.mean == pytest.approx(8 / 3) and answers.maximum == 2
     assert facts.classes["task"] == {"Counting": (3, 1)} and facts.classes["interaction goal"] == {"Analysis": (1, 1)}
-    assert facts.answer_diversity.count == 2 and facts.question_diversity.mean is None
+    assert answer_diversity.count == 2 and question_diversity.mean is None
 
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
 def test_the_published_counts_of_alignmmbench_come_out() -> None:
     """Of its 4,978 questions: 1,054 images (the abstract), thirteen tasks, the images of its three categories."""
-    facts = card.facts("", benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"), "", list)
-    assert (facts.questions, facts.images, len(facts.classes["task"])) == (4978, 1054, 13)
+    facts = card.facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
+    assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978
     assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)
 
@@ -92,7 +93,7 @@ TURN = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_
             "convbench",
             "conversations.jsonl",
             lambda one: {"image_id": one["image"], **dict(zip(TURN, one["turns"], strict=True))},
-            {"conversations": 578, "questions": 1734, "images": 574, "without_reference": 1734},
+            {"conversations": 578, "questions": 1734, "images": 574, "questions without reference": 1734},
         ),
         (
             "visitbench",
@@ -102,7 +103,7 @@ TURN = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_
                 "instruction": one["instruction"],
                 "output_human_annotated": one["reference"],
             },
-            {"conversations": 10, "questions": 10, "images": 10, "without_reference": 0},
+            {"conversations": 10, "questions": 10, "images": 10, "questions without reference": 0},
         ),
     ],
 )
@@ -114,7 +115,7 @@ def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
     tables.write_csv(tmp_path / "sheet.csv", found)
     done = run("critic", "card", tmp_path / "sheet.csv", "--benchmark", name, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads((tmp_path / "card.json").read_text("utf-8"))
+    said = json.loads((tmp_path / "card.json").read_text("utf-8"))["counts"]
     assert {key: said[key] for key in expected} == expected
 
 
@@ -124,20 +125,5 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0 and "diversity of questions" in done.stdout, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))
     page = (tmp_path / "card.html").read_text("utf-8")
-    assert "By task" in page and "https:" not in page and f">{said['conversations']}<" in page
+    assert "By task" in page and "https:" not in page and f">{said['counts']['conversations']}<" in page
     assert 'class="forest' in page, "shares are drawn"
-
-
-def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel({"how": 0, "?": 1, "[UNK]": 2}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "tokenizer.json"))
-    facts = card.facts("", [conversation("1", ["how many?"])], "x", tokenizer(str(tmp_path)))
-    assert facts.question_length.mean == 3
-    sample = ROOT / "data/samples/multiverse/conversations.jsonl"
-    words = ("critic", "card", sample, "--benchmark", "multiverse", "--out", tmp_path, "--tokenizer")
-    assert_one_line_error(run(*words, tmp_path / "none"), "expected words, characters")
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert_one_line_error(run(*words, tmp_path), "no tokenizer")
