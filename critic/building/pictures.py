@@ -78,15 +78,13 @@ def image_file(root: Path, name: str) -> ImageFile:
         return ImageFile(**facts, failure=failure, detail=str(error))
 
 
-def find_images(root: Path, made: Path | None = None) -> list[str]:
-    """The images below a folder by their suffixes, sorted. What a build put into its folder `made` is none of them.
-    Raises UsageError for a folder without any, and for a name that is not UTF-8."""
+def find_images(root: Path) -> list[str]:
+    """The images below a folder by their suffixes, sorted. Raises UsageError for a folder without any, and for a name
+    that is not UTF-8."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
     names = []
-    own = set[Path]() if made is None else {(made / name).resolve() for name in (".", "benchmark", "benchmark.partial")}
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if (Path(folder) / name).resolve() not in own]
+    for folder, _, files in os.walk(root):
         images = (file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
         names += [(Path(folder) / file).relative_to(root).as_posix() for file in images]
     if not names:
@@ -102,7 +100,7 @@ def find_images(root: Path, made: Path | None = None) -> list[str]:
 def scan(root: Path, out: Path) -> list[ImageFile]:
     """The images of a folder, hashed, in the order of their names; each is a line of `out` once it is hashed. Killed
     and run again it goes on. What could not be read is tried again, as is an image of another size than before."""
-    names = find_images(root, out.parent)
+    names = find_images(root)
     jsonl.repair(out)
     there = out.is_file() and out.stat().st_size
     known = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}

@@ -51,7 +51,10 @@ def main(
     """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan
     conversations, references, checklists, machine checks, a sheet for people, and a frozen test with its card. Every
     step is a file in the folder --out; what is there is not made again."""
-    check((plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"))
+    check(
+        (plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"),
+        (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
+    )
     endpoint: dict[str, Any] = {"model": model, "base_url": base_url, "api_key": api_key, "concurrency": concurrency}
     asking = Asking(
         connect=options.Endpoint(**endpoint, retry_failed=retry_failed).open_one if model or base_url else None,

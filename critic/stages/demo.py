@@ -167,7 +167,6 @@ def _arms(out: Path, data: Path, tests: Iterable[str]) -> dict[str, Path]:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the sample world.")] = 0,
     recipe: Annotated[
         Path | None,
         typer.Option(help="Training recipe.", show_default=f"{RECIPE}, or {TINY} where its base is not to be had"),
@@ -198,7 +197,7 @@ def main(
     step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
     size = ["--questions", str(questions)] if questions else []
-    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size, *drawn])
+    run([python, "data/sample_world.py", "--out", str(world), *size, *drawn])
     words = [python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"]
     run([*words, *drawn])
 

@@ -94,10 +94,7 @@ def main(
         Path | None, typer.Option(help="The benchmark's file, which a table of replies needs.")
     ] = None,
     against: Annotated[str | None, typer.Option(help="The other model's name, where two were compared.")] = None,
-    rater: Annotated[
-        str | None, typer.Option(help="Only this rater's.", show_default="what most say, or the mean")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The judge's name.", show_default="the rater's, or people")] = None,
+    name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
     """People's grades and preferences as judgments: scored, and held against judges', like any judge's."""
@@ -107,28 +104,22 @@ def main(
     asked: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = protocols.read_transcripts(replies, benchmark, asked, system)
     opinions = read_opinions(table, transcripts, against)
-    judge = name or rater or "people"
-    setup = JudgeConfig(judge=judge, score_kind="argmax", order="random")
-    lines = []
-    for (key, condition, turn, protocol), found in opinions.items():
-        chosen = {one: score for one, score in found.items() if rater in (None, one)}
-        if not chosen:
-            continue
+    setup = JudgeConfig(judge=name, score_kind="argmax", order="random")
+    judgments = []
+    for (key, condition, turn, protocol), grades in opinions.items():
         compares = protocol == "pairwise"
         planned = Assignment(one=transcripts[key, condition], protocol=protocol).planned(turn, setup)
-        line = Judgment(
+        judgment = Judgment(
             sample=replace(planned.sample, opponent=against if compares else None),
             setup=setup,
             verdict=Verdict(),
             prompt=planned.form,
             prompt_hash="people",
             protocol=protocol,
-            score=settled(chosen, compares),
+            score=settled(grades, compares),
         )
-        lines.append(line)
-    if not lines:
-        raise UsageError(f"{table}: nothing by {rater!r}")
-    jsonl.write(out, lines)
-    raters = {one for found in opinions.values() for one in found}
-    print(f"{out}: {len(lines)} verdicts of {len(raters) if rater is None else 1} raters")
+        judgments.append(judgment)
+    jsonl.write(out, judgments)
+    raters = {rater for grades in opinions.values() for rater in grades}
+    print(f"{out}: {len(judgments)} verdicts of {len(raters)} raters")
     return 0

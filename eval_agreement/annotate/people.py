@@ -23,9 +23,6 @@ TOO_FAST, CONSTANT, FEWEST, CHECKS_FAILED = 1 / 3, 0.95, 20, 0.5
 """Who takes less than this share of the others' median time, gives one answer more often than this, or knows fewer
 checks, clicks through; nobody is suspected by fewer labels."""
 
-_MOST = 50_000
-"""The newest labels that the page is about: what was said before them has been seen."""
-
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 
 Unit = tuple[int, str]
@@ -136,7 +133,7 @@ def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], n
 
 def owner_page(store: Store) -> str:
     """HTML without script or network."""
-    labels, facts = list(store.given(_MOST)), store.facts()
+    labels, facts = list(store.given()), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content = {
         "title": "Raters",

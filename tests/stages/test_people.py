@@ -47,11 +47,6 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
         ("3", 1): ("pairwise", 0.5), ("3", 2): ("pairwise", 0.5), ("3", 3): ("pairwise", 0.0),
     }  # fmt: skip
     assert {one.judge for one in found.values()} == {"people"} and found["1", 1].length == len("m on 1 turn 1.")
-    done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "r1")
-    assert [line.score for line in judged(out)] == [1.0, 0.0, 0.5, 0.5, 0.5, 0.0, 7.0]
-    assert {line.judge for line in judged(out)} == {"r1"}
-    done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "nobody")
-    assert_one_line_error(done, "nothing by 'nobody'")
 
 
 def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -114,20 +114,3 @@ def test_what_cannot_be_used_is_named_and_asked_for_again(tmp_path: Path, script
     assert_one_line_error(run(*words), "s.jsonl:1", "'x-0'")
     assert_one_line_error(run("critic", "rewrite", SAMPLE, "--out", tmp_path / "n.jsonl"), "--base-url")
     assert_one_line_error(run("critic", "rewrite", SAMPLE, "--out", tmp_path / "n.csv"), "ends in .jsonl")
-
-
-def test_a_server_that_is_lost_fails_the_run_and_it_goes_on(tmp_path: Path, scripted: Any) -> None:
-    lost = True
-
-    def answer(body: dict[str, Any]) -> Any:
-        return (500, {}, b"{}") if lost and len(server.requests) > 2 else worded()
-
-    server: Any = scripted(answer)
-    review = tmp_path / "review.jsonl"
-    words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url, "--concurrency", 64]
-    assert run(*words, "--max-failed", 0).returncode == 3 and 0 < len(read(review)) <= 10
-    lost = False
-    assert run(*words, "--retry-failed").returncode == 0
-    asked = seeds(alignmmbench.read_questions(SAMPLE).values())
-    found = sorted((line["seed"], line["prompt"]) for line in read(review))
-    assert found == sorted((seed.id, line) for seed in asked for line in LINES)
