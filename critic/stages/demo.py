@@ -23,7 +23,6 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.judging.forms import prompt_of
 from critic.judging.targets import REASON
-from critic.records import Judgment
 
 EXTERNAL = "Nightjar-9B"
 """The answerer of the sample world that is kept out of training."""
@@ -136,13 +135,6 @@ def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
         server.wait()
 
 
-def _drop_of_another_judge(judged: Path, model: str) -> None:
-    """A judge that was trained anew judges anew; `critic judge` itself would refuse the old file."""
-    jsonl.repair(judged)
-    if judged.is_file() and judged.stat().st_size and next(jsonl.read(judged, Judgment))[1].judge != model:
-        judged.unlink()
-
-
 def done(out: Path, report: str, start: float) -> None:
     seconds = time.monotonic() - start
     jsonl.write_json(out / "seconds.json", {"total": round(seconds, 1)})
@@ -209,7 +201,6 @@ def main(
         step("4/5", "judge: both tests through the server", start)
         for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(out, data, arms)}.items():
             judged = out / f"{name}.jsonl"
-            _drop_of_another_judge(judged, model)
             words = [script("critic"), "judge", str(asked), "--out", str(judged), *shown]
             # What the judge saw stands beside the worst rows, which are of the arms.
             words += ["--no-reason"] if pictures and name in tests else []

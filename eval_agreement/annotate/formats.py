@@ -290,7 +290,8 @@ def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
             choices = {_number(name): str(value["choices"][0]) for name, value in values.items() if _number(name)}
             skipped = "skipped in Label Studio" if annotation.get("was_cancelled") else ""
             if choices or skipped:
-                reason = " ".join(values["reason"]["text"]) if "reason" in values else ""
+                text = values.get("reason", {"text": []})["text"]
+                reason = text if isinstance(text, str) else " ".join(text)
                 seconds = float(annotation.get("lead_time") or 0) or None
                 said = Said(reason=reason, skipped=skipped, seconds=seconds)
                 yield rater, str(task["data"]["item"]), choices, said

@@ -25,7 +25,7 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB);
 CREATE TABLE raters (name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, tasks INTEGER NOT NULL DEFAULT 0,
   done INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
-CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT NULL,
+CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, wave INTEGER NOT NULL, place REAL NOT NULL,
   item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
   UNIQUE (rater, item, role));
 CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
@@ -34,7 +34,8 @@ CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES ta
 CREATE INDEX by_rater ON labels (rater, id)
 """
 
-_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?, ?, ?, ?)"
+# Databases of earlier versions have waves of tasks; there is one now.
+_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, 0)"
 
 
 class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotating import by_rater, exported, planned, replies, row, rows_file
+from annotating import by_rater, exported, planned, replies, row
 from clients.inner import Ask, Inner
 from conftest import assert_one_line_error, completion, run, write_jsonl
 
@@ -119,22 +119,6 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     for changed, part in ((("--protocol", other), "made with prompt"), (("--no-extraction",), "setup")):
         refused = run(*words, "--protocol", protocol, *changed, "--out", tmp_path / "n.jsonl", *file)
         assert_one_line_error(refused, part, "audit again")
-
-
-def test_preferences_of_answers_are_certified(tmp_path: Path) -> None:
-    store = planned(tmp_path, "--scheme", "pairwise", rows=rows_file(tmp_path, 60))
-    by_rater(store, lambda rater, name, values: values[0])
-    labels = exported(store)
-    told = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": None, "reason": None}
-    rows = write_jsonl(tmp_path / "scored.jsonl", [row(n, **told) for n in range(60)])
-    judge = script(tmp_path / "judge@1.jsonl", '{"Reason":"r","Verdict":"A"}', '{"Reason":"r","Verdict":"B"}')
-    words = ("critic", "judge", rows, "--prompt", "pairwise", "--judge", judge, "--max-failed", 1)
-    done = run(*words, "--out", tmp_path / "judged.jsonl")
-    assert done.returncode == 0, done.stderr
-    found = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}")
-    assert list(found.how.prompts.values()) == ["pairwise"] and {"accuracy", "kappa"} < found.agreement.keys()
-    held = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", tmp_path / "c.json")
-    assert held.returncode == 0 and "accuracy" in held.stdout, held.stderr
 
 
 def test_the_server_shows_the_certificate(ask: Ask) -> None:

@@ -81,69 +81,49 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
             answers = [mine, mine] if rater == "rater-1" else theirs
             choices = dict(zip([ask.key for ask in opened.item.asks], answers, strict=True))
             store.label(rater, opened.task, f"{opened.task}", 0, Said(choices=choices))
-    found = {line["id"]: line for line in read(exported(store))}
-    assert {key: (line["human_score"], line["checklist_answers"]) for key, line in found.items()} == {
-        "row-1": (0.5, [True, False]),
-        "row-2": (0.5, [None, None]),
-        "row-3": (1.0, [True, True]),
+    columns = ("human_score", "checklist_answers", "checklist_votes", "annotators")
+    assert {line["id"]: tuple(line[column] for column in columns) for line in read(exported(store))} == {
+        "row-1": (0.5, [True, False], [[1, 0], [0, 1]], {"rater-2": 0.5}),
+        "row-2": (0.5, [None, None], [[1, 1], [1, 1]], {"rater-1": 1.0, "rater-2": 0.0}),
+        "row-3": (1.0, [True, True], [[2, 0], [2, 0]], {"rater-1": 1.0, "rater-2": 1.0}),
     }
-    assert [found[f"row-{row}"]["checklist_votes"] for row in (1, 2, 3)] == [
-        [[1, 0], [0, 1]],
-        [[1, 1], [1, 1]],
-        [[2, 0], [2, 0]],
-    ]
-    assert found["row-1"]["annotators"] == {"rater-2": 0.5}
-    assert found["row-2"]["annotators"] == {"rater-1": 1.0, "rater-2": 0.0}
-    assert found["row-3"]["annotators"] == {"rater-1": 1.0, "rater-2": 1.0}
     loaded = human_scored.load(store.path.with_name("labels.jsonl"))
     assert len(loaded.rows) == 3 and not loaded.left_out
 
 
 def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
-    rows = [row(n, response="a long answer, " * (n % 9 + 1) if n % 2 else "short") for n in range(60)]
-    store = planned(
-        tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=write_jsonl(tmp_path / "rows.jsonl", rows)
-    )
+    store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=rows_file(tmp_path, 60))
     by_rater(store, lambda rater, name, values: values[0])
     path = exported(store)
     lines = read(path)
     assert {line["preference"] for line in lines} == {"a", "b"} and len(lines) == 60
     judge = [{"id": line["id"], "preference": line["preference"]} for line in lines if line["rater"] == "rater-1"]
-    done = run(
-        "critic",
-        "audit",
-        "--human",
-        path,
-        "--judge",
-        f"j={write_jsonl(tmp_path / 'j.jsonl', judge)}",
-        "--out",
-        tmp_path / "a",
-    )
+    words = ("--judge", f"j={write_jsonl(tmp_path / 'j.jsonl', judge)}", "--out", tmp_path / "a")
+    done = run("critic", "audit", "--human", path, *words)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "a/summary.json").read_text())["labels"]["raters"] == 2
 
 
-def test_conversations_and_confirmations_come_back_where_they_are_read(tmp_path: Path) -> None:
-    talks = replies(tmp_path / "talks.jsonl", "ours", 6)
-    other = replies(tmp_path / "other.jsonl", "theirs", 6)
-    for scheme, more, kind, column in (
-        ("direct", (), "score", "score"),
-        ("pairwise_conversation", (), "preference", "preference"),
-        ("pairwise_conversation", ("--against", other), "preference", "preference"),
-    ):
-        folder = tmp_path / f"{scheme}{len(more)}"
-        store = planned(folder, "--scheme", scheme, *more, rows=talks)
-        by_rater(store, lambda rater, name, values: values[-1] if "whole" in name else values[0])
-        path = exported(store)
-        lines = read(path)
-        opponent = "theirs" if more else None
-        protocol = "direct" if scheme == "direct" else "pairwise"
-        talk = read(talks)[0]["conversation"]["id"]
-        expected = {verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
-        assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
-        assert kind_of(Source(path)) == kind and all(line[column] is not None for line in lines)
-        assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
-    store = planned(tmp_path / "confirm", "--scheme", "confirm", rows=rows_file(tmp_path))
+@pytest.mark.parametrize("scheme", ["direct", "pairwise_conversation", "against"])
+def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str) -> None:
+    talks, more = replies(tmp_path / "talks.jsonl", "ours", 6), ["--scheme", scheme]
+    kind, protocol = ("score", "direct") if scheme == "direct" else ("preference", "pairwise")
+    if scheme == "against":
+        other = replies(tmp_path / "other.jsonl", "theirs", 6)
+        more = ["--scheme", "pairwise_conversation", "--against", str(other)]
+    store = planned(tmp_path, *more, rows=talks)
+    by_rater(store, lambda rater, name, values: values[-1] if "whole" in name else values[0])
+    path = exported(store)
+    lines = read(path)
+    talk, opponent = read(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
+    expected = {verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
+    assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
+    assert kind_of(Source(path)) == kind and all(line[kind] is not None for line in lines)
+    assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
+
+
+def test_confirmations_come_back_as_verdicts(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--scheme", "confirm")
     by_rater(store, lambda rater, name, values: "no")
     path = exported(store)
     assert kind_of(Source(path)) == "yes or no" and {line["verdict"] for line in read(path)} == {"no"}
@@ -174,15 +154,9 @@ def test_hidden_checks_and_clicking_through_are_seen_by_the_owner_alone(tmp_path
     for rater, second in (("rater-1", "20"), ("rater-2", "22"), ("rater-3", "1")):
         count = 0
         while (form := fields(page, rater)).hidden:
-            opened = store.next(rater)
-            known = store._rows("SELECT known FROM items WHERE key = ?", opened.item.id)[0][0]
-            value = (
-                "7"
-                if rater == "rater-3"
-                else "3"
-                if known
-                else str(1 + (len(opened.item.id) + int(opened.item.id[-1])) % 9)
-            )
+            item = store.next(rater).item
+            answer = "3" if "known" in item.row else str(1 + (len(item.id) + int(item.id[-1])) % 9)
+            value = "7" if rater == "rater-3" else answer
             label(page, rater, form, lambda name, values, value=value: value, seconds=second)
             count += 1
         assert count == 52
@@ -305,22 +279,13 @@ def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path:
     path = tmp_path / "sheets/rater-1.csv"
     rows = list(csv.DictReader(path.open(encoding="utf-8")))
     first, second = (name for name in rows[0] if name.startswith("item="))
-    rows[1] |= {"broken": "x"}
-    rows[2] |= {"broken": "x", first: "yes"}
-    rows[3] |= {first: "yes", second: "no"}
-    rows[4] |= {first: "yes", second: "no", "broken": "No", "skip, because": "0"}
-    rows[5] |= {"broken": "FALSE", "skip, because": "否"}
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    chosen, empty = {first: "yes", second: "no"}, {"broken": "No", "skip, because": "0"}
+    filled = [{"broken": "x"}, {"broken": "x", first: "yes"}, chosen, chosen | empty, empty]
+    write_csv(path, [rows[0], *(row | cells for row, cells in zip(rows[1:], filled, strict=False))])
     back = run("critic", "annotate", "--db", store.path, "--import", path)
     assert "4 labels" in back.stdout, back.stderr
-    said = [one.said for one in store.given()]
-    assert [(one.broken, list(one.choices.values())) for one in said] == [
-        *[(True, [])] * 2,
-        *[(False, ["yes", "no"])] * 2,
-    ]
+    answers = [(label.said.broken, list(label.said.choices.values())) for label in store.given()]
+    assert answers == [(True, []), (True, []), (False, ["yes", "no"]), (False, ["yes", "no"])]
 
 
 def _fill(path: Path, choose: Any) -> None:
@@ -328,10 +293,7 @@ def _fill(path: Path, choose: Any) -> None:
         rows = list(csv.DictReader(path.open(encoding="utf-8")))
         for cells in rows[1:]:
             cells |= {name: choose(cells) for name in cells if _is_asked(name)}
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(path, rows)
         return
     openpyxl: Any = pytest.importorskip("openpyxl")
 
