@@ -15,7 +15,7 @@ from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
 from eval_agreement.calibration import Calibration
-from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
+from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.raters import RaterAgreement, rater_agreement
@@ -43,13 +43,10 @@ class Biases(Struct, frozen=True):
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
-    """What the user of an audit decides. `training`: rows that trivial judges are fitted on. `margins`: by how much a
-    judge may be worse and still be as good. `own[judge]`: answerers of the judge's own family. `epsilon`: what the
+    """What the user of an audit decides. `training`: rows that trivial judges are fitted on. `epsilon`: what the
     alternative annotator test gives the judge for being cheaper. `within`: half width in points to plan labels for."""
 
     training: Sequence[Response] = ()
-    margins: Mapping[str, float] = field(default_factory=lambda: dict(MARGINS))
-    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
     epsilon: float = EPSILON
     within: float | None = None
 
@@ -101,12 +98,12 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         unlabelled=len(sample.ids) - len(labelled.ids),
         lines=scorers(labelled, baselines),
         by=breakdown(labelled),
-        comparisons=comparisons(labelled, asked.margins),
+        comparisons=comparisons(labelled),
         over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
         score_kinds=score_kinds(labelled),
         raters=_raters(labelled) if several else None,
         replaces=_replaces(labelled, asked.epsilon) if several else None,
-        biases={name: biases(labelled, name, asked.own.get(name, ())) for name in sample.judges},
+        biases={name: biases(labelled, name) for name in sample.judges},
         calibration=_calibration(labelled),
         corrected=corrected(sample),
         plan=_plan(sample, asked.within) if asked.within else None,
@@ -115,7 +112,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
 
 def _against(sample: RatedSample, name: str, scores: Floats) -> Comparison:
     """The judge under audit against other scores of the same answers."""
-    return compare(replace(sample, judges={sample.judge: sample.scores, name: scores}), sample.judge, name, {})
+    return compare(replace(sample, judges={sample.judge: sample.scores, name: scores}), sample.judge, name)
 
 
 def _plan(sample: RatedSample, within: float) -> LabelPlan:
@@ -151,7 +148,7 @@ def _replaces(sample: RatedSample, epsilon: float) -> AlternativeAnnotator:
     return alternative_annotator(sample.raters, scores, sample.groups, epsilon)
 
 
-def biases(sample: RatedSample, judge: str, own: Sequence[str]) -> Biases:
+def biases(sample: RatedSample, judge: str) -> Biases:
     """What pulls one judge's scores away from people's."""
     noise, most = None, max(map(len, sample.raters), default=0)
     if most > 1:
@@ -164,8 +161,6 @@ def biases(sample: RatedSample, judge: str, own: Sequence[str]) -> Biases:
     effects = [bias.severity(rows), bias.central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))
-    if own:
-        effects.append(bias.self_preference(rows, sample.parts["answerer"], own))
     return Biases(
         effects,
         [
@@ -216,7 +211,7 @@ def score_kinds(sample: RatedSample) -> list[Comparison]:
     """The score that was taken of the judge's probabilities (`critic judge --score`) against the other kinds."""
     scores = scores_by_kind(sample)
     used, *others = scores or [""]
-    return [compare(replace(sample, judges=scores), used, other, {}) for other in others]
+    return [compare(replace(sample, judges=scores), used, other) for other in others]
 
 
 _AS_RECORDED = 1e-6

@@ -1,4 +1,4 @@
-"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.md, OUT/report.html.
+"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html.
 
 critic audit internal=internal.jsonl external=external.jsonl --train train.jsonl --out runs/audit
 critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --out runs/audit
@@ -26,7 +26,6 @@ from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.annotate.plan import draw
 from eval_agreement.baselines import BASELINES
-from eval_agreement.compare import MARGINS
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
@@ -51,7 +50,6 @@ from eval_agreement.summary import (
 from eval_agreement.tables import SCALE, Scale, Source
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
-_MARGINS = ",".join(f"{metric}={value:g}" for metric, value in MARGINS.items())
 
 
 Files = Mapping[str, Source]
@@ -88,7 +86,7 @@ def main(
         list[str] | None,
         typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for summary.json, report.md and report.html.")] = Path("runs/audit"),
+    out: Annotated[Path, typer.Option(help="Folder for summary.json and report.html.")] = Path("runs/audit"),
     human: Annotated[
         str | None,
         typer.Option(
@@ -114,13 +112,6 @@ def main(
     train: Annotated[
         Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
     ] = None,
-    margin: Annotated[
-        str, typer.Option(metavar="METRIC=NUMBER,…", help="By how much a judge may be worse and still be as good.")
-    ] = _MARGINS,
-    own: Annotated[
-        list[str] | None,
-        typer.Option(metavar="JUDGE=ANSWERER", help="An answerer of the judge's own family: is it favoured?"),
-    ] = None,
     epsilon: Annotated[
         float,
         typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
@@ -142,7 +133,6 @@ def main(
     certificate: Annotated[
         Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
     ] = None,
-    loss: Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
@@ -188,15 +178,13 @@ def main(
     if kind != "score":
         unused: dict[str, object] = {
             "--train": train,
-            "--own": own,
             "--within": within,
             "--attacked": attacked,
-            "--loss": loss,
         }
-        unused |= {"--text": text, "--margin": margin != _MARGINS, "--epsilon": epsilon != EPSILON}
+        unused |= {"--text": text, "--epsilon": epsilon != EPSILON}
         _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)
-    limits, margins = target.limits(), inputs.parse_margins(margin)
+    limits = target.limits()
     on = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
     if judgments:
         _refuse(scales, f"judgments, which are on {_SCALE}")
@@ -206,9 +194,8 @@ def main(
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    families = inputs.parse_own(own or [], [sample for sample, _ in samples])
-    asked = AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
-    return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), loss, limits, target)
+    asked = AuditRequest(training=training, epsilon=epsilon, within=within)
+    return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), limits, target)
 
 
 def _refuse(given: Mapping[str, object], what: str) -> None:
@@ -249,14 +236,12 @@ def _audit_scores(
     asked: AuditRequest,
     train: Path | None,
     attacked: tuple[list[Injection], dict[Path, Looking]],
-    loss: Path | None,
     limits: Sequence[gate.Limit],
     target: _Target,
 ) -> int:
     """An audit of scores; the exit code."""
-    from eval_agreement.page import pictures, report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
-    losses = list(pictures.read_loss(loss)) if loss else []
     injections, looks = attacked
     (first, first_files), *_ = samples
     gate.check_samples(limits, [sample.name for sample, _ in samples])
@@ -277,7 +262,7 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
     drawn = {name: findings.sample for name, findings in found.items()}
-    pages = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, drawn, losses)
+    page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, drawn)
     audited = {sample.name: sample for sample, _ in samples}
     printed = [
         table(found),
@@ -287,7 +272,7 @@ def _audit_scores(
         *chain(*starmap(score_kinds_ahead, found.items())),
     ]
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
-    return _finish(target, pages, "\n".join([*printed, *_next(target.out, audited, found)]), outcomes, failed)
+    return _finish(target, page, "\n".join([*printed, *_next(target.out, audited, found)]), outcomes, failed)
 
 
 def _decisions(verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]) -> list[str]:
@@ -371,7 +356,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
 
 def _finish(
     target: _Target,
-    pages: Sequence[Path],
+    page: Path,
     said: str,
     outcomes: Sequence[gate.Outcome],
     failed: Mapping[str, tuple[int, int]],
@@ -384,7 +369,7 @@ def _finish(
     print(said, end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
-    print(target.out / "summary.json", *pages, sep="\n")
+    print(target.out / "summary.json", page, sep="\n")
     too_many = {name: counts for name, counts in failed.items() if counts[0] > target.max_failed * counts[1]}
     for name, (count, total) in too_many.items():
         print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)

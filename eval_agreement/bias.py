@@ -11,7 +11,7 @@ fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measu
 rated an answer, `rating_noise` says beside it how noisy they are.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -156,17 +156,6 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
         left_out=len(names) - len(largest),
         unlabelled=len(label) - len(number),
     )
-
-
-def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Collection[str]) -> BiasEffect:
-    """The offset, as in `offsets`, of answers whose `answerer` is in `own`: the judge's own model family.
-
-    Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
-    show, that looks like self-preference: `BiasEffect.noise_explains` says when.
-    """
-    rows, names, number = _labelled(rows, answerer)
-    has = np.array([name in own for name in names], dtype=bool)[number]
-    return _label_effects("self_preference", rows, {", ".join(sorted(own)): has})[0]
 
 
 def rating_noise(raters: Floats) -> Floats:

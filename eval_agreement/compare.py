@@ -1,6 +1,5 @@
 """Judge against judge on the same answers: paired differences, and whether one may take the other's place."""
 
-from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -12,7 +11,7 @@ from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
-"""By how much a judge may be worse and still count as good enough, in the metric's own unit: unless asked otherwise."""
+"""By how much a judge may be worse and still count as good enough, in the metric's own unit."""
 
 
 class MetricDifference(Struct, frozen=True, kw_only=True):
@@ -44,24 +43,23 @@ class NonInferiority(Struct, frozen=True, kw_only=True):
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """Two judges on the `n` answers that both scored, to `groups` questions; `left_out` answers had no score of one of
-    them. `margins` were asked for."""
+    them. Non-inferiority is about the metrics of MARGINS."""
 
     first: str
     second: str
     n: int
     left_out: int
     groups: int
-    margins: dict[str, float]
     differences: list[MetricDifference]
     non_inferiority: list[NonInferiority]
 
 
-def comparisons(sample: RatedSample, margins: Mapping[str, float] = MARGINS) -> list[Comparison]:
+def comparisons(sample: RatedSample) -> list[Comparison]:
     """Every pair of a sample's judges, in the order given."""
-    return [compare(sample, first, second, margins) for first, second in combinations(sample.judges, 2)]
+    return [compare(sample, first, second) for first, second in combinations(sample.judges, 2)]
 
 
-def compare(sample: RatedSample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
+def compare(sample: RatedSample, first: str, second: str) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first] + sample.judges[second])
     human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
@@ -92,16 +90,13 @@ def compare(sample: RatedSample, first: str, second: str, margins: Mapping[str, 
         n=int(both.sum()),
         left_out=int((~both).sum()),
         groups=draws.groups,
-        margins=dict(margins),
         differences=adjusted,
-        non_inferiority=[
-            _non_inferior(line, first, second, margins[line.metric]) for line in found if line.metric in margins
-        ],
+        non_inferiority=[_non_inferior(line, first, second) for line in found if line.metric in MARGINS],
     )
 
 
-def _non_inferior(difference: MetricDifference, first: str, second: str, margin: float) -> NonInferiority:
-    holds = None
+def _non_inferior(difference: MetricDifference, first: str, second: str) -> NonInferiority:
+    holds, margin = None, MARGINS[difference.metric]
     if difference.interval:
         low, high = difference.interval
         holds = high < margin if METRICS[difference.metric].lower_is_better else low > -margin

@@ -161,7 +161,7 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         judges={"seeing": scores[CLEAN][known], BLIND: scores[BLIND][known]},
         group=[name for name, is_known in zip(group, known, strict=True) if is_known],
     )
-    differences = compare(sample, "seeing", BLIND, {}).differences if known.any() else []
+    differences = compare(sample, "seeing", BLIND).differences if known.any() else []
     swap, edit = (mean(falls[arm], numbers) for arm in (SWAPPED, EDITED))
     share = mean(noticed, numbers, share=True)
     return Looking(

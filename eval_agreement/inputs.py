@@ -14,8 +14,6 @@ from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import Injection, injection
 from eval_agreement.items import file_kind
-from eval_agreement.metrics import METRICS
-from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Scale, Source, read_table
 
 COLUMN_OPTIONS = {"--group": "group", "--id": "id", "--system": "system", "--text": "response"}
@@ -34,23 +32,6 @@ def parse_scale(text: str) -> Scale:
     if not low < high < math.inf or low == -math.inf:
         raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
     return low, high
-
-
-def parse_margins(text: str) -> dict[str, float]:
-    """METRIC=NUMBER, separated by commas. Raises UsageError."""
-    margins = {}
-    for part in text.split(","):
-        metric, _, value = part.partition("=")
-        if metric.strip() not in METRICS:
-            raise UsageError(f"--margin {part!r}: expected METRIC=NUMBER with a metric of {', '.join(METRICS)}")
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise UsageError(f"--margin {part!r}: {value!r} is not a number from 0 up")
-        margins[metric.strip()] = number
-    return margins
 
 
 def sample_name(path: Path) -> str:
@@ -91,21 +72,6 @@ def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
     return sources
-
-
-def parse_own(texts: Iterable[str], samples: Iterable[RatedSample]) -> dict[str, list[str]]:
-    """JUDGE=ANSWERER -> answerers by judge. Raises UsageError for a judge or an answerer that is not there."""
-    given = list(samples)
-    judges = {judge for sample in given for judge in sample.judges}
-    answerers = {name for sample in given for name in sample.parts.get("answerer", ()) if name}
-    families: dict[str, list[str]] = {}
-    for text in texts:
-        judge, _, answerer = text.partition("=")
-        for name, there, what in ((judge, judges, "judge"), (answerer, answerers, "answerer")):
-            if name not in there:
-                raise UsageError(f"--own {text!r}: no {what} {name!r}; there are {', '.join(sorted(there)) or 'none'}")
-        families.setdefault(judge, []).append(answerer)
-    return families
 
 
 def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:

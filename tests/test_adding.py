@@ -92,7 +92,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert [(line["score"], line["verdict"]["scale"]) for line in judged] == [(5.5, [1, 3])] * 3
     audited = critic("audit", f"mine={out}", "--out", tmp_path / "audit").stdout
     assert re.search(r"(?m)^judge-2 +3 +0 +3\.000", audited), audited
-    assert "coarse" in (tmp_path / "audit/report.md").read_text("utf-8")
+    assert "coarse" in (tmp_path / "audit/report.html").read_text("utf-8")
     out = tmp_path / "high.jsonl"
     critic(*judge, judge_that_says(tmp_path, 4), "--out", out, "--max-failed", "1")
     assert {line["verdict"]["failure"] for line in lines(out)} == {"out_of_range"}
@@ -141,7 +141,7 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
         critic("judge", tmp_path / f"{name}.jsonl", *judge, "--out", tmp_path / f"{name}-judged.jsonl")
     words = ["--attacked", tmp_path / "attacked-judged.jsonl", "--out", tmp_path / "out"]
     critic("audit", tmp_path / "rows-judged.jsonl", *words)
-    assert "expert" in (tmp_path / "out/report.md").read_text("utf-8")
+    assert "expert" in (tmp_path / "out/report.html").read_text("utf-8")
 
 
 REQUEST = "Compare the translation with the source.\n\n{}\n\nEnd with FLUENCY: and a letter from A to E."

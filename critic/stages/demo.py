@@ -208,7 +208,7 @@ def main(
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
-    learned = ["--train", str(data / "train.jsonl"), "--loss", str(judge / "loss.jsonl")]
+    learned = ["--train", str(data / "train.jsonl")]
     for test in arms:
         learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])

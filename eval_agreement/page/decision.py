@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from critic.page.blocks import interval, listed, number
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from eval_agreement.analysis import Findings
-from eval_agreement.compare import Comparison
+from eval_agreement.compare import MARGINS, Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import not_kept, side, within
@@ -89,10 +89,10 @@ def _in_place_of(findings: Findings) -> str:
     if test and test.passes:
         places.append(f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
     for pair in findings.comparisons:
-        # Every margin that was asked for could be tested, and holds.
+        # Every margin could be tested, and holds.
         held = {line.metric for line in pair.non_inferiority if line.holds}
-        if pair.first == who and held and held == set(pair.margins) and pair.groups >= FEWEST_TO_DECIDE:
-            allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in pair.margins.items()])
+        if pair.first == who and held == set(MARGINS) and pair.groups >= FEWEST_TO_DECIDE:
+            allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(f"{pair.second} (no worse by more than {allowed})")
     if places:
         return f"{who} may take the place of {listed(places)} on such data."

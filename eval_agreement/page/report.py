@@ -1,4 +1,4 @@
-"""The audit as one HTML page that needs no network (pictures as inline SVG), and as Markdown."""
+"""The audit as one HTML page that needs no network (pictures as inline SVG)."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from critic import jsonl
 from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
-from eval_agreement.page.pictures import Loss, curve, pictures
+from eval_agreement.page.pictures import pictures
 from eval_agreement.sample import RatedSample
 
 WORST = 10
@@ -28,12 +28,11 @@ def write(
     sections: Sequence[Section],
     origin: dict[str, Any],
     samples: Mapping[str, RatedSample],
-    steps: Sequence[Loss] = (),
-) -> list[Path]:
-    """Write FOLDER/report.md and FOLDER/report.html, each in one step.
+) -> Path:
+    """Write FOLDER/report.html in one step.
 
     `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
-    shown (HTML only); `origin` is the audit's provenance.
+    shown; `origin` is the audit's provenance.
     """
     furthest = {name: worst(sample) for name, sample in samples.items()}
     failed = {name: failures(sample) for name, sample in samples.items()}
@@ -47,14 +46,12 @@ def write(
         "pictures": {name: pictures(sample) for name, sample in samples.items()},
         "samples": samples,
         "worst": furthest,
-        "curve": curve(steps),
         "ratings": RATINGS,
         "long": LONG,
     }
-    written = [folder / "report.md", folder / "report.html"]
-    for path in written:
-        jsonl.write_text(path, render("eval_agreement.page", f"{path.name}.jinja", facts))
-    return written
+    path = folder / "report.html"
+    jsonl.write_text(path, render("eval_agreement.page", "report.html.jinja", facts))
+    return path
 
 
 def warnings(origin: dict[str, Any]) -> list[str]:

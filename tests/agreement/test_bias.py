@@ -19,7 +19,6 @@ from eval_agreement.bias import (
     central_tendency,
     offsets,
     rating_noise,
-    self_preference,
     severity,
     verbosity,
 )
@@ -148,6 +147,10 @@ def test_severity_and_central_tendency_in_every_resample() -> None:
     assert narrow.p is None and "no bias" in narrow.reading  # noise alone makes it
 
 
+def by_label(rows: JudgedRows, label: list[str]) -> dict[str | None, BiasEffect]:
+    return {effect.label: effect for effect in offsets("answerer", rows, label).effects}
+
+
 def covered(effects: list[BiasEffect], truth: float) -> float:
     return float(np.mean([e.interval is not None and e.interval[0] <= truth <= e.interval[1] for e in effects]))
 
@@ -173,13 +176,13 @@ def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
 
 
 @pytest.mark.parametrize("own", [0.0, -0.4])
-def test_self_preference_is_found_and_covered(own: float) -> None:
+def test_what_one_answerer_gains_is_found_and_covered(own: float) -> None:
+    """A judge that favours its own family, say."""
     effects = []
     for seed in range(500):
         w = World(seed, own=own)
-        effects.append(
-            self_preference(JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), list(w.system), ["a"])
-        )
+        rows = JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed)
+        effects.append(by_label(rows, ["a" if name == "a" else "rest" for name in w.system])["a"])
     assert 0.93 <= covered(effects, own) <= 0.97
     assert seen(effects) > 0.99 if own else seen(effects) < 0.07
 
@@ -279,7 +282,6 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
             severity(JudgedRows(human, scores, group)),
             central_tendency(JudgedRows(human, scores, group)),
             verbosity(JudgedRows(human, scores, group), w.length[rows]),
-            self_preference(JudgedRows(human, scores, group), system, ["a", "b"]),
             *offsets("answerer", JudgedRows(human, scores, group), system).effects,
         ]
 
@@ -290,7 +292,7 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
         assert one.p == pytest.approx(other.p)
     for one, other in zip(everything(np.arange(300)), everything(kept), strict=True):
         assert one.interval == other.interval and one.n == other.n and other.failed == 0
-    assert [effect.failed for effect in everything(order)] == [11, 11, 11, 5, 2, 2, 2, 2, 3]
+    assert [effect.failed for effect in everything(order)] == [11, 11, 11, 2, 2, 2, 2, 3]
 
 
 def test_labels_that_cannot_be_compared() -> None:
@@ -312,8 +314,6 @@ def test_labels_that_cannot_be_compared() -> None:
     level = ["high" if score >= 6 else "low" for score in w.human]
     apart = offsets("task", JudgedRows(w.human, w.judge, w.group), level).effects
     assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
-    nobody = self_preference(JudgedRows(w.human, w.judge, w.group), list(w.system), ["z"])
-    assert (nobody.n, nobody.value) == (0, None) and nobody.undefined == "0 groups with it; at least 20 are needed"
     assert offsets("task", JudgedRows([], [], []), []).effects == []
     unjudged = offsets("task", JudgedRows([3, 4], [None, None], ["a", "b"]), ["x", "y"])
     assert [(effect.n, effect.failed, effect.value) for effect in unjudged.effects] == [(0, 1, None)] * 2
@@ -324,9 +324,7 @@ def test_two_labels_are_one_test_and_many_are_cut(monkeypatch: pytest.MonkeyPatc
     two = offsets(
         "side", JudgedRows(w.human, w.judge, w.group), ["own" if name == "a" else "other" for name in w.system]
     )
-    own = self_preference(JudgedRows(w.human, w.judge, w.group), list(w.system), ["a"])
-    other, mirror = two.effects
-    assert mirror.value == own.value and mirror.interval == own.interval and mirror.p == own.p
+    other, own = two.effects
     assert own.value is not None and other.value == pytest.approx(-own.value)
     assert other.p == pytest.approx(own.p)
 
@@ -385,6 +383,6 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     assert lenient.value == pytest.approx(0.301, abs=0.001) and "lenient" in lenient.reading
     length = verbosity(JudgedRows(human, judge, group), [len(row["response"]) for row in rows])
     assert length.value == pytest.approx(0.293, abs=0.001) and length.noise_explains == pytest.approx(0.42, abs=0.01)
-    own = self_preference(JudgedRows(human, judge, group), system, ["GPT4"])
+    own = by_label(JudgedRows(human, judge, group), system)["GPT4"]
     assert own.value == pytest.approx(0.553, abs=0.001) and own.noise_explains == pytest.approx(0.82, abs=0.01)
     assert (own.n, own.others) == (399, 7584)

@@ -228,7 +228,7 @@ def test_checklists_are_yes_and_no_item_by_item(from_table: bool, tmp_path: Path
     assert found["kappa"]["value"] == pytest.approx(sklearn.cohen_kappa_score(*zip(*judged, strict=True)))
     assert found["accuracy"]["interval"] and found["kappa"]["interval"] and summary[name]["groups"] == COUNT // 2
     assert summary[name]["yes_or_no"] is True and "pairs" not in summary["provenance"]["samples"][name]
-    report = (tmp_path / "out/report.md").read_text("utf-8")
+    report = (tmp_path / "out/report.html").read_text("utf-8")
     assert "pairs" not in report + done.stdout and "In tables a is yes and b is no" in report
 
 

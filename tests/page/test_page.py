@@ -61,7 +61,7 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     shared = render("critic.page", "report.html.jinja", {"title": "t", "about": "", "sections": [], "origin": {}})
     facts = {
         "title": "t", "verdicts": {}, "warnings": [], "sections": [Section(key="k", heading="h")], "pictures": {},
-        "curve": None, "worst": {}, "failures": {}, "ratings": [], "long": 9,
+        "worst": {}, "failures": {}, "ratings": [], "long": 9,
         "origin": {"samples": {}, "train": None, "versions": {},
                    "interval": {"level": 0.95, "method": "m", "resamples": 1, "seed": 0}},
     }  # fmt: skip
