@@ -23,8 +23,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
-from eval_agreement.analysis import AuditRequest, Findings, run_audit
-from eval_agreement.annotate.plan import draw
+from eval_agreement.analysis import AuditRequest, run_audit
 from eval_agreement.baselines import BASELINES
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
@@ -54,8 +53,6 @@ _SCALE = "{:g}:{:g}".format(*SCALE)
 
 Files = Mapping[str, Source]
 """Who is in which file."""
-
-_NEXT = "next.jsonl"
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 
@@ -272,7 +269,7 @@ def _audit_scores(
         *chain(*starmap(score_kinds_ahead, found.items())),
     ]
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
-    return _finish(target, page, "\n".join([*printed, *_next(target.out, audited, found)]), outcomes, failed)
+    return _finish(target, page, "\n".join(printed), outcomes, failed)
 
 
 def _decisions(verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]) -> list[str]:
@@ -289,27 +286,6 @@ def _labels_of(sample: RatedSample) -> tuple[int, int]:
 def _notes(samples: Mapping[str, RatedSample]) -> list[str]:
     several = len(samples) > 1
     return [f"{name}: {note}" if several else note for name, sample in samples.items() for note in sample.notes]
-
-
-def _next(out: Path, samples: Mapping[str, RatedSample], found: Mapping[str, Findings]) -> list[str]:
-    """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it. One
-    that is there from before goes."""
-    said = []
-    (out / _NEXT).unlink(missing_ok=True)
-    for name, sample in samples.items():
-        path = out / (_NEXT if len(samples) == 1 else f"next-{name.replace('/', '-')}.jsonl")
-        path.unlink(missing_ok=True)
-        plan = found[name].plan
-        if not plan or not plan.with_judge:
-            continue
-        labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
-        left = sorted(set(sample.ids) - labelled, key=lambda key: draw("number", key))
-        lines = [{"id": key} for key in left[: max(0, plan.with_judge - len(labelled))]]
-        # Beside labels that were drawn with chances of their own, rows that are all as likely would be no sample.
-        if lines and sample.weight is None:
-            jsonl.write(path, lines)
-            said.append(f"{path}: {len(lines)} rows to label next, each as likely as another")
-    return said
 
 
 def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:
@@ -332,7 +308,6 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
         how = how_judged(source.path, (item.judgment for item in items if item.kind == kind))
     target.prepare()
     found = preference_audit(given)
-    (target.out / _NEXT).unlink(missing_ok=True)  # of an audit of scores before this
     judge, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
     if target.certificate is not None and how is not None:

@@ -13,7 +13,7 @@ these, not of exactly these. Where every answer is its own group, estimate and v
 published (and of ppi_py); variances are clustered where answers share groups, and the quantile is Student's.
 """
 
-from bisect import bisect_left
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -26,17 +26,11 @@ from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, SEED, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale, same_length
 
-_NOT_RANDOM = 0.001
-"""Below this p, the labelled answers are said not to be a random draw."""
-
 _DRAWS = 1_999
-"""Random draws of the labels, none of which may differ as far: p is then 1 / (_DRAWS + 1), half of _NOT_RANDOM."""
-
-_MANY_GROUPS = 1_000
-"""With as many groups of either kind means are normal enough for Student's test alone."""
+"""Random draws of the labels, none of which may set the judge's means as far apart: p is then 1 / (_DRAWS + 1)."""
 
 _MOST_ROWS = 20_000
-"""Of more answers in fewer groups nothing is claimed: to draw their labels again takes minutes."""
+"""Of more answers nothing is claimed: to draw their labels again takes minutes."""
 
 _A_GAIN = 1.1
 """Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
@@ -70,17 +64,13 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
 
 
 class LabelPlan(Struct, frozen=True, kw_only=True):
-    """Labels among `rows` answers for a 95 % interval of ± `half_width` points, with the judge and without.
-
-    `smallest` is the half width where every answer is labelled, which the judge cannot improve on. What is None has
-    its reason in `undefined`.
-    """
+    """Labels among `rows` answers for a 95 % interval of ± `half_width` points, with the judge and without. None where
+    `undefined` says why."""
 
     half_width: float
     rows: int
     with_judge: int | None = None
     without_judge: int | None = None
-    smallest: float | None = None
     undefined: str | None = None
     reading: str
 
@@ -112,6 +102,11 @@ class _Sample(NamedTuple):
     def groups(self) -> int:
         """Groups with a label."""
         return int(np.count_nonzero(np.bincount(self.member[self.labelled])))
+
+    @property
+    def quantile(self) -> float:
+        """Half of a 95 % interval, in standard errors: Student's, with the usual factor for few groups."""
+        return float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.groups - 1) * np.sqrt(self.groups / (self.groups - 1)))
 
     @property
     def too_few(self) -> str | None:
@@ -194,96 +189,44 @@ def labels_needed(
     human: Scores,
     judge: Scores,
     group: Group,
-    rows: int | None = None,
     weight: Floats | None = None,
     undefined: str | None = None,
 ) -> LabelPlan:
     """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
 
-    The arrays are those of `corrected_mean` (with a `weight`, more labels are drawn in the same way); `rows` is how
-    many answers there will be to draw labels from, all of them judged (as many as now unless given). Every label takes
-    an answer out of the unlabelled ones: the judge's part fades as these run out, and with all answers labelled both
-    intervals are the same. So a half width is out of reach with the judge exactly where it is without, and then takes
-    more answers, not more labels.
-
-    With n labels drawn at random from T answers, the variance is F + s²/n - 2 lam c/n + lam² v T / (n (T - n)), where
-    s², v and c are the variances of human and judge scores and their covariance, lam is the best on 0..1, and F is the
-    covariance of two human scores in a group times the chance that two answers share one. PPI++ is the case F = 0.
+    The arrays are those of `corrected_mean`, and more labels are drawn in the same way. With n labels out of T answers
+    the variance of PPI++ is F + s²/n · (1 - r² (1 - n/T)): s² is that of a label, r² the share of it that the judge
+    explains, and F (0 where each answer is its own group) what labels cannot reduce, because answers share groups.
+    Without the judge r² is 0. With all answers labelled both are the same, so that a half width out of reach takes more
+    answers. Student's quantile is that of the groups labelled so far.
 
     None with labels in fewer than FEWEST_GROUPS groups, where answers share groups but no two labelled ones do, and
     where the caller gives a reason why it is `undefined`. Raises ValueError as `corrected_mean`.
     """
     sample, _ = _sample(human, judge, group, weight)
-    total = len(sample.human) if rows is None else rows
-    plan = LabelPlan(half_width=half_width, rows=total, reading="")
+    rows = len(sample.human)
+    plan = LabelPlan(half_width=half_width, rows=rows, reading="")
+    shared = _shared_variance(sample)
     undefined = undefined or sample.too_few
-    shared = None if undefined else _shared_variance(sample, total)
     if shared is None:
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
+    if undefined or shared is None:
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
-    spread = float(np.var(sample.judge, ddof=1))
-    (variance, covariance), (_, seen) = np.cov(sample.human[sample.labelled], sample.judge[sample.labelled]).tolist()
-    # The correlation of the labelled, for the spread of all: with another spread, more than all of s² could be c² / v.
-    covariance *= float(np.sqrt(spread / seen)) if seen else 0.0
-    if weight is not None:
-        # The variances that the labels have shown, each times their number: what the design does is in them.
-        parts = _parts(sample)
-        before, after = (sample.n * parts.variance(lam) for lam in (0.0, parts.lam))
-        variance = max(before - sample.n * shared, 0.0)
-        explained = max(before - after, 0.0) * total / max(total - sample.n, 1)
-        covariance = float(np.sqrt(min(explained, variance) * spread))
-    forecast = _Forecast(
-        human=variance,
-        judge=spread,
-        covariance=covariance,
-        shared=shared,
-        rows=total,
-        groups=len(np.unique(sample.member)) * total / len(sample.human),
-    )
-    smallest = forecast.half_width(total, judged=False)
-    fewest, alone = (forecast.labels(half_width, with_judge) for with_judge in (True, False))
-    reading = f"±{half_width:g} points takes {fewest} labels with the judge and {alone} without."
-    if fewest is None or alone is None:
-        undefined = f"even with all {total} answers labelled it is ±{smallest:.2f}, so it takes more answers"
+    parts = _parts(sample)
+    before, after = (max(sample.n * (parts.variance(lam) - shared), 0.0) for lam in (0.0, parts.lam))
+    explained = (1 - after / before) * rows / (rows - sample.n) if before and sample.unlabelled else 0.0
+    explained = min(max(explained, 0.0), 0.99)
+    allowed = (half_width / sample.quantile) ** 2 - shared
+    if allowed < before / rows:
+        smallest = sample.quantile * np.sqrt(shared + before / rows)
+        undefined = f"even with all {rows} answers labelled it is ±{smallest:.2f}, so it takes more answers"
         reading = f"±{half_width:g} points cannot be reached: {undefined}."
-    return replace(
-        plan, with_judge=fewest, without_judge=alone, smallest=smallest, undefined=undefined, reading=reading
-    )
-
-
-class _Forecast(NamedTuple):
-    """What `labels_needed` writes as s², v, c, F and T, and in how many groups the T answers lie."""
-
-    human: float
-    judge: float
-    covariance: float
-    shared: float
-    rows: int
-    groups: float
-
-    def variance(self, labels: int, judged: bool) -> float:
-        """Of the mean with so many labels, with the judge's part or without."""
-        alone = self.shared + self.human / labels
-        rest = self.rows - labels
-        if not (judged and rest and self.judge):
-            return alone
-        # The judge's part is the difference of two means of its scores, over n labelled and T - n other answers:
-        # its variance is v/n + v/(T - n) = v T / (n (T - n)), and its covariance with the mean label c/n.
-        spread = self.judge * self.rows / (labels * rest)
-        lam = min(max(self.covariance / labels / spread, 0.0), 1.0)
-        return alone - 2 * lam * self.covariance / labels + lam**2 * spread
-
-    def half_width(self, labels: int, judged: bool) -> float:
-        """Of the 95 % interval; the labels are taken to lie in as many groups as there can be."""
-        groups = max(min(labels, self.groups), FEWEST_GROUPS)
-        return float(scipy.stats.t.ppf((1 + LEVEL) / 2, groups - 1) * np.sqrt(self.variance(labels, judged)))
-
-    def labels(self, half_width: float, judged: bool) -> int | None:
-        """The fewest that are enough; None where all are not. More labels never make an interval wider."""
-        possible = range(FEWEST_GROUPS, self.rows + 1)
-        # False, …, False, True, …, True: the first True is where the half width has become small enough.
-        index = bisect_left(possible, True, key=lambda labels: self.half_width(labels, judged) <= half_width)
-        return possible[index] if index < len(possible) else None
+        return replace(plan, undefined=undefined, reading=reading)
+    alone = before / allowed
+    corrected = before * (1 - explained) / (allowed - explained * before / rows)
+    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(labels)) for labels in (corrected, alone))
+    reading = f"±{half_width:g} points takes {with_judge} labels with the judge and {without_judge} without."
+    return replace(plan, with_judge=with_judge, without_judge=without_judge, reading=reading)
 
 
 def _sample(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[_Sample, NDArray[np.bool_]]:
@@ -295,24 +238,21 @@ def _sample(human: Scores, judge: Scores, group: Group, weight: Floats | None) -
     return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
 
 
-def _shared_variance(sample: _Sample, rows: int) -> float | None:
-    """The part of the variance that labels cannot reduce, because answers share groups, with `rows` answers.
-
-    None where answers share groups, but no labelled ones do.
-    """
-    answers = len(sample.human)
+def _shared_variance(sample: _Sample) -> float | None:
+    """The part of the variance that labels cannot reduce: the covariance of two labels in a group times the chance that
+    two answers share one. None where answers share groups, but no labelled ones do."""
     pairs = _pairs_in_groups(sample.member)
     if not pairs:
         return 0.0
-    labelled_pairs = _pairs_in_groups(sample.member[sample.labelled])
+    member, human = sample.member[sample.labelled], sample.human[sample.labelled]
+    labelled_pairs = _pairs_in_groups(member)
     if not labelled_pairs:
         return None
-    human = sample.human[sample.labelled]
     human = human - human.mean()
     # The products of all pairs of a group are the square of its total, those of an answer with itself taken off.
-    totals = np.bincount(sample.member[sample.labelled], human)
+    totals = np.bincount(member, human)
     covariance = (totals @ totals - human @ human) / labelled_pairs
-    return max(0.0, float(covariance * pairs / (answers * (rows - 1))))
+    return max(0.0, float(covariance * pairs / (len(sample.human) * (len(sample.human) - 1))))
 
 
 def _pairs_in_groups(member: Indices) -> int:
@@ -325,89 +265,59 @@ def _parts(sample: _Sample) -> _Parts:
     """The two parts of the estimate, what groups add to them, and the tuned lam."""
     labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
     human_mean = float(shares @ sample.human)
-    human = shares * (sample.human - human_mean)
-    by_group: Floats = np.bincount(sample.member, human).astype(np.float64)
+    by_group = np.asarray(np.bincount(sample.member, shares * (sample.human - human_mean)), dtype=np.float64)
     if not rest or np.ptp(sample.judge) == 0:
         return _Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
-    if sample.weight is not None:
-        # Against the mean of all answers, labelled or not: those without a label are no random draw either.
-        judge_mean, every_mean = float(shares @ sample.judge), float(sample.judge.mean())
-        row = shares * (sample.judge - judge_mean) - (sample.judge - every_mean) / len(labelled)
-        groups: Floats = np.bincount(sample.member, row).astype(np.float64)
-        alone = float(groups @ groups)
-        lam = float(np.clip(by_group @ groups / alone, 0, 1)) if alone else 0.0
-        return _Parts(human_mean, judge_mean - every_mean, by_group, groups, lam)
-    judge_mean, rest_mean = float(sample.judge[labelled].mean()), float(sample.judge[~labelled].mean())
-    # What each answer adds to (judge's mean over the labelled - over the others), less its expectation: with the same
-    # of the mean label, sums over a group's answers are independent of other groups', and their squares the variance.
-    excess = np.where(labelled, (sample.judge - judge_mean) / n, (rest_mean - sample.judge) / rest)
-    excess_by_group: Floats = np.bincount(sample.member, excess).astype(np.float64)
-    # lam has the least variance: covariance of labels and excess / variance of the excess. The latter is that of
-    # independent answers, labelled or not, times what groups make of it, which is 1 where each answer is its own.
-    pooled = float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest)
-    alone = excess @ excess
-    spread = pooled * ((excess_by_group @ excess_by_group) / alone) if alone else 0.0
+    # Labels with known chances are held against all answers: those without a label are no random draw either.
+    others = ~labelled / rest if sample.weight is None else np.full(len(labelled), 1 / len(labelled))
+    judge_mean, others_mean = float(shares @ sample.judge), float(others @ sample.judge)
+    # What each answer adds to the difference of these means, less its expectation: sums over a group's answers are
+    # independent of other groups', and their squares the variance.
+    excess = shares * (sample.judge - judge_mean) - others * (sample.judge - others_mean)
+    excess_by_group = np.asarray(np.bincount(sample.member, excess), dtype=np.float64)
+    spread = float(excess_by_group @ excess_by_group)
+    if sample.weight is None and spread:
+        # PPI++ pools the judge's variance over labelled and other answers; groups multiply that of independent ones.
+        spread *= float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest) / float(excess @ excess)
+    # lam has the least variance: covariance of labels and excess / variance of the excess.
     lam = float(np.clip(float(by_group @ excess_by_group) / spread, 0, 1)) if spread else 0.0
-    return _Parts(human_mean, judge_mean - rest_mean, by_group, excess_by_group, lam)
+    return _Parts(human_mean, judge_mean - others_mean, by_group, excess_by_group, lam)
 
 
 def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
-    far = scipy.stats.t.ppf((1 + LEVEL) / 2, sample.groups - 1) * _error(sample, parts.variance(lam))
+    far = sample.quantile * np.sqrt(parts.variance(lam))
     return float(parts.value(lam) - far), float(parts.value(lam) + far)
 
 
-def _error(sample: _Sample, variance: float) -> float:
-    """Standard error, with the usual factor for few groups."""
-    return float(np.sqrt(variance * sample.groups / (sample.groups - 1)))
-
-
 def _caution(sample: _Sample, parts: _Parts) -> str | None:
-    """A warning where the judge sees another quality in the labelled answers than chance allows.
+    """A warning where no random draw of the labels sets the judge's means on labelled and other answers as far apart (a
+    permutation test, which holds its level at any size: Phipson and Smyth 2010, "Permutation P-values Should Never Be
+    Zero").
 
-    Student's test alone does not hold its level with few unlabelled answers, or scores that crowd at one value, so what
-    it finds must stand against random draws as well. With a known chance for each answer the draw is taken as known.
+    Labels change places within groups, and whole groups with others of their size: a draw of answers and a draw of
+    groups are both as likely after such a change as before it. Draws with known chances are taken as known.
     """
-    if sample.weight is not None:
+    rows, member = len(sample.human), sample.member
+    if sample.weight is not None or not parts.excess or rows > _MOST_ROWS:
         return None
-    error = _error(sample, float((parts.excess_by_group**2).sum()))
-    if not parts.excess or (
-        error and 2 * scipy.stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM
-    ):
-        return None
-    if not _beyond_random_draws(sample):
-        return None
+    sizes = np.bincount(member)
+    by_size = np.lexsort((member, sizes[member]))
+    is_labelled, random = sample.labelled[by_size], np.random.default_rng(SEED)
+
+    def difference(order: Indices) -> float:
+        judge = sample.judge[order]
+        return abs(float(judge[is_labelled].mean() - judge[~is_labelled].mean()))
+
+    least = difference(by_size) - 1e-9
+    for _ in range(_DRAWS):
+        order = np.lexsort((random.random(rows), random.random(len(sizes))[member], sizes[member]))
+        if difference(order) >= least:
+            return None
     way = "above" if parts.excess > 0 else "below"
     return (
         f"The labelled answers are no random draw: the judge's mean on them is {abs(parts.excess):.2f} points {way} "
         "that on the others."
     )
-
-
-def _beyond_random_draws(sample: _Sample) -> bool:
-    """Whether no random draw of the labels leaves the judge's means as far apart (a permutation test, which holds its
-    level at any size: Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero").
-
-    Labels change places within groups, and whole groups with others of their size: a draw of answers and a draw of
-    groups are both as likely after such a change as before it.
-    """
-    member, labelled, rows = sample.member, sample.labelled, len(sample.human)
-    if min(len(np.unique(member[labelled])), len(np.unique(member[~labelled]))) >= _MANY_GROUPS:
-        return True
-    if rows > _MOST_ROWS:
-        return False
-    sizes = np.bincount(member)
-
-    def difference(order: Indices) -> float:
-        judge = sample.judge[order]
-        return abs(float(judge[mask].mean() - judge[~mask].mean()))
-
-    by_size = np.lexsort((member, sizes[member]))
-    mask = labelled[by_size]
-    least, random = difference(by_size) - 1e-9, np.random.default_rng(SEED)
-    orders = (
-        np.lexsort((random.random(rows), random.random(len(sizes))[member], sizes[member])) for _ in range(_DRAWS)
-    )
-    return not any(difference(order) >= least for order in orders)
 
 
 def _mean_reading(result: CorrectedMean) -> str:

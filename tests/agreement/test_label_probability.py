@@ -1,6 +1,5 @@
 """Labels of rows that were not all as likely to be labelled: with their chances, the audit is right of all rows."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -146,31 +145,6 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     people = np.where(rare, A, B).astype(np.int8)
     given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
     assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
-
-
-def test_what_to_label_next_is_that_of_the_last_audit(tmp_path: Path) -> None:
-    """Rows without a label, all as likely; none beside labels that have chances of their own, and nothing from before
-    is left."""
-    scored = [{"id": f"x{n}", "score": 1 + n * 7 % 10} for n in range(200)]
-    judge = write_jsonl(tmp_path / "judge.jsonl", [line | {"score": 1 + n % 9} for n, line in enumerate(scored)])
-    people, chosen = (
-        write_jsonl(tmp_path / f"{name}.jsonl", [line | more for line in scored[:40]])
-        for name, more in (("people", {}), ("chosen", {"label_probability": 0.5}))
-    )
-    out = tmp_path / "out"
-
-    def said(human: Path, *more: object) -> str:
-        done = run("critic", "audit", "--human", human, "--judge", f"ours={judge}", "--out", out, *more)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "rows to label next, each as likely as another" in said(people, "--within", 0.6)
-    lines = [json.loads(line)["id"] for line in (out / "next.jsonl").open()]
-    assert len(set(lines)) == len(lines) > 0 and set(lines) <= {line["id"] for line in scored[40:]}
-    assert "to label next" not in said(chosen, "--within", 0.6)
-    assert not (out / "next.jsonl").exists()
-    said(people, "--within", 0.6)
-    assert "label next" not in said(people) and not (out / "next.jsonl").exists()
 
 
 def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
