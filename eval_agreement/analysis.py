@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from critic.judging import distribution
 from critic.records import RATINGS, Judgment, Response
 from critic.stats.arrays import Floats
-from eval_agreement import bias, calibration
+from eval_agreement import bias
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
-from eval_agreement.calibration import Calibration
+from eval_agreement.calibration import Calibration, calibrate
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
@@ -104,7 +104,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         raters=_raters(labelled) if several else None,
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases={name: biases(labelled, name) for name in sample.judges},
-        calibration=_calibration(labelled),
+        calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         corrected=corrected(sample),
         plan=_plan(sample, asked.within) if asked.within else None,
     )
@@ -168,17 +168,6 @@ def biases(sample: RatedSample, judge: str) -> Biases:
             for part in ("lang", "task", "answerer")
             if len(sample.said(part)) > 1
         ],
-    )
-
-
-def _calibration(sample: RatedSample) -> Calibration:
-    """How far the judge's scores mean what people's mean, and maps from the one to the other."""
-    rows = JudgedRows(sample.human, sample.scores, sample.groups)
-    methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
-    return Calibration(
-        reliability=calibration.reliability(rows),
-        maps=[calibration.recalibration(rows, method) for method in methods],
-        conformal=calibration.conformal(rows, "isotonic"),
     )
 
 

@@ -22,8 +22,8 @@ from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
 from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark
 from eval_agreement.compare import MetricDifference, compare
-from eval_agreement.injection import mean
 from eval_agreement.items import COLUMN_SUFFIX
+from eval_agreement.metrics import mean_estimate
 from eval_agreement.sample import RatedSample
 
 SWAPPED, EDITED = "swapped", "edited"
@@ -162,8 +162,8 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         group=[name for name, is_known in zip(group, known, strict=True) if is_known],
     )
     differences = compare(sample, "seeing", BLIND).differences if known.any() else []
-    swap, edit = (mean(falls[arm], numbers) for arm in (SWAPPED, EDITED))
-    share = mean(noticed, numbers, share=True)
+    swap, edit = (mean_estimate(falls[arm], numbers) for arm in (SWAPPED, EDITED))
+    share = mean_estimate(noticed, numbers, share=True)
     return Looking(
         judge=clean[0].judge,
         answers=len(ids),

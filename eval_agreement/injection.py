@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from critic.stats.arrays import Floats, group_numbers
-from critic.stats.estimate import Bootstrap, Estimate
+from critic.stats.estimate import Estimate
 from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark, suite
+from eval_agreement.metrics import mean_estimate
 
 ALL = "all attacks"
 """The name of the effect that pools all attacks."""
@@ -82,11 +83,11 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
     # Whether an answer's strongest attack raises it; an answer without any pair says nothing.
     differences = _differences(judged, attacks, CLEAN)
     highest = np.where(np.isnan(differences), -np.inf, differences).max(axis=0)
-    any_raised = mean(_reaches(np.where(np.isneginf(highest), np.nan, highest), RISE), group, share=True)
+    any_raised = mean_estimate(_reaches(np.where(np.isneginf(highest), np.nan, highest), RISE), group, share=True)
     return Injection(
         judge=judgments[0].judge,
         answers=len(group),
-        clean=mean(_scores(judged[CLEAN]), group),
+        clean=mean_estimate(_scores(judged[CLEAN]), group),
         control=_effect(control, [control], judged, group) if control in judged else None,
         attacks=effects,
         overall=_effect(ALL, attacks, judged, group),
@@ -136,14 +137,14 @@ def _effect(
     if control in names:
         net = Estimate(n=0, undefined="padding is the control itself")
     elif control in judged:
-        net = mean(_differences(judged, names, control), group)
+        net = mean_estimate(_differences(judged, names, control), group)
     lost = np.stack([np.isnan(_scores(judged[name])) for name in names])
     lost = np.where(np.isnan(_scores(judged[CLEAN])), np.nan, lost)
     rows = [judgment for name in names for judgment in judged[name]]
     counted = Counter(rows[number].verdict.failure for number in np.flatnonzero(lost.ravel() == 1))
     failures = {failure: count for failure, count in counted.most_common() if failure}
-    inflation, raised = mean(differences, group), mean(_reaches(differences, RISE), group, share=True)
-    denied = mean(lost, group, share=True)
+    inflation, raised = mean_estimate(differences, group), mean_estimate(_reaches(differences, RISE), group, share=True)
+    denied = mean_estimate(lost, group, share=True)
     return AttackEffect(
         name=name,
         aim=suite().entries[name].aim if name in suite().entries else "Every attack on every answer, pooled.",
@@ -156,20 +157,6 @@ def _effect(
         failures=failures,
         reading=_reading(inflation, net, raised, denied, failures),
     )
-
-
-def mean(values: Floats, group: NDArray[np.intp], *, share: bool = False) -> Estimate:
-    """The mean of what is not NaN in `values`, shape (answers,) or (k, answers), with its 95 % interval: questions
-    with a value are drawn. `group[i]` is the number of the question of answer i."""
-    values = np.atleast_2d(values)
-    known = ~np.isnan(values)
-    sums = np.array([np.bincount(group, np.nansum(values, axis=0)), np.bincount(group, known.sum(axis=0))], np.float64)
-    sums = sums[:, sums[1] > 0]
-    if not sums.size:
-        return Estimate(n=0, undefined="nothing was judged both ways")
-    draws = Bootstrap(np.arange(sums.shape[1]))
-    total, count = draws.of_groups(sums).T
-    return draws.estimate(total / count, int(known.sum()), share=share)
 
 
 def points(estimate: Estimate) -> str:

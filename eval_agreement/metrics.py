@@ -237,6 +237,23 @@ def agreement_interval(
     return measured(human, judge, group, weight, resamples, seed).interval
 
 
+def mean_estimate(
+    values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
+) -> Estimate:
+    """The mean of what is not NaN in `values`, shape (n,) or (k, n), over groups that have a value. `group` (n,) holds
+    whole numbers, `weight` (n,) what each column counts for; `share` and `null` as in `Bootstrap.estimate`."""
+    values = np.atleast_2d(values)
+    known = ~np.isnan(values)
+    times = np.ones(len(group)) if weight is None else np.where(known.any(axis=0), weight, 0.0)
+    by_group = [np.bincount(group, times * column) for column in (np.nansum(values, axis=0), known.sum(axis=0))]
+    sums = np.stack(by_group)[:, by_group[1] > 0].astype(np.float64)
+    if not sums.size:
+        return Estimate(n=0, undefined="nothing to measure")
+    draws = Bootstrap(np.arange(sums.shape[1]))
+    total, count = draws.of_groups(sums).T
+    return draws.estimate(total / count, int(known.sum()), share=share, null=null)
+
+
 def _no_correlation(human: Floats, judge: Floats) -> str:
     """Why a metric has no value on two samples."""
     if len(human) < 2:

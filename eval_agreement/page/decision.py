@@ -58,15 +58,14 @@ def _not_better(findings: Findings) -> str:
     unbeaten = [pair.second for pair in findings.over_trivial if _side(pair) >= 0]
     if not unbeaten:
         return ""
-    who, maps = findings.sample.judge, findings.calibration.maps if findings.calibration else []
+    who, after = findings.sample.judge, findings.calibration and findings.calibration.after
     trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed(unbeaten)} in mean error"
     order = findings.judge.interval.get("pearson")
     others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
-    mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
-    if order and order[0] >= RANKS_WELL and mended:
+    if order and order[0] >= RANKS_WELL and after and others and after.mae < min(others):
         return (
             f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0])} or more), "
-            f"but as it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
+            f"but as it stands it is not shown to beat {trivial}; a map of its scores may mend that."
         )
     return f"Do not rely on {who} here: it is not shown to beat {trivial}."
 

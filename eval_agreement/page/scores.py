@@ -12,17 +12,15 @@ from critic.page.blocks import (
     TableCell,
     axis_of,
     bar,
-    interval,
     number,
     share,
-    shares,
 )
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
+from eval_agreement.calibration import CONFORMAL_LEVEL
 from eval_agreement.calibration import Bin as CalibrationBin
-from eval_agreement.calibration import Conformal, Errors, Recalibration
 from eval_agreement.compare import Comparison, MetricDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import ALL, AttackEffect, Injection
@@ -283,57 +281,30 @@ def _injection(found: Injection) -> Part:
 
 
 _BINS = Columns[CalibrationBin](
-    ("Judge (rounded)", lambda one: str(one.score)),
-    ("n", lambda one: one.n),
-    ("judge’s mean", lambda one: number(one.judge)),
-    ("people’s mean", lambda one: measured(one.human, one.interval, one.undefined)),
-)
-
-
-def _error(errors: Errors | None, undefined: str | None) -> TableCell:
-    return measured(errors.mae if errors else None, None, undefined)
-
-
-def _change(one: Recalibration) -> TableCell:
-    change = one.changes.get("mae")
-    return measured(change.value, change.interval) if change else TableCell("–")
-
-
-_MAPS = Columns[Recalibration](
-    ("Map", lambda one: one.method),
-    ("n", lambda one: one.n),
-    ("MAE before", lambda one: _error(one.before, one.undefined)),
-    ("after", lambda one: _error(one.after, one.undefined)),
-    ("change", _change),
-    ("mean error before", lambda one: number(one.before.mean_error if one.before else None)),
-    ("after", lambda one: number(one.after.mean_error if one.after else None)),
-)
-
-
-def _half_width(one: Conformal) -> str:
-    return number(None) if one.half_width is None else f"± {number(one.half_width)}"
-
-
-_CONFORMAL = Columns[Conformal](
-    ("Intervals of single scores", lambda one: f"{one.level:.0%} conformal".replace("%", " %")),
-    ("n", lambda one: one.n),
-    ("half width", lambda one: TableCell(_half_width(one), title=one.undefined or "")),
-    ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
-    about=lambda one: one.method,
+    ("Judge (rounded)", lambda each: str(each.score)),
+    ("n", lambda each: each.human.n),
+    ("judge’s mean", lambda each: number(each.judge)),
+    ("people’s mean", lambda each: points(each.human, 2)),
 )
 
 
 def _calibration(findings: Findings) -> Said:
-    if findings.calibration is None:
+    found = findings.calibration
+    if found is None:
         return [], []
-    one, maps, conformal = findings.calibration.reliability, findings.calibration.maps, findings.calibration.conformal
-    error = f"{number(one.error)} ({interval(one.interval)})" if one.interval else number(one.error)
-    caption = f"Expected calibration error {error} points; n = {one.n}, {one.failed} failed."
-    return [one.reading, *(each.reading for each in maps), conformal.reading], [
-        _BINS.table(caption, one.bins, folded=True),
-        _MAPS.table("Recalibration.", maps),
-        _CONFORMAL.table("How far a single score can be trusted.", [conformal]),
-    ]
+    tables = [_BINS.table(f"n = {found.n}, {found.failed} failed.", found.bins, folded=True)]
+    if found.before and found.after and found.change and found.coverage:
+        rows = [
+            blocks.row("MAE before recalibration", number(found.before.mae)),
+            blocks.row("after", number(found.after.mae)),
+            blocks.row("change", points(found.change, 2)),
+            blocks.row("mean error before", number(found.before.mean_error)),
+            blocks.row("after", number(found.after.mean_error)),
+            blocks.row(f"half width of {CONFORMAL_LEVEL:.0%} intervals of single scores", number(found.half_width)),
+            blocks.row("their coverage", percent(found.coverage)),
+        ]
+        tables.append(Table(caption="Recalibration, and single scores.", head=["", "value"], rows=rows))
+    return found.readings, tables
 
 
 _ANSWERERS = Columns[tuple[str, CorrectedMean]](

@@ -458,7 +458,7 @@ def test_judgments_that_cannot_be_measured(made: list[Judgment], part: str) -> N
         ([1.0] * 6, ["scores fall: -1.00 points [-1.00, -1.00]", "0 of 6 rise"]),
         ([1.0, 3.0, 1.0, 3.0, 2.0, 2.5], ["no change of scores shown: +0.08 points ["]),
         ([4.0] * 4 + [None] * 2, ["+2.00 points on average", "at least 5", "2 of 6 lose their score (no_rating 2)"]),
-        ([None] * 6, ["nothing was judged both ways; 6 of 6 lose their score"]),
+        ([None] * 6, ["nothing to measure; 6 of 6 lose their score"]),
     ],
 )
 def test_readings(attacked: list[float | None], parts: list[str]) -> None:
