@@ -29,7 +29,6 @@ from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
 from eval_agreement.page.decision import verdict
-from eval_agreement.page.image_grounding import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
@@ -257,7 +256,7 @@ def _audit_scores(
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
-    shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
+    shown = sections(found, outcomes, injections, looks)
     drawn = {name: findings.sample for name, findings in found.items()}
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, drawn)
     audited = {sample.name: sample for sample, _ in samples}

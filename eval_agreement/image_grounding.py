@@ -13,17 +13,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.human_scored import BLIND, Loaded
 from critic.records import Judgment
-from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
 from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark
 from eval_agreement.compare import MetricDifference, compare
+from eval_agreement.injection import VariantEffect, count, points, scores_of, variant_effect
 from eval_agreement.items import COLUMN_SUFFIX
-from eval_agreement.metrics import mean_estimate
 from eval_agreement.sample import RatedSample
 
 SWAPPED, EDITED = "swapped", "edited"
@@ -33,9 +32,6 @@ ARMS = (BLIND, SWAPPED, EDITED)
 HIGH, NOTICED = 7.0, 1.0
 """Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
 noticed where it gives NOTICED points less."""
-
-WORST = 12
-"""Rows that the report shows with their pictures."""
 
 
 @cache
@@ -101,26 +97,12 @@ def _images(loaded: Loaded, number: int) -> list[str]:
     return loaded.responses[number].question.images
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """An answer with its score in each arm; `wrong`: how far the judge is from what its arm makes right, in points."""
-
-    id: str
-    question: str
-    answer: str
-    images: list[str]
-    human: float | None
-    scores: dict[str, float | None]
-    reason: str | None
-    edited: str | None
-    wrong: float
-
-
 class Looking(Struct, frozen=True, kw_only=True):
     """Whether a judge looks, over `answers` answers.
 
     - differences: agreement seeing less agreement blind, by metric, on the answers scored both ways.
-    - swap: how far another image lowers the score of answers that people scored HIGH or more, in points.
-    - edit: the same for one changed fact; `noticed` is the share that loses NOTICED points or more.
+    - swap: what another image does to answers that people scored HIGH or more.
+    - edit: the same for one changed fact; it has moved (been noticed) where the score falls by NOTICED or more.
     - reached: how many images reached the judge, in answers that were to be shown one.
     """
 
@@ -128,42 +110,38 @@ class Looking(Struct, frozen=True, kw_only=True):
     answers: int
     reached: int
     differences: list[MetricDifference]
-    swap: Estimate
-    edit: Estimate
-    noticed: Estimate
+    swap: VariantEffect
+    edit: VariantEffect
     reading: str
-    worst: list[Seen] = field(default_factory=list)
 
 
 def has_arms(judgments: Sequence[Judgment]) -> bool:
-    return any(one.sample.id.rpartition(SEPARATOR)[2] in ARMS for one in judgments)
+    return any(judgment.sample.id.rpartition(SEPARATOR)[2] in ARMS for judgment in judgments)
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
     """What the arms show. Intervals are bootstrapped over groups of questions.
 
     Raises UsageError for ids that critic attack did not make, an arm without its clean answer, and two judges."""
-    found = _by_arm(judgments)
-    ids = sorted(found[CLEAN])
-    clean = [found[CLEAN][key] for key in ids]
-    group = [judgment.conversation.group for judgment in clean]
-    numbers = group_numbers(group)
-    human = _floats([judgment.sample.human.score if judgment.sample.human else None for judgment in clean])
-    scores = {arm: _floats([_score(judged.get(key)) for key in ids]) for arm, judged in found.items()}
-    high = human >= HIGH
-    falls = {arm: np.where(high, np.round(scores[CLEAN] - scores[arm], 12), np.nan) for arm in (SWAPPED, EDITED)}
-    noticed = np.where(np.isnan(falls[EDITED]), np.nan, falls[EDITED] >= NOTICED)
-    known = ~np.isnan(human)
+    judged = _by_arm(judgments)
+    ids = sorted(judged[CLEAN])
+    clean = [judged[CLEAN][key] for key in ids]
+    scores = {arm: scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}
+    people = [judgment.sample.human.score if judgment.sample.human else None for judgment in clean]
     sample = RatedSample(
         name="images",
-        ids=[key for key, is_known in zip(ids, known, strict=True) if is_known],
-        human=human[known],
-        judges={"seeing": scores[CLEAN][known], BLIND: scores[BLIND][known]},
-        group=[name for name, is_known in zip(group, known, strict=True) if is_known],
+        ids=ids,
+        human=np.array(people, dtype=np.float64),
+        judges={"seeing": scores[CLEAN], BLIND: scores[BLIND]},
+        group=[judgment.conversation.group for judgment in clean],
     )
-    differences = compare(sample, "seeing", BLIND).differences if known.any() else []
-    swap, edit = (mean_estimate(falls[arm], numbers) for arm in (SWAPPED, EDITED))
-    share = mean_estimate(noticed, numbers, share=True)
+    effects = []
+    for arm, aim in ((SWAPPED, "another image"), (EDITED, "one fact edited")):
+        rows = (sample.human >= HIGH) & np.array([key in judged[arm] for key in ids], dtype=bool)
+        variant, answers = scores[arm][rows], scores[CLEAN][rows]
+        effects.append(variant_effect(arm, aim, variant, answers, sample.groups[rows], -NOTICED))
+    swap, edit = effects
+    differences = compare(sample.labelled, "seeing", BLIND).differences
     return Looking(
         judge=clean[0].judge,
         answers=len(ids),
@@ -171,19 +149,8 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         differences=differences,
         swap=swap,
         edit=edit,
-        noticed=share,
-        reading=_reading(differences, swap, share),
-        worst=_worst(found, ids, human, scores, falls),
+        reading=_reading(differences, swap.change, edit.moved),
     )
-
-
-def _score(judgment: Judgment | None) -> float | None:
-    """None for an arm that an answer lacks, too."""
-    return judgment.score if judgment else None
-
-
-def _floats(values: Sequence[float | None]) -> Floats:
-    return np.array(values, dtype=np.float64)
 
 
 def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
@@ -201,16 +168,17 @@ def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
 def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
     """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, or a
     swapped image costs right answers points."""
-    pearson = next((one for one in differences if one.metric == "pearson"), None)
+    pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
     gains = bool(pearson and pearson.interval and pearson.interval[0] > 0)
-    loses = bool(swap.interval and swap.interval[0] > 0)
+    loses = bool(swap.interval and swap.interval[1] < 0)
     parts = []
     if pearson:
-        parts.append(f"Pearson {pearson.value:+.2f}{_bounds(pearson)} seeing against blind")
+        bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
+        parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
     if swap.value is not None:
-        parts.append(f"another image costs right answers {swap.value:.2f} points{_bounds(swap)}")
+        parts.append(f"with another image right answers get {points(swap)}")
     if noticed.value is not None:
-        parts.append(f"{round(noticed.value * noticed.n)} of {noticed.n} edits are noticed")
+        parts.append(f"{count(noticed)} edits are noticed")
     decision = {
         (True, True): "It looks at the image",
         (True, False): "It agrees more with people when it sees, but is not shown to hold answers against the image",
@@ -218,37 +186,3 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
         (False, False): "It is not shown to look at the image: it goes by the text and style of the answer",
     }[gains, loses]
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."
-
-
-def _bounds(estimate: MetricDifference | Estimate) -> str:
-    return " [{:+.2f}, {:+.2f}]".format(*estimate.interval) if estimate.interval else ", no interval"
-
-
-def _worst(
-    found: Mapping[str, Mapping[str, Judgment]],
-    ids: Sequence[str],
-    human: Floats,
-    scores: Mapping[str, Floats],
-    falls: Mapping[str, Floats],
-) -> list[Seen]:
-    """Where the judge is furthest from people, or stays furthest behind the two points that a change should cost."""
-    short = [np.where(np.isnan(fall), 0.0, 2.0 - fall) for fall in falls.values()]
-    wrong = np.nan_to_num(np.maximum.reduce([np.abs(scores[CLEAN] - human), *short]), nan=-1.0)
-    made = []
-    for row in np.argsort(-wrong, kind="stable")[:WORST]:
-        key = ids[row]
-        judgment, edit = found[CLEAN][key], found[EDITED].get(key)
-        made.append(
-            Seen(
-                id=key,
-                question=judgment.sample.response.question.prompt,
-                answer=judgment.sample.answer or "",
-                images=judgment.sample.response.question.images,
-                human=judgment.sample.human.score if judgment.sample.human else None,
-                scores={arm: judged[key].score for arm, judged in found.items() if key in judged},
-                reason=judgment.verdict.reason,
-                edited=edit.sample.answer if edit else None,
-                wrong=float(wrong[row]),
-            )
-        )
-    return made

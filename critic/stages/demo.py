@@ -202,7 +202,7 @@ def main(
         for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(out, data, arms)}.items():
             judged = out / f"{name}.jsonl"
             words = [script("critic"), "judge", str(asked), "--out", str(judged), *shown]
-            # What the judge saw stands beside the worst rows, which are of the arms.
+            # Reasons are asked for of the arms alone: they take most of the time.
             words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
 

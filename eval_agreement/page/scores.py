@@ -1,7 +1,9 @@
 """What an audit of scores found, as sections of sentences and tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from critic.human_scored import BLIND
 from critic.page import blocks
 from critic.page.blocks import (
     Bar,
@@ -23,7 +25,8 @@ from eval_agreement.calibration import CONFORMAL_LEVEL
 from eval_agreement.calibration import Bin as CalibrationBin
 from eval_agreement.compare import Comparison, MetricDifference
 from eval_agreement.gate import Outcome
-from eval_agreement.injection import ALL, AttackEffect, Injection
+from eval_agreement.image_grounding import Looking
+from eval_agreement.injection import Injection, VariantEffect
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 from eval_agreement.ppi import CorrectedMean
@@ -36,7 +39,10 @@ MOST_UNFOLDED = 15
 
 
 def sections(
-    found: Mapping[str, Findings], outcomes: Sequence[Outcome], attacked: Sequence[Injection]
+    found: Mapping[str, Findings],
+    outcomes: Sequence[Outcome],
+    attacked: Sequence[Injection],
+    looks: Mapping[Path, Looking],
 ) -> list[Section]:
     """All there is to say, in reading order."""
     return [
@@ -50,6 +56,7 @@ def sections(
         *section("injection", map(_injection, attacked)),
         *_of_each("calibration", found, _calibration),
         *_of_each("corrected", found, _corrected),
+        *section("looking", [_looking(path, looking) for path, looking in looks.items()]),
     ]
 
 
@@ -158,22 +165,24 @@ def _standing(pair: Comparison) -> str:
 
 
 def _comparison_table(pair: Comparison) -> Table:
+    caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
+    return _differences(caption, (pair.first, pair.second), pair.differences)
+
+
+def _differences(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
     columns = Columns[MetricDifference](
         ("Metric", lambda line: METRICS[line.metric].name),
-        (pair.first, lambda line: number(line.first, 3)),
-        (pair.second, lambda line: number(line.second, 3)),
+        (names[0], lambda line: number(line.first, 3)),
+        (names[1], lambda line: number(line.second, 3)),
         ("difference", lambda line: measured(line.value, line.interval, decimals=3)),
         ("p", lambda line: p_text(line.p)),
         ("p (Holm)", lambda line: p_text(line.p_holm)),
         bar=lambda line: Bar(line.value, line.interval),
         strong=lambda line: line.better is not None,
     )
-    axis = axis_of(map(columns.bar, pair.differences), centred=True)
-    caption = (
-        f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both). "
-        f"Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right."
-    )
-    return columns.table(caption, pair.differences, axis=axis)
+    axis = axis_of(map(columns.bar, differences), centred=True)
+    drawn = f"{caption} Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right."
+    return columns.table(drawn, differences, axis=axis)
 
 
 def _people(findings: Findings) -> Said:
@@ -253,31 +262,36 @@ def _offsets_table(family: Offsets) -> Table:
     return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
 
 
-_ATTACKS = Columns[AttackEffect](
-    ("Attack", lambda effect: effect.name),
-    ("inflation", lambda effect: points(effect.inflation, 2)),
-    ("net", lambda effect: points(effect.net, 2)),
-    ("raised", lambda effect: percent(effect.raised)),
+_VARIANTS = Columns[VariantEffect](
+    ("Variant", lambda effect: effect.name),
+    ("change", lambda effect: points(effect.change, 2)),
+    ("moved", lambda effect: percent(effect.moved)),
     ("denied", lambda effect: percent(effect.denied)),
-    ("n", lambda effect: effect.n),
+    ("n", lambda effect: effect.change.n),
     ("failed", lambda effect: effect.failed),
     about=lambda effect: effect.aim,
-    bar=lambda effect: bar(effect.inflation.value, effect.inflation.interval),
-    strong=lambda effect: effect.name == ALL,
+    bar=lambda effect: bar(effect.change.value, effect.change.interval),
 )
 
 
+def _variants(caption: str, effects: Sequence[VariantEffect]) -> Table:
+    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
+
+
 def _injection(found: Injection) -> Part:
-    effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
     caption = (
         f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.value)} on "
         f"average ({found.answers - found.clean.n} failed)."
     )
-    readings = [found.reading, f"Over all attacks: {found.overall.reading}."]
-    readings += [f"Padding alone: {found.control.reading}."] if found.control else []
-    axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
-    table = _ATTACKS.table(caption, effects, axis=axis, drawn=2)
-    return Part(heading=found.judge, readings=readings, tables=[table])
+    return Part(heading=found.judge, readings=[found.reading], tables=[_variants(caption, found.attacks)])
+
+
+def _looking(path: Path, found: Looking) -> Part:
+    caption = f"{found.answers} answers with images; the image reached the judge in {found.reached}."
+    tables = [_variants(caption, [found.swap, found.edit])]
+    if found.differences:
+        tables.append(_differences("Agreement with people.", ("seeing", BLIND), found.differences))
+    return Part(heading=f"{found.judge}, {path.stem}", readings=[found.reading], tables=tables)
 
 
 _BINS = Columns[CalibrationBin](

@@ -572,7 +572,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
         assert mean["labelled"] == 80 and mean["unlabelled"] == 20 and mean["effective"] > 80
     assert found["plan"]["half_width"] == 0.2
     (injected,) = summary["injection"]
-    assert injected["attacks"][0]["inflation"]["value"] == 3.0
+    assert [attack["change"]["value"] for attack in injected["attacks"]] == [0.0, 3.0]
 
     page = (tmp_path / "out/report.html").read_text("utf-8")
     shown = re.sub(r"\s+", " ", Tags(page).text)

@@ -131,30 +131,24 @@ def test_a_judge_that_looks_is_told_from_one_that_reads(arms: Path, tmp_path: Pa
     assert looks.answers == looks.reached == 60 and pearson.first == pytest.approx(1.0)
     assert pearson.value > 0.5 and pearson.interval is not None and pearson.interval[0] > 0
     # A quarter of the pictures is of the same colour: another one of those costs nothing.
-    assert looks.swap.value is not None and 3 < looks.swap.value < 7 and looks.swap.n == 32
-    assert looks.edit.value == 7.0 and looks.noticed.value == 1.0 and looks.reading.startswith("It looks at the image")
+    lost = looks.swap.change
+    assert lost.value is not None and -7 < lost.value < -3 and lost.n == 32
+    assert looks.edit.change.value == -7.0 and looks.edit.moved.value == 1.0
+    assert looks.reading.startswith("It looks at the image")
     reads = looking([one for _, one in jsonl.read(judged(arms, by_style), Judgment)])
-    assert reads.swap.value == 0.0 and "not shown to look" in reads.reading
+    assert reads.swap.change.value == 0.0 and "not shown to look" in reads.reading
     assert all(one.value == pytest.approx(0.0) for one in reads.differences)
 
 
-def test_the_report_shows_the_worst_rows_beside_their_pictures(arms: Path, tmp_path: Path) -> None:
+def test_the_report_says_whether_the_judge_looks(arms: Path, tmp_path: Path) -> None:
     done = audit(judged(arms, by_style), arms, tmp_path / "audit")
     assert done.returncode == 0, done.stderr
     assert "not shown to look at the image" in done.stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
-    assert "Does the judge look at the image?" in page and page.count('<image href="data:image/png;base64,') == 12
-    assert "img-src data:" in page, "a browser shows them"
+    assert "Does the judge look at the image?" in page
     found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
-    assert found["swap"]["value"] == 0.0 and len(found["worst"]) == 12
-    # Pictures that are gone are said to be, and the report is written all the same.
-    for path in arms.parent.glob("*.png"):
-        path.rename(path.with_suffix(".gone"))
-    again = audit(arms.parent / "judged-by_style.jsonl", arms, tmp_path / "again")
-    assert again.returncode == 0 and "no such file" in (tmp_path / "again/report.html").read_text("utf-8")
-    for path in arms.parent.glob("*.gone"):
-        path.rename(path.with_suffix(".png"))
+    assert found["swap"]["change"]["value"] == 0.0
 
 
 def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_run_again_it_has_nothing_to_do(demo: Path) -> None:
 @pytest.mark.whole
 def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
     """On answers of systems it has learned from and of one it has not it agrees more with people seeing than blind, and
-    another picture costs right answers points. The worst rows are shown with their pictures."""
+    another picture costs right answers points."""
     needs("PIL", "deepspeed", "vllm")
     words = command("critic", "demo", "--pictures", "--out", tmp_path)
     assert subprocess.run(words, cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500).returncode == 0
@@ -136,13 +136,8 @@ def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
     for looks in found["looking"]:
         (pearson,) = (one for one in looks["differences"] if one["metric"] == "pearson")
         assert pearson["value"] >= 0.20 and pearson["interval"][0] > 0
-        assert looks["swap"]["value"] >= 2 and looks["edit"]["interval"][0] > 0
+        assert looks["swap"]["change"]["value"] <= -2 and looks["edit"]["change"]["interval"][1] < 0
         assert looks["reached"] == looks["answers"] and looks["reading"].startswith("It looks at the image")
-    page = (tmp_path / "report.html").read_text("utf-8")
-    for looks in found["looking"]:
-        for worst in looks["worst"]:
-            assert f"Answer: {worst['answer']}" in page and "The judge: " in page
-    assert page.count('href="data:image/') >= 24
     assert json.loads((tmp_path / "seconds.json").read_text("utf-8"))["total"] <= 600
     in_process_too(tmp_path)
 
