@@ -248,7 +248,7 @@ def mean_estimate(
     by_group = [np.bincount(group, times * column) for column in (np.nansum(values, axis=0), known.sum(axis=0))]
     sums = np.stack(by_group)[:, by_group[1] > 0].astype(np.float64)
     if not sums.size:
-        return Estimate(n=0, undefined="nothing to measure")
+        return Estimate(n=0, undefined="no items")
     draws = Bootstrap(np.arange(sums.shape[1]))
     total, count = draws.of_groups(sums).T
     return draws.estimate(total / count, int(known.sum()), share=share, null=null)

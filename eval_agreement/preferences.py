@@ -12,36 +12,27 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
-from critic.stats.estimate import Estimate
+from critic.stats.estimate import Bootstrap, Estimate
 from critic.stats.verdicts import (
-    CODES,
-    DECIDED,
-    EQUAL,
-    EVERY,
     FAILED,
-    FIRST,
     LABELS,
-    SECOND,
     TIE,
     UNASKED,
     A,
     B,
     Codes,
     Integers,
-    Statistic,
     VerdictAgreement,
-    VerdictStatistic,
     both_orders,
     breakdown,
-    estimates,
     failures,
     kappa,
     labelled,
     majority,
     rows_of,
-    share_of,
     verdict_agreement,
 )
+from eval_agreement.metrics import mean_estimate
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names of people's verdict and of the trivial judges in an audit."""
@@ -138,10 +129,7 @@ def _pairs(scorers: Mapping[str, Codes], group: Integers, weight: Floats | None)
 
 def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
     """The share (0..1) of items, shape (n,), on which two verdicts are equal."""
-    return estimates(equal.astype(np.intp), 2, group_numbers(group), _EQUAL_SHARE, weight)[""]
-
-
-_EQUAL_SHARE = {"": VerdictStatistic(share_of(np.array([False, True]), np.ones(2, bool)), "no items", share=True)}
+    return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
 
 def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
@@ -191,28 +179,21 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)
-    flips = equal_share(a_first[both] != b_first[both], members[both])
-    given = (orders < LABELS).any(axis=1)
-    verdicts = a_first[given].astype(np.intp) * len(CODES) + b_first[given]
+    # What each item adds to: wins of a shown first, verdicts but ties with a first, and the same of b.
+    decided = [(column == A) | (column == B) for column in (a_first, b_first)]
+    columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]])
+    asked = (orders < LABELS).any(axis=1)
+    draws = Bootstrap(members[asked])
+    by_group = [np.bincount(draws.member, column[asked], minlength=draws.groups) for column in columns]
+    a_wins, a_shown, b_wins, b_shown = draws.of_groups(np.array(by_group, dtype=np.float64)).T
+    lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
+    needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
     return PositionBias(
         failed_items=failures(a_first, b_first),
         failed_verdicts=int((orders == FAILED).sum()),
-        first_place=estimates(verdicts, len(CODES) ** 2, members[given], {"": _FIRST_PLACE})[""],
-        flips=flips,
+        first_place=draws.estimate(lean, int(a_shown[0] + b_shown[0]), undefined=needs, null=0.0),
+        flips=equal_share(a_first[both] != b_first[both], members[both]),
     )
-
-
-def _first_place(counts: Floats) -> tuple[Floats, Floats]:
-    """Of counts by the codes of both orders, shape (25, r)."""
-    table = counts.reshape(len(CODES), len(CODES), -1)
-    a_first, b_first = table.sum(axis=1)[:LABELS], table.sum(axis=0)[:LABELS]
-    shares = [ratio(a_first[A], a_first[A] + a_first[B]), ratio(b_first[B], b_first[A] + b_first[B])]
-    return (shares[0] + shares[1] - 1) / 2, a_first[A] + a_first[B] + b_first[A] + b_first[B]
-
-
-_FIRST_PLACE = VerdictStatistic(
-    _first_place, "needs a verdict other than tie in each order: otherwise place and quality are one", p_value=True
-)
 
 
 class LengthPreference(Struct, frozen=True, kw_only=True):
@@ -233,32 +214,17 @@ def length_preference(
 ) -> LengthPreference:
     """The preference for the longer answer in verdicts of people and of a judge; all arrays of shape (n,)."""
     differ = length_a != length_b
-    rows = differ & labelled(people, judge)
-    # Said of the longer and the shorter answer instead of a and b: a is code 0, b is code 2.
-    longer_is_b = (length_b > length_a)[rows]
-    by_people, by_judge = (np.where(longer_is_b, B - column[rows], column[rows]) for column in (people, judge))
-    cell = by_people.astype(np.intp) * LABELS + by_judge
-    found = estimates(cell, LABELS**2, group_numbers(group)[rows], _LENGTH)
-    return LengthPreference(failed=failures(people[differ], judge[differ]), **found)
-
-
-def _difference(first: Statistic, second: Statistic) -> Statistic:
-    """first - second, which are about the same items."""
-
-    def statistic(counts: Floats) -> tuple[Floats, Floats]:
-        (minuend, n), (subtrahend, _) = first(counts), second(counts)
-        return minuend - subtrahend, n
-
-    return statistic
-
-
-_PEOPLE_LONGER, _JUDGE_LONGER = share_of(FIRST == A, DECIDED), share_of(SECOND == A, DECIDED)
-_NONE_DECIDED = "one side or the other says tie on every item"
-_LENGTH = {
-    "judge": VerdictStatistic(_JUDGE_LONGER, _NONE_DECIDED, share=True),
-    "people": VerdictStatistic(_PEOPLE_LONGER, _NONE_DECIDED, share=True),
-    "difference": VerdictStatistic(_difference(_JUDGE_LONGER, _PEOPLE_LONGER), _NONE_DECIDED, p_value=True),
-}
+    longer_one = longer(length_a, length_b)
+    judge_longer, people_longer = ((column == longer_one).astype(np.float64) for column in (judge, people))
+    decided = differ & labelled(people, judge) & (people != TIE) & (judge != TIE)
+    members = group_numbers(group)[decided]
+    judge_longer, people_longer = judge_longer[decided], people_longer[decided]
+    return LengthPreference(
+        failed=failures(people[differ], judge[differ]),
+        judge=mean_estimate(judge_longer, members, share=True),
+        people=mean_estimate(people_longer, members, share=True),
+        difference=mean_estimate(judge_longer - people_longer, members, null=0.0),
+    )
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
@@ -286,32 +252,22 @@ def paired_difference(
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
-    place = columns[:, rows].astype(np.intp)
-    cell = (place[0] * LABELS + place[1]) * LABELS + place[2]
+    whole, one, other = columns[:, rows].astype(np.intp)
+    n, members = int(rows.sum()), group_numbers(group)[rows]
     times = None if weight is None else weight[rows]
-    found = estimates(cell, LABELS**3, group_numbers(group)[rows], _DIFFERENCES, times)
-    return PairedDifference(first=names[0], second=names[1], failed=int(failed.sum()), **found)
-
-
-def _against_people(statistic: Statistic, judge: int) -> Statistic:
-    """A statistic of tables (people, judge), for one of two judges (1 or 2) of tables (people, judge, judge)."""
-
-    def of_three(counts: Floats) -> tuple[Floats, Floats]:
-        tables = counts.reshape(LABELS, LABELS, LABELS, -1).sum(axis=3 - judge)
-        return statistic(tables.reshape(LABELS**2, -1))
-
-    return of_three
-
-
-_DIFFERENCES = {
-    name: VerdictStatistic(
-        _difference(_against_people(statistic, 1), _against_people(statistic, 2)), undefined, p_value=True
+    better = (one == whole).astype(np.float64) - (other == whole)
+    draws = Bootstrap(members)
+    cell = (whole * LABELS + one) * LABELS + other
+    counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
+    kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1))[0] for axis in (2, 1)]
+    same = "people and a judge give every item the same verdict"
+    return PairedDifference(
+        first=names[0],
+        second=names[1],
+        failed=int(failed.sum()),
+        accuracy=mean_estimate(better, members, null=0.0, weight=times),
+        kappa=draws.estimate(kappas[0] - kappas[1], n, undefined=same, null=0.0),
     )
-    for name, statistic, undefined in [
-        ("accuracy", share_of(EQUAL, EVERY), "no items"),
-        ("kappa", kappa, "people and a judge give every item the same verdict"),
-    ]
-}
 
 
 class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
