@@ -6,9 +6,10 @@ Calderon, Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-J
 import numpy as np
 import scipy
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.stats.arrays import Floats, Group
+from critic.stats.arrays import Floats, Group, group_numbers
 from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
 
@@ -122,53 +123,46 @@ def _lines(
     counted: RatedItems, judge_wins: NDArray[np.bool_], rater_wins: NDArray[np.bool_], epsilon: float
 ) -> list[RaterTest]:
     """The tests of the raters with items enough, by rater; the wins, W^f and W^h, are of each rating."""
-    rater, raters = counted.entries.rater, len(counted.entries.names)
-    # Blocks: the differences d of one rater in one group, how many there are and their sum.
-    width = int(counted.group.max(initial=0)) + 1
-    blocks, block, size = np.unique(
-        rater * width + counted.group[counted.entries.item], return_inverse=True, return_counts=True
-    )
-    total = np.bincount(block, rater_wins.astype(np.float64) - judge_wins, minlength=len(blocks)).astype(np.float64)
-    n = np.bincount(rater, minlength=raters)
-    groups = np.bincount(blocks // width, minlength=raters)
-    tested = np.flatnonzero((n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS))
-    p = _p_values(blocks // width, size, total, raters, epsilon)[tested]
-    rejected = scipy.stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
-    advantage = [np.bincount(rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
-    return [
-        RaterTest(
-            rater=counted.entries.names[number],
-            n=int(n[number]),
-            groups=int(groups[number]),
-            judge_advantage=float(advantage[0][number] / n[number]),
-            rater_advantage=float(advantage[1][number] / n[number]),
-            p=float(chance),
-            rejected=bool(below),
+    entries = counted.entries
+    by_rater = np.argsort(entries.rater, kind="stable")
+    ends = np.cumsum(np.bincount(entries.rater, minlength=len(entries.names)))
+    lines = []
+    for name, rows in zip(entries.names, np.split(by_rater, ends), strict=False):
+        group = group_numbers(counted.group[entries.item[rows]])
+        groups = int(group.max(initial=-1)) + 1
+        if len(rows) < FEWEST_ITEMS or groups < FEWEST_BLOCKS:
+            continue
+        judge, rater = judge_wins[rows].astype(np.float64), rater_wins[rows].astype(np.float64)
+        test = RaterTest(
+            rater=name,
+            n=len(rows),
+            groups=groups,
+            judge_advantage=float(judge.mean()),
+            rater_advantage=float(rater.mean()),
+            p=_p_value(rater - judge, group, epsilon),
+            rejected=False,
         )
-        for number, chance, below in zip(tested, p, rejected, strict=True)
-    ]
+        lines.append(test)
+    if not lines:
+        return []
+    adjusted = scipy.stats.false_discovery_control([line.p for line in lines], method="by")
+    return [replace(line, rejected=bool(p <= FALSE_DISCOVERIES)) for line, p in zip(lines, adjusted, strict=True)]
 
 
-def _p_values(rater: Indices, size: Indices, total: Floats, raters: int, epsilon: float) -> Floats:
-    """One-sided p of "the mean difference is epsilon or more", for each rater; NaN where he has no block. Blocks are
-    given by their rater, the number of their differences and the sum of these.
+def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
+    """One-sided p of "the mean difference, of shape (n,), is epsilon or more".
 
     The variance of the mean is that of G sums of groups around n times the mean: G / (G - 1) times their
     squares, over n squared, which is the usual variance over n where each item is its own group.
     """
-    n = np.bincount(rater, size, minlength=raters)
-    groups = np.bincount(rater, minlength=raters).astype(np.float64)
-    mean = np.bincount(rater, total, minlength=raters) / np.maximum(n, 1)
-    spread = np.bincount(rater, (total - size * mean[rater]) ** 2, minlength=raters)
-    varied = spread > _DUST
-    p = np.full(raters, np.nan)
-    error = np.sqrt(groups[varied] / (groups[varied] - 1) * spread[varied]) / n[varied]
-    p[varied] = scipy.stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
+    mean, groups = float(difference.mean()), int(group.max()) + 1
+    spread = float((np.bincount(group, difference - mean) ** 2).sum())
+    if spread > _DUST:
+        error = np.sqrt(groups / (groups - 1) * spread) / len(difference)
+        return float(scipy.stats.t.cdf((mean - epsilon) / error, groups - 1))
     # Without spread: a group's mean is at most 1, so one of expectation epsilon is at `mean` or below with
     # probability (1 - epsilon) / (1 - mean) at most, and all of them are with that to the power of their number.
-    same = (groups > 0) & ~varied
-    p[same] = ((1 - epsilon) / np.maximum(1 - mean[same], 1 - epsilon)) ** groups[same]
-    return p
+    return float(((1 - epsilon) / max(1 - mean, 1 - epsilon)) ** groups)
 
 
 def _no_test(entries: RatingEntries, lines: list[RaterTest]) -> str | None:

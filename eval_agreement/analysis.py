@@ -13,7 +13,7 @@ from critic.records import RATINGS, Judgment, Response
 from critic.stats.arrays import Floats
 from eval_agreement import bias
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
-from eval_agreement.baselines import BASELINES, without_texts
+from eval_agreement.baselines import trivial
 from eval_agreement.calibration import Calibration, calibrate
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.metrics import Agreement, measured
@@ -242,33 +242,6 @@ def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:
         for part in sample.parts
         if len(sample.said(part)) > 1
     }
-
-
-def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
-    """Judges that understand nothing: their scores, and what they do; where texts are missing, as in tables, only
-    those that need none."""
-    if not training:
-        median = _median(sample.human, sample.weight)
-        return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}
-    responses = [response for response in sample.responses if response]
-    if len(responses) < len(sample.ids):
-        predicted = without_texts(training, len(sample.ids), sample.length)
-    else:
-        predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
-    about = {"constant": f"always {predicted['constant'][0]:.3g}"}
-    return {
-        name: (scores, about.get(name, f"a line on {name}"))
-        for name, scores in predicted.items()
-        if not np.isnan(scores).all()  # as of references where there are none
-    }
-
-
-def _median(scores: Floats, weight: Floats | None) -> float:
-    """The score with half of the weight on either side; halfway between two such, as without weights."""
-    if weight is None:
-        return float(np.median(scores))
-    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
-    return float(low + high) / 2
 
 
 def people(sample: RatedSample) -> list[Line]:

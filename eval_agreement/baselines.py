@@ -1,75 +1,67 @@
 """Judges that understand nothing, fitted on the training rows: what a real judge has to beat."""
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Sequence
 
 import numpy as np
 from tqdm import tqdm
 
 from critic.records import RATINGS, Response
 from critic.stats.arrays import Floats
+from eval_agreement.sample import RatedSample
 
-Predict = Callable[[Sequence[Response]], Floats]
-"""Responses in, one score each on 1..10 out; NaN where the baseline has nothing to go by."""
+BASELINES = ("constant", "length", "chrf")
+"""Names of the trivial judges."""
 
 CHRF_ROWS = 4000
 """Training rows the chrF line is fitted on at most (a seeded draw): its two numbers gain nothing from more."""
 
 
-def constant(train: Sequence[Response]) -> Predict:
-    """Always the median of the training scores."""
-    median = float(np.median(_human(train)))
-    return lambda responses: np.full(len(responses), median)
+def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
+    """The trivial judges' scores, shape (n,), and what each does: the median of people's scores, a line on
+    log(1 + characters), which are skewed, and one on sentence chrF against the reference, the best where there are
+    several. Where lengths or texts are missing, as in tables, those that need none; without training rows the constant
+    alone, by people's scores of the sample itself."""
+    rows = len(sample.ids)
+    if not training:
+        median = _median(sample.human, sample.weight)
+        return {"constant": (np.full(rows, median), f"always {median:.3g}, people's median here")}
+    median = float(np.median(_human(training)))
+    judges = {"constant": (np.full(rows, median), f"always {median:.3g}")}
+    if sample.length is not None:
+        characters = np.array([len(response.text) for response in training], dtype=np.float64)
+        judges["length"] = _line(np.log1p(characters), training, np.log1p(sample.length)), "a line on length"
+    responses = [response for response in sample.responses if response]
+    if len(responses) == rows:
+        drawn = random.Random(0).sample(training, min(len(training), CHRF_ROWS))
+        judges["chrf"] = _line(_chrf(drawn), drawn, _chrf(responses)), "a line on chrf"
+    return {name: judge for name, judge in judges.items() if not np.isnan(judge[0]).all()}
 
 
-def chrf(train: Sequence[Response]) -> Predict:
-    """A line on sentence chrF against the reference, the best one where there are several."""
-    rows = list(train)
-    if len(rows) > CHRF_ROWS:
-        drawn = np.random.default_rng(0).choice(len(rows), CHRF_ROWS, replace=False)
-        rows = [rows[index] for index in drawn]
-    line = _line(_chrf_scores(rows), rows)
-    return lambda responses: line(_chrf_scores(responses))
-
-
-def length(train: Sequence[Response]) -> Predict:
-    """A line on log(1 + characters): lengths are skewed, and one very long answer should not steer the fit."""
-    line = _line(np.log1p(_characters(train)), train)
-    return lambda responses: line(np.log1p(_characters(responses)))
-
-
-BASELINES: dict[str, Callable[[Sequence[Response]], Predict]] = {"constant": constant, "length": length, "chrf": chrf}
-"""Name -> fit. Every fit takes human-scored responses, at least one."""
-
-
-def without_texts(train: Sequence[Response], answers: int, characters: Floats | None) -> dict[str, Floats]:
-    """The scores, shape (n,), of those that need no texts: of so many answers, and where it is known of `characters`,
-    shape (n,), NaN where they are not."""
-    found = {"constant": np.full(answers, np.median(_human(train)))}
-    if characters is not None and not np.isnan(characters).all():
-        found["length"] = _line(np.log1p(_characters(train)), train)(np.log1p(characters))
-    return found
-
-
-def _characters(responses: Sequence[Response]) -> Floats:
-    return np.array([len(response.text) for response in responses], dtype=np.float64)
+def _median(scores: Floats, weight: Floats | None) -> float:
+    """The score with half of the weight on either side; halfway between two such, as without weights."""
+    if weight is None:
+        return float(np.median(scores))
+    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
+    return float(low + high) / 2
 
 
 def _human(responses: Sequence[Response]) -> Floats:
     return np.array([np.nan if response.human is None else response.human.score for response in responses])
 
 
-def _line(x: Floats, train: Sequence[Response]) -> Callable[[Floats], Floats]:
-    """Least-squares line from one feature of the training rows, shape (n,), to the human score, cut to 1..10; flat if
-    the feature is constant."""
+def _line(x: Floats, train: Sequence[Response], feature: Floats) -> Floats:
+    """Least-squares line from one feature of the training rows, shape (t,), to the human score, at the `feature` of the
+    sample, shape (n,), cut to 1..10; flat if the training rows' is constant."""
     y = _human(train)
     known = ~np.isnan(x)
     slope, intercept = 0.0, float(np.mean(y))
     if known.any() and np.ptp(x[known]) > 0:
         slope, intercept = np.polyfit(x[known], y[known], 1)
-    return lambda feature: np.clip(intercept + slope * feature, RATINGS[0], RATINGS[-1])
+    return np.clip(intercept + slope * feature, RATINGS[0], RATINGS[-1])
 
 
-def _chrf_scores(responses: Sequence[Response]) -> Floats:
+def _chrf(responses: Sequence[Response]) -> Floats:
     """Sentence chrF, 0..100; NaN without a reference."""
     from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415 - half a second, for this baseline only
 

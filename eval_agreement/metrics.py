@@ -296,4 +296,5 @@ def resampled(
 def _exact(metric: Metric, cells: Cells, values: Floats) -> Floats:
     if metric.exact is None or not cells.coarse or np.isnan(values[0]):
         return values
-    return around(metric.exact(cells), values)
+    exact = metric.exact(cells)
+    return values if np.isnan(exact) else around(exact, values)

@@ -30,7 +30,6 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
         f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge)}{trivial}; Pearson "
         f"{number(judge.pearson)}. {judge.n} answers {questions}, {judge.failed} failed.",
         *_against_people(findings),
-        *_against_judges(findings),
     ]
 
 
@@ -110,17 +109,3 @@ def _against_people(findings: Findings) -> list[str]:
         f"by {number(judge.mae)}{_within(judge)}."
     )
     return [ceiling, *([findings.replaces.reading] if findings.replaces else [])]
-
-
-def _against_judges(findings: Findings) -> list[str]:
-    sentences = []
-    for pair in findings.comparisons:
-        for line in pair.differences:
-            if line.metric == "mae" and pair.first == findings.sample.judge:
-                where = "closer to" if line.value < 0 else "further from"
-                told = "" if _side(pair) else ", not to be told from none"
-                spread = f"difference {interval(line.interval)}" if line.interval else "too few questions to say more"
-                sentences.append(
-                    f"{pair.first} is {abs(line.value):.2f} points {where} people than {pair.second} ({spread}{told})."
-                )
-    return sentences

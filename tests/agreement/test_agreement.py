@@ -378,7 +378,7 @@ def test_weights_are_rows_that_occur_so_often(both: list[tuple[int, int]], coars
             patch.setattr(pairs, "_CELLS", 9)
             patch.setattr(pairs, "_SIDE", 3)
         found = measured(human, judge, np.zeros(len(both), dtype=int), times.astype(np.float64))
-    for name in METRICS:
+    for name in METRICS.keys() - ({"kendall"} if coarse else set()):  # with weights as in the coarse table
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
-from eval_agreement.analysis import trivial
+from eval_agreement.baselines import trivial
 from eval_agreement.metrics import agreement, measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.ppi import corrected_mean, labels_needed
