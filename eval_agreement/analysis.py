@@ -64,6 +64,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     sample: RatedSample
     unlabelled: int
     lines: list[Line]
+    calibration: Calibration
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
@@ -71,7 +72,6 @@ class Findings(Struct, frozen=True, kw_only=True):
     raters: RaterAgreement | None = None
     replaces: AlternativeAnnotator | None = None
     biases: dict[str, Biases] = field(default_factory=dict)
-    calibration: Calibration | None = None
     corrected: dict[str, CorrectedMean] = field(default_factory=dict)
     plan: LabelPlan | None = None
 

@@ -257,8 +257,7 @@ def _audit_scores(
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = sections(found, outcomes, injections, looks)
-    drawn = {name: findings.sample for name, findings in found.items()}
-    page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, drawn)
+    page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
     audited = {sample.name: sample for sample, _ in samples}
     printed = [
         table(found),

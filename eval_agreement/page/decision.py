@@ -57,7 +57,7 @@ def _not_better(findings: Findings) -> str:
     unbeaten = [pair.second for pair in findings.over_trivial if _side(pair) >= 0]
     if not unbeaten:
         return ""
-    who, after = findings.sample.judge, findings.calibration and findings.calibration.after
+    who, after = findings.sample.judge, findings.calibration.after
     trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed(unbeaten)} in mean error"
     order = findings.judge.interval.get("pearson")
     others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]

@@ -11,10 +11,8 @@ from eval_agreement.preferences import (
     CONSTANT,
     LONGER,
     PEOPLE,
-    LengthPreference,
     PairAgreement,
     PairedDifference,
-    PositionBias,
     PreferenceAudit,
 )
 
@@ -139,55 +137,41 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-def _reading(judge: str, found: Estimate, sign: str, none: str) -> str:
-    if found.value is None:
-        return f"{judge}: {found.undefined}."
-    return sign if side(found.interval) else none
-
-
-_POSITION = Columns[tuple[str, PositionBias]](
-    ("Judge", lambda pair: pair[0]),
-    ("in both orders", lambda pair: pair[1].flips.n),
-    ("one failed", lambda pair: pair[1].failed_items),
-    ("flips", lambda pair: percent(pair[1].flips)),
-    ("leans to the first", lambda pair: percent(pair[1].first_place)),
-    ("p", lambda pair: p_text(pair[1].first_place.p_value)),
+_PULLS = Columns[tuple[str, Estimate]](
+    ("", lambda pair: pair[0]),
+    ("n", lambda pair: pair[1].n),
+    ("share", lambda pair: percent(pair[1])),
+    ("p", lambda pair: p_text(pair[1].p_value)),
 )
 
 
 def _position(name: str, found: PreferenceAudit) -> list[Section]:
-    readings = []
+    readings, rows = [], dict[str, Estimate]()
     for judge, bias in found.position.items():
-        lean, place = bias.first_place, "first" if side(bias.first_place.interval) > 0 else "second"
-        wins = share(0.5 + abs(lean.value or 0))
-        sign = f"{judge} leans to the answer shown {place}: it wins in {wins} of the verdicts that are no tie."
-        none = f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
-        readings.append(_reading(judge, lean, sign, none))
-    table = _POSITION.table("What the order of the answers does.", found.position.items())
-    return _section("position", name, [table], readings)
-
-
-_LENGTH = Columns[tuple[str, LengthPreference]](
-    ("Judge", lambda pair: pair[0]),
-    ("n", lambda pair: pair[1].judge.n),
-    ("judge for the longer", lambda pair: percent(pair[1].judge)),
-    ("people for the longer", lambda pair: percent(pair[1].people)),
-    ("difference", lambda pair: percent(pair[1].difference)),
-    ("p", lambda pair: p_text(pair[1].difference.p_value)),
-)
+        rows |= {f"{judge}: flips": bias.flips, f"{judge}: leans to the first": bias.first_place}
+        if direction := side(bias.first_place.interval):
+            wins = share(0.5 + abs(bias.first_place.value or 0))
+            position = "first" if direction > 0 else "second"
+            readings.append(
+                f"{judge} leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
+            )
+    return _section("position", name, [_PULLS.table("What the order of the answers does.", rows.items())], readings)
 
 
 def _length(name: str, found: PreferenceAudit) -> list[Section]:
-    readings = []
-    for judge, preference in found.length.items():
-        difference = preference.difference
-        more = "more" if side(difference.interval) > 0 else "less"
-        by = share(abs(difference.value or 0))
-        sign = f"{judge} takes the longer answer {more} often than people, by {by}."
-        none = f"{judge}: no sign that it likes length more or less than people do."
-        readings.append(_reading(judge, difference, sign, none))
-    table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
-    return _section("length", name, [table], readings)
+    readings, rows = [], dict[str, Estimate]()
+    for judge, length in found.length.items():
+        rows |= {
+            judge: length.judge,
+            "people, the same pairs": length.people,
+            f"{judge} less people": length.difference,
+        }
+        if direction := side(length.difference.interval):
+            more = "more" if direction > 0 else "less"
+            by = share(abs(length.difference.value or 0))
+            readings.append(f"{judge} takes the longer answer {more} often than people, by {by}.")
+    caption = "How often the longer answer wins, where neither says tie."
+    return _section("length", name, [_PULLS.table(caption, rows.items())], readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](

@@ -11,7 +11,9 @@ from critic import jsonl
 from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
-from eval_agreement.page.pictures import pictures
+from critic.stats.arrays import Floats
+from eval_agreement.analysis import Findings
+from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
 
 WORST = 10
@@ -27,13 +29,14 @@ def write(
     verdicts: Mapping[str, Sequence[str]],
     sections: Sequence[Section],
     origin: dict[str, Any],
-    samples: Mapping[str, RatedSample],
+    found: Mapping[str, Findings],
 ) -> Path:
     """Write FOLDER/report.html in one step.
 
-    `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
+    `verdicts` opens the page with a few sentences on each sample; the worst disagreements of the samples `found` on are
     shown; `origin` is the audit's provenance.
     """
+    samples = {name: findings.sample for name, findings in found.items()}
     furthest = {name: worst(sample) for name, sample in samples.items()}
     failed = {name: failures(sample) for name, sample in samples.items()}
     facts = {
@@ -43,7 +46,8 @@ def write(
         "verdicts": verdicts,
         "sections": sections,
         "failures": failed,
-        "pictures": {name: pictures(sample) for name, sample in samples.items()},
+        "confusion": {name: confusion(sample.human, sample.scores) for name, sample in samples.items()},
+        "bins": {name: findings.calibration.bins for name, findings in found.items()},
         "samples": samples,
         "worst": furthest,
         "ratings": RATINGS,
@@ -52,6 +56,14 @@ def write(
     path = folder / "report.html"
     jsonl.write_text(path, render("eval_agreement.page", "report.html.jinja", facts))
     return path
+
+
+def confusion(human: Floats, judge: Floats) -> list[list[int]]:
+    """Counts of judged answers, human score down and judge score across, both rounded half up to 1..10."""
+    judged = ~np.isnan(judge)
+    edges = np.append(RATINGS, RATINGS[-1] + 1) - 0.5
+    table, _, _ = np.histogram2d(half_up(human[judged]), half_up(judge[judged]), bins=[edges, edges])
+    return table.astype(int).tolist()  # type: ignore[no-any-return]
 
 
 def warnings(origin: dict[str, Any]) -> list[str]:

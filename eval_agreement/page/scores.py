@@ -22,7 +22,6 @@ from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.calibration import CONFORMAL_LEVEL
-from eval_agreement.calibration import Bin as CalibrationBin
 from eval_agreement.compare import Comparison, MetricDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
@@ -294,19 +293,8 @@ def _looking(path: Path, found: Looking) -> Part:
     return Part(heading=f"{found.judge}, {path.stem}", readings=[found.reading], tables=tables)
 
 
-_BINS = Columns[CalibrationBin](
-    ("Judge (rounded)", lambda each: str(each.score)),
-    ("n", lambda each: each.human.n),
-    ("judge’s mean", lambda each: number(each.judge)),
-    ("people’s mean", lambda each: points(each.human, 2)),
-)
-
-
 def _calibration(findings: Findings) -> Said:
-    found = findings.calibration
-    if found is None:
-        return [], []
-    tables = [_BINS.table(f"n = {found.n}, {found.failed} failed.", found.bins, folded=True)]
+    found, tables = findings.calibration, []
     if found.before and found.after and found.change and found.coverage:
         rows = [
             blocks.row("MAE before recalibration", number(found.before.mae)),

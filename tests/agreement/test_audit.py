@@ -21,8 +21,7 @@ from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdi
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people
 from eval_agreement.baselines import trivial
-from eval_agreement.page.pictures import calibration, confusion, pictures
-from eval_agreement.page.report import WORST, failures, worst
+from eval_agreement.page.report import WORST, confusion, failures, worst
 from eval_agreement.sample import RatedSample
 from eval_agreement.sources import of_judgments
 
@@ -476,26 +475,18 @@ def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) 
     assert people(sample_of(tmp_path, rows[1:])) == []
 
 
-def test_pictures_hold_the_counts(tmp_path: Path) -> None:
+def test_what_the_page_counts(tmp_path: Path) -> None:
     scores = [(1.0, 1.4), (1.0, 1.5), (9.5, 10.0), (3.0, None), (4.0, 2.0), (6.0, 2.0)]
     sample = sample_of(tmp_path, [judgment(i, h, j) for i, (h, j) in enumerate(scores)])
-    drawn = pictures(sample)
-    table = np.array(drawn.confusion)
+    table = np.array(confusion(sample.human, sample.scores))
     assert table.sum() == 5
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
-    bins = {b.score: (b.n, b.mean) for b in drawn.calibration}
-    assert bins == {1: (1, 1.0), 2: (3, pytest.approx(11 / 3)), 10: (1, 9.5)}
     assert [sample.ids[row] for row in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
     assert [(name, count) for name, count, _ in failures(sample)] == [("truncated", 1)]
     refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
     (most, few) = failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
     assert (most[:2], few[:2]) == (("refused", 5), ("truncated", 1))
     assert most[2] == [1, 2, 3]
-    first = np.array([0])
-    assert np.array(confusion(sample.human[first], sample.scores[first])).sum() == 1
-    assert calibration(sample.human[first], sample.scores[first])[0].low == 1.0
-    whole = confusion(np.array([3.0, 3.2, 3.0, 10]), np.array([4.0, 4.4, 1.0, 10]))
-    assert whole[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0] and whole[9][9] == 1
 
 
 def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
