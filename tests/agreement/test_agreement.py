@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,6 @@ KNOWN: dict[str, tuple[list[float], list[float], tuple[float, ...]]] = {
 }
 
 whole = st.integers(1, 10)
-whole_pairs = st.lists(st.tuples(whole, whole), min_size=1, max_size=40)
 fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_size=1, max_size=25)
 
 
@@ -240,79 +239,15 @@ def in_same_range(h: float, j: float, ranges: Sequence[Sequence[int]]) -> bool:
     return any(low <= h <= high and low <= j <= high for low, high in ranges)
 
 
-def brute_pearson(x: Sequence[float], y: Sequence[float]) -> float:
-    mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
-    top = math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-    return top / math.sqrt(math.fsum((a - mx) ** 2 for a in x) * math.fsum((b - my) ** 2 for b in y))
-
-
-def brute_ranks(x: Sequence[float]) -> list[float]:
-    return [sum(b < a for b in x) + (sum(b == a for b in x) + 1) / 2 for a in x]
-
-
-def brute_tau_b(x: Sequence[float], y: Sequence[float]) -> float:
-    balance = tied_x = tied_y = 0
-    for (a, b), (c, d) in combinations(zip(x, y, strict=True), 2):
-        balance += ((a > c) - (a < c)) * ((b > d) - (b < d))
-        tied_x += a == c
-        tied_y += b == d
-    total = len(x) * (len(x) - 1) // 2
-    return balance / math.sqrt((total - tied_x) * (total - tied_y))
-
-
-def assert_brute_force(human: list[float], judge: list[float]) -> None:
-    result = agreement(human, judge)
-    n = len(human)
-    both = list(zip(human, judge, strict=True))
-    assert result.mae == pytest.approx(math.fsum(abs(h - j) for h, j in both) / n, abs=1e-12)
-    assert result.fuzzy == pytest.approx(
-        sum(in_same_range(h, j, [(1, 2), (3, 5), (6, 8), (9, 10)]) for h, j in both) / n
-    )
-    strict = [(1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 8), (9, 10)]
-    assert result.strict == pytest.approx(sum(in_same_range(h, j, strict) for h, j in both) / n)
-    if len(set(human)) < 2 or len(set(judge)) < 2:
-        assert all(getattr(result, name) is None for name in CORRELATIONS)
-        return
-    assert result.pearson == pytest.approx(brute_pearson(human, judge), abs=1e-9)
-    assert result.spearman == pytest.approx(brute_pearson(brute_ranks(human), brute_ranks(judge)), abs=1e-9)
-    assert result.kendall == pytest.approx(brute_tau_b(human, judge), abs=1e-9)
-
-
-@given(whole_pairs)
-def test_brute_force_on_whole_scores(both: list[tuple[int, int]]) -> None:
-    assert_brute_force([float(h) for h, _ in both], [float(j) for _, j in both])
-
-
 @given(fractional)
-def test_brute_force_on_quarters(both: list[tuple[int, int]]) -> None:
-    assert_brute_force([h / 4 for h, _ in both], [j / 4 for _, j in both])
-
-
-@given(whole_pairs, st.randoms(use_true_random=False))
-def test_order_and_direction_do_not_matter(both: list[tuple[int, int]], random: Any) -> None:
-    human, judge = zip(*both, strict=True)
-    shuffled = list(both)
-    random.shuffle(shuffled)
-    first = agreement(human, judge)
-    for other in (agreement(*zip(*shuffled, strict=True)), agreement(judge, human)):
-        for name in METRICS:
-            assert getattr(other, name) == pytest.approx(getattr(first, name), abs=1e-9), name
-
-
-@given(whole_pairs)
-def test_what_always_holds(both: list[tuple[int, int]]) -> None:
-    human, judge = zip(*both, strict=True)
+def test_metrics_are_those_of_the_libraries(both: list[tuple[int, int]]) -> None:
+    human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
     result = agreement(human, judge)
-    exact = sum(h == j for h, j in both) / len(both)
-    assert result.fuzzy is not None and result.strict is not None and result.mae is not None
-    assert exact <= result.strict <= result.fuzzy + 1e-12 <= 1 + 2e-12
-    assert 0 <= result.mae <= 9
-    for name in CORRELATIONS:
-        value = getattr(result, name)
-        assert (value is None) == (name in result.undefined)
-        assert value is None or -1 <= value <= 1
-    perfect = agreement(human, human)
-    assert (perfect.mae, perfect.fuzzy, perfect.strict) == (0.0, 1.0, 1.0)
+    varied = len(set(human)) > 1 and len(set(judge)) > 1
+    for name, value in zip(METRICS, by_library(human, judge) if varied else [None] * 7, strict=True):
+        if varied or name in CORRELATIONS:
+            assert getattr(result, name) == (value if value is None else pytest.approx(value, abs=1e-9)), name
+        assert (getattr(result, name) is None) == (name in result.undefined)
 
 
 def columns(human: Any, judge: Any, draws: Bootstrap, weight: Any = None) -> Any:

@@ -224,18 +224,6 @@ def test_noise_cannot_explain_what_goes_against_quality() -> None:
     assert f"{-effect.value:.2f} points ({near} to {far}) less" in effect.reading
 
 
-def test_noise_is_no_excuse_for_an_effect_of_the_other_sign() -> None:
-    """Here a straight line on people's scores would find the opposite of what holds at every human level."""
-    human = np.tile([1.0, 5, 10, 1, 5, 10], 40)
-    doublings = np.tile([5.0, 9, 9.5, 6, 10, 10.5], 40)
-    judge = np.where(human == 1, 3.0, 10.0) - 0.2 * doublings + np.random.default_rng(0).normal(0, 0.05, 240)
-    effect = verbosity(JudgedRows(human, judge, np.arange(240)), 2**doublings)
-    assert effect.value == pytest.approx(-0.2, abs=0.02)
-    line = np.column_stack([np.ones(240), human, doublings])
-    assert np.linalg.lstsq(line, judge, rcond=None)[0][2] > 0.1
-    assert effect.noise_explains is None
-
-
 def test_rating_noise() -> None:
     raters = np.array([[4.0, 6, np.nan], [5, 5, 5], [1, 2, 6], [7, np.nan, np.nan]])
     pooled = (1 * 2.0 + 2 * 0 + 2 * 7.0) / 5
@@ -340,18 +328,6 @@ def test_two_labels_are_one_test_and_many_are_cut(monkeypatch: pytest.MonkeyPatc
     most = offsets("answerer", rows, list(w.system))
     assert most.left_out == 3
     assert [effect.interval for effect in most.effects] == [effect.interval for effect in full.effects[:2]]
-
-
-def test_a_family_says_where_a_finding_may_be_chance() -> None:
-    lucky = 0
-    for seed in range(60):
-        w = World(seed)
-        for effect in offsets("answerer", JudgedRows(w.human, w.judge, w.group, resamples=400), list(w.system)).effects:
-            assert effect.p is not None
-            claimed = "No sign" not in effect.reading and "may be chance" not in effect.reading
-            assert claimed == (effect.p <= 0.05 and "No sign" not in effect.reading)
-            lucky += claimed
-    assert lucky <= 8
 
 
 @pytest.mark.parametrize(

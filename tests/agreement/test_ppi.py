@@ -72,14 +72,6 @@ def test_independent_answers_equal_ppi_py(lam: float | None, n: int, rest: int, 
     assert lam is not None or ours.lam == {-0.7: 0, 0.1: 1}.get(slope, pytest.approx(0.5, abs=0.49))
 
 
-def test_values_by_hand() -> None:
-    human, judge, others = np.array([4.0, 6, 8, 5, 7]), np.array([5.0, 7, 6, 6, 6]), np.array([8.0, 8, 5, 7])
-    result, interval = independent(np.append(human, np.full(4, np.nan)), np.append(judge, others), lam=0.5)
-    assert result.value == pytest.approx(6 - 0.5 * (6 - 7))
-    variance = np.var(human - 0.5 * judge) / 5 + 0.25 * np.var(others) / 4
-    assert interval[1] - result.value == pytest.approx(1.959963984540054 * math.sqrt(variance))
-
-
 def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
     _, labels, judge, group = answers(np.random.default_rng(2), 120, 400, size=8, alike=1)
     names = [f"question {number}" for number in group]
@@ -144,21 +136,6 @@ def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_grou
         published.append(low <= TRUTH <= high)
     assert 0.93 <= np.mean(hits) <= 0.97
     assert np.mean(published) < 0.85
-
-
-def test_a_useless_judge_costs_nothing() -> None:
-    random = np.random.default_rng(6)
-    results = []
-    for _ in range(300):
-        _, labels, judge, group = answers(random, 200, 2000)
-        results.append(corrected_mean(labels, random.permutation(judge), group))
-    assert np.mean([result.lam for result in results]) < 0.06
-    assert 0.99 < np.mean([result.effective for result in results]) / 200 < 1.03
-    opposite = corrected_mean(labels, 11 - judge, group)
-    assert opposite.lam == 0
-    assert opposite.effective == pytest.approx(200)
-    assert opposite.value == pytest.approx(opposite.human_only)
-    assert "no gain from the judge" in opposite.reading
 
 
 def test_failures_that_go_with_quality_do_not_bias() -> None:

@@ -21,7 +21,6 @@ from critic.stats.verdicts import (
     B,
     Codes,
     both_orders,
-    breakdown,
     codes,
     majority,
     verdict_agreement,
@@ -73,13 +72,6 @@ def count_kappa(pairs: Sequence[tuple[int, int]]) -> float:
     first, second = Counter(p for p, _ in pairs), Counter(j for _, j in pairs)
     chance = sum(first[label] * second[label] for label in first) / n**2
     return (sum(p == j for p, j in pairs) / n - chance) / (1 - chance) if chance < 1 else np.nan
-
-
-def test_codes() -> None:
-    assert codes(["a", "tie", "b", "failed", None]).tolist() == [A, TIE, B, FAILED, UNASKED]
-    assert codes([]).shape == (0,)
-    with pytest.raises(ValueError, match=r"verdict 1 \(from 0\) is 'A'; expected one of a, tie, b, failed, None"):
-        codes(["a", "A"])  # type: ignore[list-item]
 
 
 def test_both_orders_in_every_combination() -> None:
@@ -265,20 +257,6 @@ def test_matrix_is_accuracy_for_every_pair() -> None:
             assert pair.equal.interval == pytest.approx(expected.accuracy.interval, abs=1e-12)
 
 
-def test_breakdown_is_agreement_on_the_rows_of_each_value() -> None:
-    people, judge = draw(100, 0, (1, 1, 1, 0, 0.2)), draw(100, 1, (1, 1, 1, 0.2))
-    part = ["small" if place % 5 == 0 else "b" if place % 5 < 3 else "a" for place in range(100)]
-    group = [f"g{place // 2}" for place in range(100)]
-    found = breakdown(people, judge, group, part)
-    assert list(found) == ["a", "b", "small"]
-    for name, result in found.items():
-        rows = [place for place in range(100) if part[place] == name]
-        assert result == verdict_agreement(people[rows], judge[rows], [group[row] for row in rows])
-    whole = verdict_agreement(people, judge, group)
-    assert sum(result.n for result in found.values()) == whole.n
-    assert sum(result.failed for result in found.values()) == whole.failed
-
-
 def test_position_bias_by_hand() -> None:
     """a/b and b/a by place, a tie in one order, stable, failed in one order, asked once."""
     found = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
@@ -311,11 +289,6 @@ def test_first_place_with_one_random_order() -> None:
     assert share > 0.3  # what counting all verdicts alike would call the bias
 
 
-def test_first_place_needs_both_orders() -> None:
-    found = position_bias(orders("aabt", "---t"), np.arange(4))
-    assert found.first_place.value is None and "each order" in str(found.first_place.undefined)
-
-
 def test_longer() -> None:
     assert longer(np.array([3.0, 2, 5]), np.array([1.0, 2, 9])).tolist() == [A, TIE, B]
 
@@ -333,18 +306,6 @@ def test_length_preference_by_hand() -> None:
     assert found.judge.value == pytest.approx(np.mean(by_judge)) and found.judge.n == 7
     assert found.difference.value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
     assert found.failed == 1
-
-
-def test_the_longer_judge_prefers_the_longer() -> None:
-    lengths = np.random.default_rng(2).integers(1, 20, (2, 300)).astype(float)
-    people = draw(300, 0)
-    found = length_preference(people, longer(*lengths), lengths[0], lengths[1], np.arange(300))
-    assert found.judge.value == 1.0
-    assert found.people.interval is not None and found.people.interval[0] < 0.5 < found.people.interval[1]
-    assert found.difference.interval is not None and found.difference.interval[0] > 0.3
-    assert (found.difference.p_value or 1) < 0.01
-    fair = length_preference(people, people, lengths[0], lengths[1], np.arange(300))
-    assert (fair.difference.value, fair.difference.p_value) == (0.0, 1.0)
 
 
 def test_every_two_raters_and_a_judge_with_each_of_them() -> None:
@@ -444,17 +405,6 @@ def test_audit_holds_everything() -> None:
     assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(found)), type(found)) == found
 
 
-def test_audit_with_one_rater_and_no_lengths() -> None:
-    found = preference_audit(sample(raters=1, length_a=None, length_b=None, parts={}))
-    assert found.ceiling is None and list(found.baselines) == ["constant"] and not found.length and not found.as_a_rater
-    assert [(pair.first, pair.second) for pair in found.matrix.overall] == [
-        ("people", "x"),
-        ("people", "y"),
-        ("x", "y"),
-    ]
-    assert found.by == {"x": {}, "y": {}} and found.matrix.by == {}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -478,15 +428,6 @@ def test_what_is_undefined_has_a_reason(change: Callable[[Preferences], dict[str
         assert (one.value is None) == (one.undefined is not None)
 
 
-def test_all_failed_is_counted() -> None:
-    given = sample(judges={"x": np.full((120, 2), FAILED, dtype=np.int8)})
-    found = preference_audit(given)
-    assert (found.agreement["x"].n, found.agreement["x"].failed) == (0, 120)
-    assert (found.position["x"].failed_items, found.position["x"].failed_verdicts) == (120, 240)
-    never = preference_audit(sample(judges={"x": np.full((120, 2), UNASKED, dtype=np.int8)}))
-    assert (never.agreement["x"].failed, never.agreement["x"].unasked) == (0, 120)
-
-
 def test_no_items_and_few_groups() -> None:
     empty = column("")
     nothing = preference_audit(Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}))
@@ -508,10 +449,6 @@ def test_no_items_and_few_groups() -> None:
 def test_mistakes_raise(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sample(**changes)
-
-
-def test_one_rater_may_be_called_people() -> None:
-    assert preference_audit(sample(people={"people": draw(120, 0)})).raters == 1
 
 
 def read(path: Path) -> Preferences:
