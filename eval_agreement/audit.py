@@ -151,9 +151,6 @@ def main(
               label_probability (the chance that the row had of being labelled)
       judges  id, score or preference or verdict, first (which was shown first: a, b);
               beside score what people's file does not say: group, system, task, …
-    The id of a verdict on a conversation, as critic judge --benchmark writes it, is
-      CONVERSATION/CONDITION/PROTOCOL/TURN (whole for all turns), behind it where it is
-      so /judging=no_focus, /opponent=MODEL, /item=N of a checklist
 
     \b
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
@@ -172,12 +169,8 @@ def main(
     people, judges = inputs.parse_sources(human, judge or [], columns)
     kind, of = _kind(judgments or [], people)
     if kind != "score":
-        unused: dict[str, object] = {
-            "--train": train,
-            "--within": within,
-            "--attacked": attacked,
-        }
-        unused |= {"--text": text, "--epsilon": epsilon != EPSILON}
+        unused = {"--train": train, "--within": within, "--attacked": attacked, "--text": text}
+        unused["--epsilon"] = epsilon != EPSILON
         _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)
     limits = target.limits()
@@ -258,32 +251,20 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = sections(found, outcomes, injections, looks)
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
-    audited = {sample.name: sample for sample, _ in samples}
-    printed = [
-        table(found),
-        "",
-        *_notes(audited),
-        *_decisions(verdicts, looks),
-        *chain(*starmap(score_kinds_ahead, found.items())),
-    ]
+    printed = [table(found), ""]
+    for sample, _ in samples:
+        printed += [f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes]
+    printed += [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
+    printed += chain(*starmap(score_kinds_ahead, found.items()))
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
-
-
-def _decisions(verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]) -> list[str]:
-    decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
-    return decisions + [f"{path}: {one.reading}" for path, one in looks.items()]
 
 
 def _labels_of(sample: RatedSample) -> tuple[int, int]:
     """How many labels people gave, and how many raters are named."""
     raters = {name for rated in sample.raters for name in rated}
     return int((~np.isnan(sample.human)).sum()), len(raters)
-
-
-def _notes(samples: Mapping[str, RatedSample]) -> list[str]:
-    several = len(samples) > 1
-    return [f"{name}: {note}" if several else note for name, sample in samples.items() for note in sample.notes]
 
 
 def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:

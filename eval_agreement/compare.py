@@ -18,7 +18,8 @@ class MetricDifference(Struct, frozen=True, kw_only=True):
     """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
     `p` is two-sided, for "there is no difference"; `p_holm` the same held against all metrics of the pair (Holm 1979).
-    `better` is the judge ahead where p_holm is at most 5 %, else None.
+    `better` is the judge ahead where p_holm is at most 5 %, else None. `no_worse`: whether `first` is as good as
+    `second` but for the margin of MARGINS, by the whole interval (a one-sided test at 2.5 %); None where there is none.
     """
 
     metric: str
@@ -29,21 +30,12 @@ class MetricDifference(Struct, frozen=True, kw_only=True):
     p: float | None
     p_holm: float | None = None
     better: str | None = None
-
-
-class NonInferiority(Struct, frozen=True, kw_only=True):
-    """Whether `first` is at least as good as `second` but for `margin`: holds when the whole 95 % interval of the
-    difference does (a one-sided test at 2.5 %). None where there is no interval."""
-
-    metric: str
-    margin: float
-    holds: bool | None
-    reading: str
+    no_worse: bool | None = None
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """Two judges on the `n` answers that both scored, to `groups` questions; `left_out` answers had no score of one of
-    them. Non-inferiority is about the metrics of MARGINS."""
+    them."""
 
     first: str
     second: str
@@ -51,7 +43,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
     left_out: int
     groups: int
     differences: list[MetricDifference]
-    non_inferiority: list[NonInferiority]
 
 
 def comparisons(sample: RatedSample) -> list[Comparison]:
@@ -78,6 +69,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
                     value=estimate.value,
                     interval=estimate.interval,
                     p=estimate.p_value,
+                    no_worse=_within_margin(name, estimate.interval),
                 )
             )
     adjusted = []
@@ -91,19 +83,11 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
         left_out=int((~both).sum()),
         groups=draws.groups,
         differences=adjusted,
-        non_inferiority=[_non_inferior(line, first, second) for line in found if line.metric in MARGINS],
     )
 
 
-def _non_inferior(difference: MetricDifference, first: str, second: str) -> NonInferiority:
-    holds, margin = None, MARGINS[difference.metric]
-    if difference.interval:
-        low, high = difference.interval
-        holds = high < margin if METRICS[difference.metric].lower_is_better else low > -margin
-    word = {None: "cannot be told to be", True: "is", False: "is not shown to be"}[holds]
-    return NonInferiority(
-        metric=difference.metric,
-        margin=margin,
-        holds=holds,
-        reading=f"{first} {word} no worse than {second} by more than {margin:g} in {METRICS[difference.metric].name}",
-    )
+def _within_margin(metric: str, interval: Interval | None) -> bool | None:
+    if metric not in MARGINS or interval is None:
+        return None
+    low, high = interval
+    return high < MARGINS[metric] if METRICS[metric].lower_is_better else low > -MARGINS[metric]

@@ -88,7 +88,7 @@ def _in_place_of(findings: Findings) -> str:
         places.append(f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
     for pair in findings.comparisons:
         # Every margin could be tested, and holds.
-        held = {line.metric for line in pair.non_inferiority if line.holds}
+        held = {line.metric for line in pair.differences if line.no_worse}
         if pair.first == who and held == set(MARGINS) and pair.groups >= FEWEST_TO_DECIDE:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(f"{pair.second} (no worse by more than {allowed})")

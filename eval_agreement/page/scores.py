@@ -22,7 +22,7 @@ from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.calibration import CONFORMAL_LEVEL
-from eval_agreement.compare import Comparison, MetricDifference
+from eval_agreement.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection, VariantEffect
@@ -131,7 +131,12 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
 
 def _compared(pairs: Sequence[Comparison]) -> Said:
     readings = [_standing(pair) for pair in pairs]
-    readings += [f"{line.reading}." for pair in pairs for line in pair.non_inferiority]
+    for pair in pairs:
+        for line in pair.differences:
+            if line.no_worse is not None:
+                shown = "is" if line.no_worse else "is not shown to be"
+                margin = f"{MARGINS[line.metric]:g} in {METRICS[line.metric].name}"
+                readings.append(f"{pair.first} {shown} no worse than {pair.second} by more than {margin}.")
     return readings, [_comparison_table(pair) for pair in pairs]
 
 
