@@ -350,12 +350,12 @@ judgments of its turns (ConvBench's ablations)."""
 class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
     `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
-    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH. `unread` is
-    what becomes of a comparison without a verdict. `reason_first`: conversations are judged by the forms that have the
-    reason before the verdict. `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged
-    in sight of the focus points and of its turns' judgments with their text, all of them in one order; older files have
-    the judgments' verdicts alone. `strict`: it fails where the judgment of one of its turns did. `battles`: which of
-    several models meet, where it is not one that meets the others."""
+    two models are compared in sight of the reference. `unread` is what becomes of a comparison without a verdict.
+    `reason_first`: conversations are judged by the forms that have the reason before the verdict. `sight`: with which
+    other turns a turn is judged. `texts`: a whole conversation is judged in sight of the focus points and of its turns'
+    judgments with their text, all of them in one order; older files have the judgments' verdicts alone. `strict`: it
+    fails where the judgment of one of its turns did. `battles`: which of several models meet, where it is not one that
+    meets the others."""
 
     judge: str
     score_kind: str
@@ -365,7 +365,6 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reference_backed: bool = True
     pointwise_prompt: str = "pointwise"
     decoding: SamplingParams = GREEDY
-    pack: str | None = None
     unread: OnUnparsed = "fail"
     reason_first: bool = False
     sight: TurnContext = "before"

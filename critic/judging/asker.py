@@ -182,9 +182,8 @@ class Grader:
 
     def _request(self, asked: JudgeRequest, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
-        by_its_tokens = self.backend.served.is_vllm or self._asks
-        if self._probes and asked.prompt.constrained:
-            by_its_tokens = False
+        # A judge that is probed is asked for log probabilities behind the verdict, not with it.
+        by_its_tokens = not self._probes and (self.backend.served.is_vllm or self._asks)
         seed = None
         if self.decoding.temperature > 0.0:  # one of its own for each verdict under each key, the same in every run
             words = f"{self.decoding.seed}/{number}/{asked.key}"
@@ -211,10 +210,9 @@ class Grader:
         """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
         `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
         reply = reply or await self._chat(asked, self._request(asked, number))
-        prefix = parse.prefix(reply.text) if asked.prompt.constrained else None
-        # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
-        # free text whose rating stands at no known place.
-        if not reply.tokens and self._can_probe and asked.prompt.constrained:
+        prefix = parse.prefix(reply.text)
+        # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message.
+        if not reply.tokens and self._can_probe:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
@@ -248,7 +246,7 @@ class Grader:
         prefix = parse.prefix(reply.text, name)
         if found.failure is not None:
             return SampledVerdict(found, [])
-        if self._probes and self._can_probe and not reply.tokens and asked.prompt.constrained and prefix is not None:
+        if self._probes and self._can_probe and not reply.tokens and prefix is not None:
             probed = await self._chat(asked, probe(asked, prefix, name))
             shares, calls = await self._probed(asked, prefix, probed, name)
         else:

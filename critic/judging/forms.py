@@ -16,7 +16,7 @@ from critic.backends import Reply, unanswered, with_uris
 from critic.errors import UsageError, did_you_mean, whole
 from critic.judging import parse
 from critic.judging.distribution import whole_rating
-from critic.judging.prompt import LANGUAGES, VARIANTS, Prompt, load
+from critic.judging.prompt import LANGUAGES, Prompt, load
 from critic.judging.render import Candidate, Exchange, PromptInputs, TruncatedPrompt, of_response, render, said_before
 from critic.judging.targets import RATING, REASON, Label
 from critic.judging.thoughts import without_thoughts
@@ -290,38 +290,28 @@ BY_NAME = dict(_by_name())
 """Every form by each of the names that it can be asked for by: with all its flags, `pairwise_turn_forced_in_full`."""
 
 
-def _parts(name: str) -> tuple[str, str, str | None]:
-    """Pack, form and language of a form's name, `PACK/FORM@LANGUAGE`; a pack's own name may hold an @."""
-    pack, _, plain = name.rpartition("/")
-    form, at, fixed = plain.partition("@")
-    return pack, form, fixed if at else None
-
-
 def form_of(name: str) -> Form:
-    """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
-    plain = _parts(name)[1]
-    stem, _, variant = plain.rpartition("_")
-    form = BY_NAME.get(plain) or (BY_NAME.get(stem) if variant in VARIANTS else None)
-    if form is None:
+    """The form by its name, with or without a language. Raises UsageError for an unknown one."""
+    plain = prompt_name(name)
+    if plain not in BY_NAME:
         choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
         raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}{choices}")
-    return form
+    return BY_NAME[plain]
 
 
 def prompt_name(name: str) -> str:
-    """The prompt of a form, in any language, within its pack. Raises UsageError for an unknown form."""
-    pack, form, _ = _parts(name)
-    form_of(name)
-    return f"{pack}/{form}" if pack else form
+    """A form's name without the language, which is the name of its prompt."""
+    return name.partition("@")[0]
 
 
 def prompt_of(name: str, language: Language, sees: bool = False) -> Prompt:
     """The prompt of a form for a row in `language`, for a judge that `sees` the row's images or not. Raises UsageError
     for an unknown form."""
-    _, form, fixed = _parts(name)
-    if fixed is not None and fixed not in LANGUAGES:
-        raise UsageError(f"form '{form}@{fixed}': behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
-    return load(prompt_name(name), language if fixed is None else fixed, sees)
+    form_of(name)
+    form, at, fixed = name.partition("@")
+    if at and fixed not in LANGUAGES:
+        raise UsageError(f"form {name!r}: behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
+    return load(form, fixed if at else language, sees)
 
 
 def rates(name: str) -> bool:
@@ -371,7 +361,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         bounded, so that the value comes at all. One behind it is cut off by the limit of tokens, if by anything: it
         costs a decoder more to count characters than to do all else."""
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
-        if not order or not self.prompt.constrained:
+        if not order:
             return None
         longest = LONGEST_STEPS[self.prompt.language] if self.form.steps else LONGEST_FIRST_REASON
         first = {"type": "string", **({"maxLength": longest} if order[0] == REASON else {})}
@@ -383,12 +373,10 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one. In a reply
-        in free text the latter comes first, for it may grade by the way what it does not come to."""
+        """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one."""
         kind = self.form.kind
         found = kind.read(self.prompt, self.material, text, truncated)
-        unread = not self.prompt.constrained or found.failure in UNREADABLE
-        if isinstance(kind, RatingKind | ChoiceKind) and unread and not truncated:
+        if isinstance(kind, RatingKind | ChoiceKind) and found.failure in UNREADABLE and not truncated:
             found = kind.stated(self.prompt, text) or found
         return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
 

@@ -65,8 +65,7 @@ class JudgeResult(Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """A judge model with one setup, whatever it is shown. Questions beside a form's own are those of the form's pack,
-    or else of the setup's."""
+    """A judge model with one setup, whatever it is shown."""
 
     def __init__(
         self,
@@ -189,10 +188,8 @@ class Judge:
         return replace(found, calls=[*before, *found.calls])
 
     def _beside(self, asked: JudgeRequest, form: str, material: PromptInputs) -> JudgeRequest:
-        """What is asked in another form, of the same pack."""
-        pack = asked.name.rpartition("/")[0] or self.setup.pack
-        name, lang = f"{pack}/{form}" if pack else form, asked.prompt.language
-        beside = inquiry(name, lang, material, asked.key, asked.prompt.sees)
+        """What is asked in another form."""
+        beside = inquiry(form, asked.prompt.language, material, asked.key, asked.prompt.sees)
         return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,6 @@ from critic.errors import UsageError, whole
 from critic.judging import replies
 from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
 from critic.judging.history import CONDITIONS, lacks
-from critic.judging.prompt import variant_of
 from critic.judging.render import Candidate, Exchange, PromptInputs, TurnJudgment
 from critic.judging.thoughts import without_thoughts
 from critic.records import (
@@ -44,29 +43,17 @@ NOT_JUDGED: Failure = "turn_not_judged"
 """The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
 
 
-def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig, backed: bool = False) -> str:
-    """The form in which a protocol asks of a turn, or of the whole (None), within the setup's pack: by the pack's own
-    prompt for the turn, or for a comparison in sight of the reference (`backed`), where it has one."""
-    whole = turn is None
+def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig) -> str:
+    """The form in which a protocol asks of a turn, or of the whole (None)."""
     if protocol == "pointwise":
         return setup.pointwise_prompt
+    whole = turn is None
     name = f"{protocol}_{'whole' if whole else 'turn'}" if protocol in OF_WHOLES else protocol
     name += "_forced" if protocol == "pairwise" and setup.order == "forced" else ""
     name += REASON_FIRST if setup.reason_first else ""
+    # Of a whole conversation all turns are in sight anyway; the other protocols' papers have no such form.
     name += IN_FULL if setup.sight == "all" and protocol in OF_WHOLES and not whole else ""
-    wanted = [*(["backed"] if backed else []), *([] if turn is None else [str(turn)])]
-    return variant_of(f"{setup.pack}/{name}", wanted) if setup.pack else name
-
-
-def form_names(chosen: Iterable[str], setup: JudgeConfig, turns: int) -> list[str]:
-    """The forms in which the chosen protocols ask of conversations of so many turns and of the whole, pointwise apart,
-    which has a prompt of its own choice."""
-    names = []
-    for protocol in (one for one in get_args(Protocol) if one in chosen and one != "pointwise"):
-        wholes = [None] if protocol in OF_WHOLES else []
-        for turn in (*range(1, turns + 1), *wholes):
-            names += [form_name(protocol, turn, setup, backed) for backed in {False, protocol == "pairwise"}]
-    return list(dict.fromkeys(names))
+    return name
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
@@ -230,7 +217,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             length=None if answer is None else len(answer),
             opponent=against.system if against else None,
         )
-        form, material = self._form(turn, setup), None
+        form, material = form_name(self.protocol, turn, setup), None
         if problem is None and turn is not None:
             material = self._turn(turn, setup)
         elif problem is None:
@@ -244,10 +231,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
             problem=problem,
             material=material,
         )
-
-    def _form(self, turn: int | None, setup: JudgeConfig) -> str:
-        backed = self.protocol == "pairwise" and self._shows_reference(setup)
-        return form_name(self.protocol, turn, setup, backed)
 
     def _turn(self, turn: int, setup: JudgeConfig) -> PromptInputs:
         one, asked = self.one, self.one.conversation.turns[turn - 1]
@@ -278,13 +261,13 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def _whole(self, setup: JudgeConfig, lines: Sequence[Judgment]) -> PromptInputs:
         one, against = self.one, self.against
-        lang, turned = one.conversation.lang, None
-        judged = [(line, self._form(line.turn, setup)) for line in lines]
+        form, turned = form_name(self.protocol, None, setup), None
+        judged = [(line, form_name(self.protocol, line.turn, setup)) for line in lines]
         if self.protocol == "pairwise":
             verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
         else:
             verdicts = [_said(*each) for each in judged]
-        label, turns = prompt_of(self._form(None, setup), lang).turn, enumerate(one.conversation.turns, 1)
+        label, turns = prompt_of(form, one.conversation.lang).turn, enumerate(one.conversation.turns, 1)
         focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
         mine = Candidate(earlier=one.whole(one.answer))
         theirs = Candidate(earlier=against.whole(against.answer) if against else one.whole(one.reference))

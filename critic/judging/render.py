@@ -10,11 +10,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jinja2
 from msgspec import Struct, field
 
 from critic.backends import parts_of
-from critic.errors import UsageError
 from critic.judging.prompt import Prompt
 from critic.records import Message, Question, Response
 
@@ -114,28 +112,16 @@ class TruncatedPrompt(Struct, frozen=True):
 FLOOR = 200
 """Characters of reference and of response that shortening leaves: with less there is nothing to judge."""
 
-_QUOTED = ("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other")
-
 
 def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = None) -> list[Message]:
     """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
-    of a prompt, behind a system message where the prompt has one. Where the prompt `sees`, each image stands before the
-    text of the turn that shows it, those of turns that are left out before the question. Raises UsageError where a
-    pack's template asks for what the material does not have, such as a fourth turn."""
+    of a prompt. Where the prompt `sees`, each image stands before the text of the turn that shows it, those of turns
+    that are left out before the question."""
     kept = kept or {}
     pictures = material.pictures() if prompt.sees else []
     marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
-    values = _values(prompt, material, kept, marks)
-    try:
-        if prompt.shows_raw:
-            values["raw"] = _raw(prompt, material, kept, values, marks)
-        system, content = (template.render(values) if template else "" for template in prompt.compiled)
-    except jinja2.TemplateError as error:
-        hint = "; turns behind the one that is judged are there with --sight all" if prompt.shows_raw else ""
-        raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}{hint}") from None
-    before = [{"role": one.role, "content": one.content} for one in prompt.before]
-    first = [{"role": "system", "content": _MARK.sub("", system)}] if system else []
-    return [*first, *before, {"role": "user", "content": _with_images(content, pictures) if pictures else content}]
+    content = prompt.compiled.render(_values(prompt, material, kept, marks))
+    return [{"role": "user", "content": _with_images(content, pictures) if pictures else content}]
 
 
 _MARK = re.compile("\0([0-9]+)\0")
@@ -276,37 +262,6 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
     return text[: keep - tail] + mark + (text[-tail:] if tail else "")
 
 
-def _raw(
-    prompt: Prompt, material: PromptInputs, kept: Truncation, values: Mapping[str, Any], marks: Mapping[str, str]
-) -> dict[str, Any]:
-    """What a pack's template can show without quoting it, `raw.NAME`: hidden characters and control tokens go all the
-    same. A text that is not there is ""; lists are by turn from 0, of all the turns that are shown."""
-
-    def plain(text: str | None, keep: int | None = None) -> str:
-        return unquoted(quote(_cut(prompt, text or "", keep)))
-
-    raw: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
-    raw["references"] = [plain(text, kept.get("reference")) for text in material.references]
-    raw["reference"] = "\n".join(raw["references"])
-    sides = [*material.sides, Candidate(), Candidate()]
-    judged = [] if material.question is None else [Exchange(material.question, "", material.images)]
-    turns = [*sides[0].earlier, *judged, *sides[0].later]
-    raw["questions"] = [_marked(turn.images, marks) + plain(turn.question) for turn in turns]
-    raw["judgments"] = [plain(judgment_of(material, number)) for number, _ in enumerate(turns, 1)]
-    for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
-        answer = [] if side.answer is None else [side.answer]
-        replies = [*(turn.answer for turn in side.earlier), *answer, *(turn.answer for turn in side.later)]
-        raw[f"answers{suffix}"] = [plain(reply, kept.get("response")) for reply in replies]
-        raw[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
-        raw[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
-    return raw | {name: raw[f"{name}_a"] for name in ("answer", "answers", "conversation")}
-
-
-def judgment_of(material: PromptInputs, turn: int) -> str:
-    """The judgment of a turn as its judge wrote it, or the verdict alone; "" where there is none."""
-    return next((one.reason or one.verdict for one in material.verdicts if one.turn == turn), "")
-
-
 def fit(
     prompt: Prompt, material: PromptInputs, limit: int | None, count: Callable[[list[Message]], int]
 ) -> TruncatedPrompt | None:
@@ -402,9 +357,3 @@ def escape_control_tokens(text: str) -> str:
     while (found := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
         text = found
     return text
-
-
-def unquoted(quoted: str) -> str:
-    """What `quote` gave without its marks: for prompts of other people that show texts as they are."""
-    lines = (line.rpartition("\0") for line in quoted.split("\n"))
-    return "\n".join(marks + end + text[2:] for marks, end, text in lines)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,8 +19,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
 from critic.judging.judge import Judge, ResponseJudge, panel_judgment
-from critic.judging.packs import open_pack
-from critic.judging.render import Candidate, PromptInputs, of_response
+from critic.judging.render import Candidate, PromptInputs
 from critic.records import GREEDY, JudgeConfig, Judgment, Response, SamplingParams, Verdict, to_ten
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
@@ -292,22 +290,6 @@ def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
     found = asyncio.run(judge.opinion(inquiry("checklist", "en", items)))
     assert found.score is None and found.verdict.failure == "no_verdict"
     assert found.verdict.answers == [True, None]
-
-
-def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
-    """Also behind a first one that is ours, since the pack says nothing of it."""
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "extraction_rating_en.toml").write_text('[parts]\noutput = "Theirs: {\\"Rating\\":n}"\n', "utf-8")
-    asked: list[str] = []
-
-    def answer(request: Request) -> Reply:
-        asked.append(request.messages[0]["content"])
-        return Reply(text="a six" if len(asked) == 1 else '{"Rating":6}')
-
-    setup = JudgeConfig(judge="j", score_kind="argmax", pack=open_pack(tmp_path / "p"))
-    judge = Judge(ScriptedBackend(answer), setup, 256)
-    found = asyncio.run(judge.opinion(inquiry("pointwise", "en", of_response(response()))))
-    assert found.score == 6 and "Theirs:" in asked[1]
 
 
 def test_samples_that_begin_alike_share_one_distribution() -> None:
