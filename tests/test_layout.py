@@ -136,7 +136,7 @@ def test_a_wheel_trains_and_serves(wheel: Path, tmp_path: Path) -> None:
     assert str(packages) in program(python, "-c", "import critic; print(critic.__file__)").stdout
 
     critic = partial(program, python.with_name("critic"))
-    for stage, option in (("serve", "--alias"), ("train", "--num_gpus")):
+    for stage, option in (("serve", "--alias"), ("train", "--threads")):
         helped = critic(stage, "--help")
         assert helped.returncode == 0 and option in helped.stdout and not helped.stderr, helped.stderr
     assert_one_line_error(critic("serve", "none"), "none: no such model folder")
@@ -144,7 +144,7 @@ def test_a_wheel_trains_and_serves(wheel: Path, tmp_path: Path) -> None:
     assert mistaken.returncode == 2 and mistaken.stderr == "error: none.jsonl: No such file or directory\n"
     assert not list(empty.iterdir())
     rows = ROOT / "data/samples/human_scored.jsonl"
-    step = ("--set", "training.max_steps=1", "--master_port", free_port())
+    step = ("--set", "training.max_steps=1", "--", "--master_port", free_port())
     trained = critic("train", "tiny", "--train", rows, "--out", "judge", "--cache", "cache", *step)
     assert trained.returncode == 0 and trained.stdout.endswith("judge saved in judge\n"), trained.stderr
     assert (empty / "judge/model.safetensors").is_file()

@@ -46,10 +46,6 @@ def commands(page: str) -> list[list[str]]:
 
 @cache
 def options(program: str) -> set[str]:
-    if program == "train/sft.py":  # its --help loads torch and DeepSpeed
-        _, main = text("train/command.py").split("\ndef main(")
-        named = re.findall(r'(?m)(?:^    |"--)([a-z_-]+)(?:: |")', main)
-        return {f"--{name.replace('_', '-')}" for name in named}
     words = ["critic", program] if not program.endswith(".py") else [program]
     done = run(*words, "--help")
     assert done.returncode == 0, program

@@ -181,7 +181,7 @@ def start(
     recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True, log: Path | None = None
 ) -> Processes:
     """Start train/sft.py; it judges `rows` themselves while it trains, where `internal` says so."""
-    line = ["--config", str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
+    line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
     line += ["--internal", str(rows)] if internal else []
     line += [] if "--threads" in words else ["--threads", "1"]  # the same bits, whatever else is running
     return Processes(log or out.parent / f"{out.name}.log", processes, _sft, [*line, *words])

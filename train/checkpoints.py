@@ -55,13 +55,8 @@ def let_others_read(file: Path) -> None:
 
 
 def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """The names of `facts` that a run which was `made` from others had otherwise. One of an earlier version does not
-    tell what its base was."""
-    given = json.loads(json.dumps(facts))
-    begun = ["init"] if "init" in made and "init" not in given else []
-    return begun + [
-        name for name, value in given.items() if made.get(name) != value and (name != "base_weights" or name in made)
-    ]
+    """The names of `facts` that a run which was `made` from others had otherwise."""
+    return [name for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value]
 
 
 def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:

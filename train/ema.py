@@ -3,13 +3,12 @@
 Memory: 4 bytes a trained parameter, shared by the processes as the optimizer's own states are; no communication.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed.utils import safe_set_full_fp32_param
 from recipe import EmaSpec
 
 from critic.errors import UsageError
@@ -101,15 +100,6 @@ class ShardedEma:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         torch.save({"updates": self.updates, "shadow": self.shadow}, path)
-
-    def set(self, parameters: Iterable[torch.nn.Parameter], averages: Iterable[torch.Tensor], path: Path) -> None:
-        """Take the averages of whole parameters, given flat, and from a file of `save` how many updates they have had;
-        every process must enter. The weights stay as they are."""
-        with self.in_place():
-            for parameter, average in zip(parameters, averages, strict=True):
-                shape = getattr(parameter, "ds_shape", parameter.shape)  # of all its parts, under ZeRO-3
-                safe_set_full_fp32_param(parameter, average.reshape(shape))
-        self.updates = torch.load(path, map_location="cpu", weights_only=True)["updates"]
 
     def load(self, path: Path) -> None:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -2,23 +2,19 @@
 
 import json
 import shutil
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import jinja2
 import torch
 import transformers
 from checkpoints import let_others_read
 from licenses import copy_terms, folder_of, made_from
-from safetensors.torch import load_file
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
 from critic.backends.identity import processor_hash
-from critic.errors import UsageError
 from critic.records import RATINGS
 
 CARD = Path(__file__).with_name("card.jinja")
@@ -42,9 +38,9 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
     base = folder_of(facts["recipe"]["base"]) if facts["recipe"]["base"] else None
-    begun = Path(facts["init"]["folder"]) if "init" in facts else None
-    for origin, folder in product(filter(None, (base, begun)), (out, *([out / "adapter"] if adapted else []))):
-        copy_terms(origin, folder)
+    for folder in [out, out / "adapter"] if adapted else [out]:
+        if base is not None:
+            copy_terms(base, folder)
     tokenizer.save_pretrained(out)
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
@@ -52,7 +48,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    origins: dict[str, Any] = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
+    origins: dict[str, Any] = {"base": base and made_from(base)}
     origins |= {"weights": weights, "processor": processor_hash(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(card(whole), "utf-8")
@@ -91,8 +87,6 @@ def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
         model = read_base(recipe["base"], recipe["objective"], recipe["images"], dtype="auto")
-        if "init" in facts:
-            carry_over(model, Path(facts["init"]["folder"]))
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)
@@ -144,28 +138,6 @@ def card(facts: dict[str, Any]) -> str:
     task = "image-text-to-text" if recipe["images"] == "show" else task
     text: str = jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task})
     return text
-
-
-def carry_over(model: Any, judge: Path) -> None:
-    """Put the weights of a text judge's folder into the part of `model` that reads; tokens that only `model` has keep
-    their own. Raises UsageError where the judge is of another language model."""
-    weights = {name: tensor for file in sorted(judge.glob("*.safetensors")) for name, tensor in load_file(file).items()}
-    weights.setdefault("lm_head.weight", weights.get("model.embed_tokens.weight"))  # tied
-    # Beside adapters, what they adapt goes by another name.
-    reads = {f"model.{name.replace('.base_layer', '')}": each for name, each in model.get_decoder().named_parameters()}
-    reads |= {f"lm_head.{name.replace('base_layer.', '')}": each for name, each in model.lm_head.named_parameters()}
-    for name, tensor in weights.items():
-        into = reads.get(name)
-        shape = tuple(getattr(into, "ds_shape", into.shape)) if into is not None else None
-        if shape is None or tensor.shape[1:] != shape[1:] or len(tensor) > shape[0]:
-            theirs = "none" if shape is None else "x".join(map(str, shape))
-            raise UsageError(
-                f"--init {judge}: {name} is {'x'.join(map(str, tensor.shape))}, in the base that sees {theirs}; "
-                "take a judge of the same language model"
-            )
-    for name, tensor in weights.items():
-        with deepspeed.zero.GatheredParameters([reads[name]], modifier_rank=0), torch.no_grad():
-            reads[name][: len(tensor)].copy_(tensor)
 
 
 def parameters(model: Any) -> tuple[int, int]:

@@ -1,18 +1,17 @@
-"""`critic train RECIPE …`: options and recipe are checked here, then DeepSpeed's launcher starts sft.py with them.
+"""Fine-tune a judge: options and recipe are checked here, then DeepSpeed's launcher starts this command again, once a
+process. So a mistake is one line, before any process is started, and not a line of each process.
 
-So a mistake in them is one line, before any process is started, and not a line of each process.
+    critic train tiny --train runs/first/data/train.jsonl --out runs/first/judge --set training.max_steps=150
+    critic train critic-6b-full --train DATA/train.jsonl --out runs/critic-6b -- --num_gpus 4
 """
 
 import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import command
 import typer
 
 from critic import human_scored
@@ -31,17 +30,6 @@ def recipe_file(recipe: str) -> Path:
     if (name := recipe.removesuffix(".yaml")) in known:
         return known[name]
     raise UsageError(f"{recipe}: no such recipe; give a file, or one of {', '.join(known)}")
-
-
-def as_words(context: typer.Context, options: Mapping[str, Any]) -> list[str]:
-    """Options as they are written on a command line; those that are not set are left out."""
-    words = []
-    for option in context.command.params:
-        values = options.get(str(option.name))
-        for value in values if isinstance(values, list) else [values]:
-            if value is not None and value is not False:
-                words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
-    return words
 
 
 def launch(options: list[str], program: list[str]) -> int:
@@ -73,27 +61,34 @@ def launch(options: list[str], program: list[str]) -> int:
 
 
 def main(
-    *,
-    context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A recipe: a file (YAML), or the name of one of ours, such as tiny.")],
+    train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
     launcher: Annotated[
-        list[str] | None, typer.Argument(help="Behind --: more options of DeepSpeed's launcher.")
+        list[str] | None, typer.Argument(help="Behind --: options of DeepSpeed's launcher, such as --num_gpus 2.")
     ] = None,
-    num_gpus: Annotated[int | None, typer.Option("--num_gpus", min=1, help="GPUs of a node [default: all].")] = None,
-    include: Annotated[str | None, typer.Option(help="The GPUs to use, such as localhost:0,1.")] = None,
-    hostfile: Annotated[
-        Path | None, typer.Option(exists=True, help="Several nodes: a line `NAME slots=8` for each.")
+    internal: Annotated[
+        Path | None, typer.Option(help="Human-scored rows to judge while training (the recipe's evaluation section).")
     ] = None,
-    no_ssh: Annotated[bool, typer.Option("--no_ssh", help="The command is started on each node by itself.")] = False,
-    node_rank: Annotated[int | None, typer.Option("--node_rank", min=0, help="With it, which node this is.")] = None,
-    master_addr: Annotated[str | None, typer.Option("--master_addr", help="Address of the first node.")] = None,
-    master_port: Annotated[
-        int | None, typer.Option("--master_port", help="A port of its own, beside another training [default: 29500].")
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE put into the recipe, such as training.max_steps=100.")
     ] = None,
-    **options: Any,
+    cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder below which the rows' images lie.", show_default="that of --train")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
+    ] = None,
+    local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
     config = recipe_file(recipe)
+    if "LOCAL_RANK" in os.environ:  # a launcher has started this process
+        import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
+
+        sft.main(config, train, out, internal, overrides, cache, data_root, threads)
+        return 0
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 
     if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
@@ -101,24 +96,13 @@ def main(
     import trainer_args  # noqa: PLC0415
     from recipe import read_with_options  # noqa: PLC0415
 
-    on_recipe = (options[name] for name in ("overrides", "keep", "internal", "init"))
-    trainer_args.check(read_with_options(config, *on_recipe))
-    for file in [*human_scored.files(options["train"]), *filter(None, [options["internal"]])]:
+    trainer_args.check(read_with_options(config, overrides, internal))
+    for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()
-    launcher_options = {name: context.params[name] for name in LAUNCHER}
-    program = [str(PROGRAM), "--config", str(config), *as_words(context, options)]
-    return launch([*as_words(context, launcher_options), *(launcher or [])], program)
-
-
-def _with_options_of_sft() -> Signature:
-    """What Typer reads the options from: those of sft.py are declared in command.py alone."""
-    own = signature(main).parameters
-    of_sft = [each.replace(kind=each.KEYWORD_ONLY) for each in signature(command.main).parameters.values()]
-    of_sft = [each for each in of_sft if each.name not in ("config", "local_rank")]
-    first = [own[name] for name in ARGUMENTS]
-    return Signature([*first, *of_sft, *(own[name] for name in LAUNCHER)])
-
-
-ARGUMENTS = ("context", "recipe", "launcher")
-LAUNCHER = [name for name in signature(main).parameters if name not in (*ARGUMENTS, "options")]
-main.__signature__ = _with_options_of_sft()  # type: ignore[attr-defined]
+    program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
+    options = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
+    for name, value in options.items():
+        program += [name, str(value)] if value is not None else []
+    for override in overrides or []:
+        program += ["--set", override]
+    return launch(launcher or [], program)

@@ -27,14 +27,10 @@ def folder_of(base: str) -> Path:
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for. Where other terms have
-    that name there already, as of what a judge was begun with, both stay."""
+    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for."""
     for file in sorted(base.iterdir()) if base.is_dir() else ():
         if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
-            into = out / file.name
-            if into.is_file() and into.read_bytes() != file.read_bytes():
-                into = out / f"{file.name}.{base.name}"
-            shutil.copyfile(file, into)
+            shutil.copyfile(file, out / file.name)
 
 
 def made_from(base: Path) -> dict[str, Any] | None:

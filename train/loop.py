@@ -12,7 +12,6 @@ from typing import Any
 import checkpoints
 import cpu
 import datasets
-import elastic_checkpoint
 import export
 import torch
 import trainer_args
@@ -84,15 +83,12 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         self.watch = watch
         self.order, self.numbered = torch.Generator(), None
         self.usual_memory = 0
-        self.decays: list[float] = []
         super().__init__(**options)
         watch.trainer = self
 
     def create_optimizer(self, *args: Any) -> Any:
         with trainer_args.telling():
-            optimizer = super().create_optimizer(*args)
-        self.decays = [group["weight_decay"] for group in optimizer.param_groups]
-        return optimizer
+            return super().create_optimizer(*args)
 
     def create_scheduler(self, *args: Any, **options: Any) -> Any:
         with trainer_args.telling():
@@ -185,7 +181,6 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.seconds = 0.0
-        self.resized = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.recipe.ema is not None:
@@ -306,24 +301,10 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
 
     def _restore(self, folder: Path) -> None:
-        if self.resized:
-            self._take_in(folder)
-        elif self.ema is not None:
+        if self.ema is not None:
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
-
-    def _take_in(self, folder: Path) -> None:
-        """What DeepSpeed does not load of a checkpoint that was made by another number of processes."""
-        if self.ema is not None:
-            trained = {
-                name: each for name, each in self.trainer.deepspeed.module.named_parameters() if each.requires_grad
-            }
-            self.ema.set(trained.values(), elastic_checkpoint.averages(folder, trained), folder / "ema_0.pt")
-        elastic_checkpoint.set_apart(self.trainer.deepspeed.optimizer.optimizer, self.trainer.decays)
-        self.trainer.accelerator.wait_for_everyone()
-        if self.trainer.args.process_index == 0:
-            elastic_checkpoint.clear(folder)
 
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some."""

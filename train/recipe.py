@@ -182,16 +182,12 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     return recipe
 
 
-def read_with_options(
-    config: Path, overrides: list[str] | None, keep: int | None, internal: Path | None, init: Path | None
-) -> Recipe:
+def read_with_options(config: Path, overrides: list[str] | None, internal: Path | None) -> Recipe:
     """The recipe as the options of a training change it. Raises UsageError where the two do not fit together."""
-    recipe = read_recipe(config, (overrides or []) + ([f"keep={keep}"] if keep is not None else []))
+    recipe = read_recipe(config, overrides)
     if (recipe.evaluation is None) != (internal is None):
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
         raise UsageError(f"to evaluate while training, give {missing} too")
-    if init is not None and recipe.images != "show":
-        raise UsageError("--init goes on from a text judge with a base that sees; set images: show")
     return recipe
 
 

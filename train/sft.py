@@ -1,6 +1,6 @@
 """Fine-tune a judge on human-scored rows.
 
-    deepspeed train/sft.py --config train/recipes/tiny.yaml --train runs/demo/data/train.jsonl --out runs/demo/judge
+    critic train tiny --train runs/demo/data/train.jsonl --out runs/demo/judge
 
 The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it goes on from the
 newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
@@ -18,10 +18,8 @@ from typing import Any
 
 import attention
 import checkpoints
-import command
 import cpu
 import deepspeed
-import elastic_checkpoint
 import export
 import kernels
 import linear_head
@@ -169,16 +167,14 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
     return kernels.join_adapters(adapted)
 
 
-def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:
+def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
     in a folder its weights are part of it, which the first process reads."""
     whole = msgspec.to_builtins(recipe)
-    begun = {"init": {"folder": str(init), "weights": begun_with(init)}} if init is not None else {}
     return {
         "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep", "compiled")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
-        **begun,
         **(_base_weights(recipe) if _is_first() else {}),
     }
 
@@ -186,27 +182,6 @@ def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str,
 def _base_weights(recipe: Recipe) -> dict[str, dict[str, str]]:
     files = sorted(file for end in ("safetensors", "bin") for file in Path(str(recipe.base)).glob(f"*.{end}"))
     return {"base_weights": {file.name: jsonl.sha256(file) for file in files}} if recipe.base and files else {}
-
-
-def begun_with(judge: Path) -> dict[str, str]:
-    """The weights of a judge by file, as its folder tells them. Raises UsageError for another folder."""
-    try:
-        weights: dict[str, str] = json.loads((judge / "critic.json").read_text("utf-8"))["weights"]
-    except (OSError, ValueError, KeyError):
-        raise UsageError(f"--init {judge} is no folder of a judge that was trained here") from None
-    return weights
-
-
-def require_same_tokens(tokenizer: Any, judge: Path) -> None:
-    """Raises UsageError where a judge's tokens are not those of the base that sees."""
-    known = tokenizer.get_vocab()
-    other = transformers.AutoTokenizer.from_pretrained(judge).get_vocab()
-    strange = [token for token, number in other.items() if known.get(token) != number]
-    if strange:
-        raise UsageError(
-            f"--init {judge}: {len(strange)} of its {len(other)} tokens are others in the base, such as "
-            f"{strange[0]!r}; take a judge of the same language model"
-        )
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
@@ -244,19 +219,15 @@ def main(
     internal: Path | None = None,
     overrides: list[str] | None = None,
     cache: Path | None = None,
-    keep: int | None = None,
     data_root: Path | None = None,
-    init: Path | None = None,
     threads: int | None = None,
 ) -> None:
-    """Fine-tune a judge on human-scored rows (command.py says what the parameters are)."""
-    recipe = read_with_options(config, overrides, keep, internal, init)
-    if "RANK" not in os.environ:
-        raise UsageError("start it by its launcher: deepspeed train/sft.py …, or critic train RECIPE …")
+    """Fine-tune a judge on human-scored rows, as one of a launcher's processes (launch.py has the parameters)."""
+    recipe = read_with_options(config, overrides, internal)
     images = None
     if sees(recipe):
         images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
-    facts = describe(recipe, train, init)
+    facts = describe(recipe, train)
     run = TrainingRun(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
     with jsonl.alone_in(out) if _is_first() else nullcontext():
         if finished(out, facts):
@@ -289,15 +260,14 @@ def _train(run: TrainingRun) -> None:
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
-    resized = resumed is not None and checkpoints.noted(out, "processes") != processes
-    if resized:
-        recipe = msgspec.structs.replace(recipe, deepspeed={**recipe.deepspeed, "checkpoint": {"load_universal": True}})
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
     with one_after_the_other(first), told_of_a_full_disk(out):
-        if resumed is not None and resized and first:
-            print(f"{resumed} is put together for {processes} processes", flush=True)
-            elastic_checkpoint.put_together(resumed)
+        if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
+            raise UsageError(
+                f"{resumed} was made by {before} processes, this run has {processes}; "
+                f"start {before} again, or choose another --out"
+            )
         data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
@@ -306,9 +276,6 @@ def _train(run: TrainingRun) -> None:
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         linear_head.begin(bare, recipe, data.rows, tokenizer.pad_token_id, settings.device, out / "probe" / name)
-    if "init" in facts and (resumed is None or recipe.lora is not None):  # of adapters, a checkpoint holds no more
-        require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
-        export.carry_over(bare, Path(facts["init"]["folder"]))
     watch = JudgeCallback(
         recipe,
         out,
@@ -319,7 +286,6 @@ def _train(run: TrainingRun) -> None:
         tokens=tokens,
         held_out=_held_out(run, recipe, tokenizer, tokens),
     )
-    watch.resized = resized
     if on.get("compiled"):
         kernels.install(bare)
     if first:
@@ -438,4 +404,6 @@ def told_of_a_full_disk(out: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run_program(command.main)
+    import launch
+
+    run_program(launch.main)

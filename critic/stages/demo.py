@@ -84,7 +84,7 @@ def _free_port() -> str:
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
     words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
-    run([*words, "--master_port", _free_port()])
+    run([*words, "--", "--master_port", _free_port()])
 
 
 def choose_recipe(out: Path) -> Path:

@@ -86,7 +86,7 @@ def measure(
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "1", "--master_port", str(port)]
     words.append(str(ROOT / "train/sft.py"))
-    words += ["--config", str(ROOT / "train/recipes/critic-6b-full.yaml"), "--train", str(train), "--out", str(out)]
+    words += [str(ROOT / "train/recipes/critic-6b-full.yaml"), "--train", str(train), "--out", str(out)]
     words += ["--cache", str(base / "cache")]
     changes = [f"base={base}", f"training.max_steps={steps}", "training.logging_steps=1", *settings]
     for change in changes:

@@ -74,7 +74,7 @@ def main() -> None:
         port = free.getsockname()[1]
     words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", "--master_port", str(port)]
     words += [str(ROOT / "train/sft.py")]
-    words += ["--config", str(given.recipe), "--train", str(rows), "--out", str(out), "--cache", str(scratch / "cache")]
+    words += [str(given.recipe), "--train", str(rows), "--out", str(out), "--cache", str(scratch / "cache")]
     settings = {"base": given.base, "global_batch": given.rows, "training.max_steps": given.steps}
     settings |= {"training.logging_steps": 1, "training.save_strategy": "no"}
     words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

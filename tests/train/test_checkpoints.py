@@ -15,8 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from training import (
     Processes,
     Whole,
@@ -35,7 +33,6 @@ from training import (
 )
 
 import checkpoints  # isort: skip
-import elastic_checkpoint  # isort: skip
 import loop  # isort: skip
 import sft  # isort: skip
 from recipe import read_recipe  # isort: skip
@@ -120,36 +117,6 @@ def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> 
     (out / "critic.json").write_text(json.dumps({**facts, "base_weights": {}}))
     with pytest.raises(UsageError, match="another base_weights;"):
         sft.finished(out, facts)
-    made_checkpoint(out, 4, {name: value for name, value in facts.items() if name != "base_weights"})
-    assert checkpoints.newest(out, facts, warn=pytest.fail) is not None, "one of an earlier version goes on"
-
-
-def test_a_run_that_began_with_a_judge_does_not_go_on_without(tmp_path: Path) -> None:
-    made_checkpoint(tmp_path, 3, {**FACTS, "init": {"folder": "judge", "weights": {}}})
-    with pytest.raises(UsageError, match="another init;"):
-        checkpoints.newest(tmp_path, FACTS, warn=pytest.fail)
-
-
-def test_without_zero_the_number_of_processes_stays(tmp_path: Path) -> None:
-    (tmp_path / "latest").write_text("global_step2")
-    (tmp_path / "global_step2").mkdir()
-    with pytest.raises(UsageError, match="as many processes as it began with"):
-        elastic_checkpoint.put_together(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"])
-def test_a_checkpoint_that_would_run_code_is_not_read(name: str, tmp_path: Path) -> None:
-    class Runs:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(tmp_path / "ran"),)
-
-    (tmp_path / "latest").write_text("global_step2")
-    (tmp_path / "global_step2").mkdir()
-    torch.save({}, tmp_path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
-    torch.save({"optimizer_state_dict": Runs()}, tmp_path / "global_step2" / name)
-    with pytest.raises(UsageError, match=rf"{name}: names code .*mkdir.*; it is not read"):
-        elastic_checkpoint.put_together(tmp_path)
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
@@ -231,48 +198,14 @@ def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_p
     assert_same(out, done)
 
 
-def assert_learned_the_same(out: Path, done: Whole, part: float) -> None:
-    """But for the order in which numbers are added up."""
-    assert [line["step"] for line in logged(out)] == [line["step"] for line in logged(done.out)]
-    for line, wanted in zip(logged(out), logged(done.out), strict=True):
-        assert line == pytest.approx(wanted, rel=part, abs=part)
-    found, weights = load_file(out / "model.safetensors"), load_file(done.out / "model.safetensors")
-    assert all(torch.allclose(found[name].float(), weights[name].float(), atol=part) for name in weights)
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-def test_another_number_of_processes_goes_on(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    """In the middle of an epoch, from what two processes of ZeRO-3 left and a killed run put together in part."""
-    done = whole_of_two(tmp_path_factory)
-    out = torn_after(done, 4, tmp_path / "out")
-    left = out / "checkpoint-4"
-    (left / "averages").mkdir()
-    (left / "averages_universal").write_text("half of it", "utf-8")
-    run = train(done.recipe, done.rows, out)
-    assert f"{left} is put together for 1 processes" in run.stdout
-    assert_learned_the_same(out, done, 1e-4)
-    assert not list(left.glob("averages*")) and not list(left.glob("*universal"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "lora", "processes"),
-    [(1, False, (1, 2)), (2, False, (2, 1)), (3, False, (1, 2)), (1, True, (2, 1)), (3, True, (2, 1))],
-)
-def test_each_stage_goes_on_in_another_number(
-    stage: int, lora: bool, processes: tuple[int, int], tmp_path: Path
-) -> None:
-    """Whole models in fp32, adapters in bf16; weights that decay and others that do not."""
-    rows = write_rows(tmp_path)
-    training = {"per_device_train_batch_size": 2, "learning_rate": 1e-3, "weight_decay": 0.1, "bf16": lora}
-    changes: dict[str, Any] = {"training": training, "deepspeed": {"zero_optimization": {"stage": stage}}}
-    if lora:
-        changes |= {"tiny": None, "base": str(save_base(tmp_path / "base", rows)), "lora": {"r": 4}}
-    done = Whole(tmp_path / "done", processes[0], **changes)
-    out = torn_after(done, 4, tmp_path / "out")
-    train(done.recipe, done.rows, out, processes=processes[1])
-    assert_learned_the_same(out, done, 2e-2 if lora else 1e-4)
+def test_another_number_of_processes_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    done = whole(tmp_path_factory)
+    out = torn_after(done, 5, tmp_path / "out")
+    manifest = out / "checkpoint-5" / checkpoints.MANIFEST
+    facts = json.loads(manifest.read_text("utf-8"))
+    facts["facts"]["processes"] = 2
+    manifest.write_text(json.dumps(facts), "utf-8")
+    refused(start(done.recipe, done.rows, out), "checkpoint-5 was made by 2 processes, this run has 1; start 2 again")
 
 
 def test_another_recipe_or_data_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
@@ -308,7 +241,7 @@ def test_killed_while_it_saves(tmp_path_factory: pytest.TempPathFactory, tmp_pat
         run.kill()
         assert not (out / "critic.json").is_file(), "killed too late to show anything"
 
-    out = kill_and_go_on(whole(tmp_path_factory), tmp_path, when, "--keep", "2")
+    out = kill_and_go_on(whole(tmp_path_factory), tmp_path, when, "--set", "keep=2")
     assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-7", "checkpoint-8"]
 
 

@@ -59,7 +59,7 @@ def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> No
     small = msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
     assert trainer_args.arguments(small, tmp_path).max_steps > 0 or recipe.probe is not None
     text = path.read_text("utf-8")
-    assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
+    assert "# Memory: " in text and f"critic train {path.stem} " in text
 
 
 NEAREST = [
@@ -247,10 +247,8 @@ def test_mistakes_in_overrides(word: str, message: str, tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, ema=None, tiny={"layer": 2})
     rows = write_rows(tmp_path)
-    words = ["train/sft.py", "--config", recipe, "--train", rows, "--out", tmp_path / "out"]
+    words = ["train/sft.py", recipe, "--train", rows, "--out", tmp_path / "out"]
     assert_one_line_error(run_program(*words), "recipe.yaml", "did you mean layers?")
-    words[2] = write_recipe(tmp_path, evaluation=None)
-    assert_one_line_error(run_program(*words), "start it by its launcher: deepspeed train/sft.py")
     assert not (tmp_path / "out").exists()
 
 
@@ -264,13 +262,13 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.yaml", str(ROOT / "train/recipes/tiny.yaml")])
 def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tmp_path: Path) -> None:
-    launcher = ["--num_gpus", "2", "--include", "localhost:0,1", "--no_ssh", "--master_port", "29501"]
-    program = ["--train", str(write_rows(tmp_path)), "--out", str(tmp_path / "out"), "--set", "keep=2"]
-    program += ["--set", "training.max_steps=3", "--cache", "a folder", "--keep", "1", "--threads", "2"]
-    done = run_program("critic", "train", name, *program, *launcher, "--", "--bind_cores_to_rank")
+    launcher = ["--num_gpus", "2", "--no_ssh", "--master_port", "29501", "--bind_cores_to_rank"]
+    program = ["--train", str(write_rows(tmp_path)), "--out", str(tmp_path / "out"), "--cache", "a folder"]
+    program += ["--threads", "2", "--set", "training.max_steps=3", "--set", "keep=1"]
+    done = run_program("critic", "train", name, *program, "--", *launcher)
     assert done.returncode == 0, done.stderr
-    begun = ["--log_level", "critical", *launcher, "--bind_cores_to_rank", sft.__file__]
-    assert handed == [[*begun, "--config", str(ROOT / "train/recipes/tiny.yaml"), *program]]
+    begun = ["--log_level", "critical", *launcher, sft.__file__]
+    assert handed == [[*begun, str(ROOT / "train/recipes/tiny.yaml"), *program]]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +278,6 @@ def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tm
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
-        (["tiny", "--hostfile", "none"], "none"),
         (["tiny", "--", "--num_gpu"], "DeepSpeed's launcher: argument --num_gpus"),
         (["tiny", "--", "other.py"], "takes options alone, not 'other.py'"),
     ],
@@ -437,7 +434,7 @@ MIX = {"pointwise": 1.0, "scale_5": 0.5, "pairwise": 1.0, "correct": 1.0}
 def launched(recipe: Path, rows: Path, out: Path, *where: str) -> subprocess.Popen[str]:
     """As README.md says; ninja and deepspeed lie beside the interpreter."""
     words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", *where]
-    words += ["train/sft.py", "--config", str(recipe), "--train", str(rows)]
+    words += ["train/sft.py", str(recipe), "--train", str(rows)]
     words += ["--out", str(out), "--cache", str(out.parent / "cache")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PATH": path}
@@ -612,48 +609,20 @@ def test_a_base_that_changes_its_logits_is_refused(changed: dict[str, float]) ->
     objective.learn(model, None, None)
 
 
-def test_a_judge_s_weights_are_carried_over_beside_adapters(tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-
-    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
-    judge, base = AutoModelForCausalLM.from_config(config), AutoModelForCausalLM.from_config(config)
-    judge.save_pretrained(tmp_path / "judge")
-    adapted = get_peft_model(
-        base, LoraConfig(target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    )
-    before = {name: each.clone() for name, each in adapted.named_parameters() if "lora_" in name}
-    export.carry_over(export.bare(adapted), tmp_path / "judge")
-    after = dict(adapted.named_parameters())
-    assert before and all(torch.equal(each, after[name]) for name, each in before.items())
-    ids = torch.arange(12)[None]
-    with torch.no_grad(), adapted.disable_adapter():
-        assert torch.equal(adapted(ids).logits, judge(ids).logits)
-
-
-def test_terms_of_a_base_by_a_hub_s_name_and_of_the_judge_it_began_with_go_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub, begun, out = tmp_path / "hub", tmp_path / "judge", tmp_path / "out"
+def test_terms_of_a_base_by_a_hub_s_name_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, out = tmp_path / "hub", tmp_path / "out"
     cached = hub / "models--some--model"
-    (cached / "refs").mkdir(parents=True)
-    (cached / "refs/main").write_text("a" * 40)
-    for folder, text in ((cached / f"snapshots/{'a' * 40}", "Apache"), (begun, "Gemma"), (out, None)):
+    snapshot = cached / f"snapshots/{'a' * 40}"
+    for folder in (cached / "refs", snapshot, out):
         folder.mkdir(parents=True)
-        for name in ("LICENSE", "use_policy.md") if text else ():
-            (folder / name).write_text(text)
+    (cached / "refs/main").write_text("a" * 40)
+    for name in ("LICENSE", "use_policy.md"):
+        (snapshot / name).write_text("Apache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert licenses.folder_of("some/other") == Path("some/other") and licenses.folder_of(str(begun)) == begun
-    for origin in (licenses.folder_of("some/model"), begun, begun):
-        licenses.copy_terms(origin, out)
-    told = {path.name: path.read_text() for path in out.iterdir()}
-    assert told == {
-        "LICENSE": "Apache",
-        "LICENSE.judge": "Gemma",
-        "use_policy.md": "Apache",
-        "use_policy.md.judge": "Gemma",
-    }
+    assert licenses.folder_of("some/other") == Path("some/other")
+    licenses.copy_terms(licenses.folder_of("some/model"), out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"LICENSE": "Apache", "use_policy.md": "Apache"}
 
 
 def test_a_card_tells_of_no_agreement_that_other_weights_had() -> None:

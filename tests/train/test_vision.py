@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 from conftest import human_row
-from training import logged, losses, refused, start, train, write_recipe, write_rows
+from training import logged, start, train, write_recipe, write_rows
 
 import loop  # isort: skip
 import objective  # isort: skip
@@ -19,7 +19,6 @@ import sft  # isort: skip
 import vision  # isort: skip
 import msgspec
 import torch
-import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -372,31 +371,3 @@ def test_continued_it_learns_the_same(tmp_path: Path) -> None:
     assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
     ours, others = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
-
-
-@pytest.mark.e2e
-def test_a_text_judge_of_the_same_language_model_carries_over(tmp_path: Path) -> None:
-    """Its layers are a judge's that learned words alone; one of other tokens or another shape is refused."""
-    rows = pictured(tmp_path)
-    train(write_recipe(tmp_path, "base.yaml", **SEEING), rows, tmp_path / "base", internal=False)
-    seen = load_file(tmp_path / "base/model.safetensors")
-    judge = tmp_path / "judge"
-    text = write_rows(tmp_path, [human_row(n) for n in range(6)], "text.jsonl")
-    blind = {"evaluation": None, "ema": None, "training": {"max_steps": 1, "save_steps": 1}}
-    train(write_recipe(tmp_path, "text.yaml", **blind), text, judge, internal=False)
-    changes = {**SEEING, "tiny": None, "vision": None, "base": str(tmp_path / "base")}
-    none = write_recipe(tmp_path, "none.yaml", **{**changes, "training": {"max_steps": 1, "learning_rate": 0.0}})
-    refused(start(none, rows, tmp_path / "no", "--init", str(judge), internal=False), "tokens are others in the base")
-    # The judge in the base's own tokens.
-    AutoProcessor.from_pretrained(tmp_path / "base").tokenizer.save_pretrained(judge)
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "base").text_config
-    torch.manual_seed(7)
-    reader = transformers.LlamaForCausalLM(config)
-    reader.save_pretrained(judge)
-    train(none, rows, tmp_path / "carried", "--init", str(judge), internal=False)
-    found = load_file(tmp_path / "carried/model.safetensors")
-    for name, tensor in load_file(judge / "model.safetensors").items():
-        assert torch.equal(found[name.replace("model.", "model.text_model.")], tensor)
-    assert any(not torch.equal(found[name], seen[name]) for name in seen if "text_model" in name)
-    assert all(torch.equal(found[name], seen[name]) for name in seen if "vision_model" in name)
-    assert losses(tmp_path / "carried")
