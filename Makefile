@@ -22,8 +22,8 @@ PYTEST := $(BIN)/python -m pytest
 # a server stay in one of them (tests/conftest.py).
 AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 
-# The others want real rows, a base, TRL or a GPU; each says how it is run.
-APART := train_6b train_images train_cpu train_tokens train_prefix
+# The others want real rows, a base or a GPU; each says how it is run.
+APART := train_6b train_cpu train_prefix
 BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo demo-vision bench-demo build-demo test check lint test-demo test-clients test-slow bench install clean

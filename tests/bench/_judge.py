@@ -3,7 +3,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ class Shown(VllmBackend):
     async def chat(self, request: Request) -> Reply:
         self.asked.append(request)
         return await super().chat(request)
-
-    def forget(self) -> None:
-        self.asked.clear()
-        self.engine.reset_mm_cache()
-        self.engine.reset_encoder_cache()
-        self.engine.reset_prefix_cache()
 
 
 TASKS = ("Counting", "OCR", "Meme", "Chart")
@@ -69,33 +63,39 @@ POINTWISE = inquiry("pointwise", "en", PromptInputs())
 """What is asked of every row, its material apart: the keys and the schema of the verdicts."""
 
 
-def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:
-    """A random Llama, of 3 M parameters unless told otherwise, whose tokenizer gives a prompt the hundreds of tokens
-    that it has in a real one."""
+def tokenizer_of(texts: Iterable[str], vocabulary: int) -> Any:
+    """A byte-level BPE of the texts, which gives a prompt the hundreds of tokens that it has in a real one."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
-    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
+    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.decoder = decoders.ByteLevel()
+    core.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocabulary, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
     )
-    texts = [messages[0]["content"] for messages in prompts(rows)]
-    tokenizer.train_from_iterator(texts, trainer)
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=SPECIAL_TOKENS[0],
-        eos_token=SPECIAL_TOKENS[1],
-        additional_special_tokens=SPECIAL_TOKENS[2:],
+    core.train_from_iterator(texts, trainer)
+    pad, end, *others = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=pad,
+        eos_token=end,
+        additional_special_tokens=others,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
+
+
+def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:
+    """A random Llama, of 3 M parameters unless told otherwise."""
+    made = tokenizer_of((messages[0]["content"] for messages in prompts(rows)), 600)
+    from tiny import TinySpec, random_model
+
     spec = TinySpec(
         vocab_size=600, hidden_size=hidden, intermediate_size=hidden * 11 // 4, layers=layers, heads=hidden // 64
     )
