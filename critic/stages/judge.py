@@ -5,7 +5,6 @@ critic judge rows.jsonl --judge http://a:8000/v1 --judge gpt.jsonl --out panel.j
 critic judge replies.jsonl --benchmark convbench --as published --out judged.jsonl
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import human_scored
 from critic.backends import Backend
-from critic.benchmarks import BENCHMARKS, alignmmbench, load
+from critic.benchmarks import BENCHMARKS, load
 from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import (
@@ -60,32 +59,17 @@ TOKENS, TOKENS_OF_STEPS = 256, 1024
 """The most tokens of a verdict, and of one behind a reason of many steps: twice what LONGEST_STEPS comes to."""
 
 
-def _responses(
-    path: Path,
-    questions: Path | None,
-    system: str | None,
-    form: str,
-    run: RunOptions,
-    tell: Callable[[], bool],
-) -> FormResponses:
+def _responses(path: Path, form: str, run: RunOptions, tell: Callable[[], bool]) -> FormResponses:
     """What is judged; `tell`: a picture tells what is right where there is no reference."""
-    predictions = None
-    if questions is not None:
-        asked = alignmmbench.read_questions(questions)
-        predictions = alignmmbench.read_responses(path, asked, system)
-        if missing := len(asked) - len(predictions):
-            which = f"{missing} of {len(asked)} questions of {questions}"
-            print(f"{which} have no answer and are not judged", file=sys.stderr)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
-        rows = human_scored.walk(path, left_out, pictures=True, scored=False)
-        for response in predictions or (response for _, _, response in rows):
-            if predictions is None and not response.question.reference and not tell():
+        for _, _, response in human_scored.walk(path, left_out, pictures=True, scored=False):
+            if response.question.reference or tell():
+                yield response
+            else:
                 left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
-                continue
-            yield response
 
-    return FormResponses(read, path, form, run, replies=predictions is not None)
+    return FormResponses(read, path, form, run)
 
 
 def _decoding(
@@ -219,7 +203,8 @@ def main(
     ] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
-    benchmark = benchmark or benchmark_of(responses, questions)
+    # AlignMMBench's answers name no benchmark, but come with its questions.
+    benchmark = benchmark or benchmark_of(responses, questions) or ("alignmmbench" if questions else None)
     run = endpoint.run_options(out, certificate)
     if not (judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
@@ -236,7 +221,7 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, unread=unread, sight=sight)
         backends = endpoint.open("--judge", judge)
-        rows = _responses(responses, questions, system, form, run, lambda: images is not None or _all_see(backends))
+        rows = _responses(responses, form, run, lambda: images is not None or _all_see(backends))
         shown = endpoint.shown(images, root, backends, rows.pictured)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None

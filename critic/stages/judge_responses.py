@@ -17,7 +17,6 @@ from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.protocols import PlannedVerdict
-from critic.judging.replies import lost
 from critic.records import Judgment, Response, Sample
 from critic.stages.judge_samples import JudgeSamples, summary
 from critic.stages.run import RunOptions, finish, growing, known
@@ -31,8 +30,7 @@ class FormResponses:
     question, as in training. `pictured`: a question has an image, in this shard or another.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said; of the others those are
-    kept that the `run` takes. `replies`: they are a model's as it gave them, and one that is lost fails without being
-    asked about; of rows, which people may have scored, none is. Raises UsageError when nothing is left.
+    kept that the `run` takes. Raises UsageError when nothing is left.
     """
 
     def __init__(
@@ -41,8 +39,6 @@ class FormResponses:
         place: Path,
         form: str,
         run: RunOptions | None = None,
-        *,
-        replies: bool = False,
     ) -> None:
         how, left_out, usable = form_of(form), Counter[str](), list[Response]()
         for one in read(left_out):
@@ -58,7 +54,6 @@ class FormResponses:
             raise UsageError(f"{place}: no usable row to judge")
         # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
         self.pictured = any(one.question.images for one, _ in shown)
-        self.replies = replies
         self.by_key: dict[str, Shown] = {}
         for one, other in shown:
             if run is None or run.takes(one.question.group):
@@ -135,11 +130,7 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
-        failure = lost(item[0].text) if self._responses.replies else None
-        if failure is not None:
-            await judged(replace(planned, problem=(failure, "there is no reply")))
-        else:
-            await judged(replace(planned, material=self._form.material(*item)))
+        await judged(replace(planned, material=self._form.material(*item)))
 
 
 def judge_responses(

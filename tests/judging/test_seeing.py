@@ -222,7 +222,7 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
     assert [one.images for one in shown] == [1, 1] and done.returncode == 0
     assert shown[0].prompt_hash == prompt_hash("pointwise", True) != plain[0].prompt_hash
     facts = jsonl.facts(root / "--images-show.jsonl")
-    assert facts["images"]["data_root"] == str(root.resolve()) and facts["sampling"]["images"] == "show"
+    assert facts["images"]["data_root"] == str(root.resolve()) and facts["setup"]["decoding"]["images"] == "show"
     blind, done = judge("--images", "blind")
     assert [one.images for one in blind] == [0, 0] and not done.stderr.count("left out")
     again = run(

@@ -614,5 +614,5 @@ def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) 
     server = scripted(lambda body: completion('{"Rating": 9, "Reason": "对"}'))
     words = ["--questions", questions, "--out", tmp_path / "j.jsonl", "--base-url", server.url, "--score", "argmax"]
     done = run("critic", "judge", answers, *words)
-    assert done.returncode == 0 and "2 of 3 questions of" in done.stderr, done.stderr
-    assert "questions.jsonl have no answer and are not judged" in done.stderr
+    assert done.returncode == 0 and "2 of 3 conversations of" in done.stderr, done.stderr
+    assert "questions.jsonl have no replies and are not judged" in done.stderr
