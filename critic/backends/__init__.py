@@ -10,14 +10,8 @@ ChatMessage = Mapping[str, Any]
 """`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
 (`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
 
-CONNECTIONS = 32
-"""Requests under way at once, unless said otherwise; a model in this process takes more."""
-
-ATTEMPTS = 5
-"""Tries for each request."""
-
-TIMEOUT = 300.0
-"""Seconds until a request counts as lost."""
+CONNECTIONS, ATTEMPTS, TIMEOUT = 32, 5, 300.0
+"""Requests under way at once to a server, tries of each, and seconds of a try."""
 
 FAVOUR = 100.0
 """What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
@@ -32,11 +26,10 @@ NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final` makes the model go
-    on with the last message instead of answering it; `top_logprobs` asks for that many alternatives of every generated
-    token (0 = none). `seed` makes sampling (`temperature` above 0) repeatable. `favoured`, a text that is one token, is
-    what is written wherever `regex` allows it; the alternatives' probabilities stay those of the model. Where the
-    source of replies cannot do that it is left out. `classify` asks a scoring head for its classes and for no text."""
+    """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final`: go on with the
+    last message instead of answering it; `top_logprobs`: so many alternatives of every generated token. `forced_token`,
+    a text that is one token, is written wherever `regex` allows it, if the source of replies can do that; the
+    alternatives' probabilities stay those of the model. `classify` asks a scoring head for its classes alone."""
 
     messages: Sequence[ChatMessage]
     max_tokens: int
@@ -58,12 +51,11 @@ class Token(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended: by
-    "refusal" the text is what the model said in place of an answer.
-    `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
-    tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
-    are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache. `counted`: the server says
-    how many tokens it took."""
+    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
+    ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
+    `cached_known`, `counted`: the server says how many tokens of the prompt were cached, and how many it took.
+    `reasoned`: the model reasoned before `text`, where it does not show. `classes` are a scoring head's probabilities.
+    `attempts` is 0 of a reply from a cache."""
 
     text: str
     truncated: bool = False
@@ -80,10 +72,9 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(Struct, frozen=True):
-    """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
-    on with a begun message (`Request.continue_final`) and obeys `Request.regex`. `processor` is the hash of what makes
-    text and images ready for it, where that is known. `is_head`: it writes no text, but gives the probabilities of the
-    ratings 1..10 (`Request.classify`). `forms` are those that it was trained in, where that is known."""
+    """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it obeys
+    `Request.continue_final` and `regex`. `processor` is the hash of what makes text and images ready for it, `forms`
+    are those that it was trained in, where known. `is_classifier`: it answers `Request.classify` alone."""
 
     name: str
     context: int | None
@@ -94,8 +85,8 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context. `place` says in messages where it is, `in_flight` how
-    many requests at once keep it busy; `retries` counts the calls that were tried again so far."""
+    """A source of replies, open while it is used as a context. `place` says in messages where it is; so many requests
+    as `max_concurrency` keep it busy; `retries` counts the calls that were tried again."""
 
     @property
     def place(self) -> str: ...

@@ -39,9 +39,8 @@ def notes(folder: Path) -> dict[str, Any]:
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
-    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart, of what
-    makes text and images ready where it sees or where that is not as training left it, and of vLLM's `settings` that
-    make another judge (`other_settings`); the hub's name of another model."""
+    """A judge's name: its folder's, with a mark of its weights, of what makes text and images ready where it sees or
+    where that is not as training left it, and of `other_settings`; the hub's name of another model."""
     if not Path(model).is_dir():
         return model
     made_of = "".join(facts.get("weights", {}).values())
@@ -84,9 +83,8 @@ def _content(value: Any) -> Any:
 
 
 def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
-    """The hash of what makes text and images ready for a model: tokenizer, chat template, image processor, which are
-    files in its folder, and the settings (pixels, tiles) that the `extra` options of vLLM give it. None for a model
-    that is not in a folder."""
+    """The hash of tokenizer, chat template and image processor in a model's folder, and of the settings (pixels, tiles)
+    that the `extra` options of vLLM give it. None for a model that is not in a folder."""
     found = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
     digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in found)
     spelt = [word.partition("=")[0].replace("_", "-") for word in extra]

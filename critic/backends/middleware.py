@@ -76,9 +76,9 @@ def lacking(backend: Backend) -> set[str]:
 
 
 class Cached(Layer):
-    """Replies are kept in the SQLite file `path` by all that they follow from: the model's name with the mark of its
-    weights, the hash of its processor, and the request (prompt, material, decoding). One that is there is not asked
-    for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system says against the file."""
+    """Replies are kept in the SQLite file `path` by the model's NAME@HASH, the hash of its processor, and the request.
+    One that is there is not asked for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system
+    says against the file."""
 
     def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
         super().__init__(inner)
@@ -130,8 +130,8 @@ class Cached(Layer):
 
 
 class Budget(Struct, kw_only=True):
-    """What a run may spend: `limit` tokens, cached ones included. Once it is `spent` it stays so. `uncounted` is where
-    a reply came from that does not say what it took. Judges of a panel share one."""
+    """What a run may spend, all judges of a panel together: `limit` tokens, cached ones included. `uncounted` is where
+    a reply came from that does not say what it took."""
 
     limit: int
     used: int = 0

@@ -78,11 +78,9 @@ def address(base_url: str) -> str:
 
 
 class OpenAIBackend:
-    """Chat completions at `base_url` (with or without `/v1`). Every call is tried up to `attempts` times. An answer
-    that is not whole after `timeout` seconds, a lost or cut-off connection, a reply that is not a completion, 408, 409,
-    425, 429 and 5xx count as transient; the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's
-    Retry-After. `lacks` are those of LEFT_OUT that the server refused. `choose` a model first. Once closed it may be
-    used again: connections are made as they are needed."""
+    """Chat completions at `base_url` (with or without `/v1`); `choose` a model first. Every call is tried up to
+    `attempts` times where trouble may pass: no answer in `timeout` seconds, a lost connection, a reply that is no
+    completion, RETRIED_STATUS and 5xx. `lacks` are those of LEFT_OUT that the server refused."""
 
     served: ModelInfo
 
@@ -98,10 +96,9 @@ class OpenAIBackend:
         root = address(base_url)
         if not root.startswith(("http://", "https://")):
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
-        headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        self._headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self.root, self.attempts, self.timeout = root, attempts, timeout
         self.place, self.max_concurrency, self.retries = root, connections, 0
-        self._headers = headers
         self.lacks = set[str]()
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
 
@@ -118,15 +115,14 @@ class OpenAIBackend:
 
     @cached_property
     def _plain(self) -> httpx.Client:
-        """For the few requests before and beside the others. Minutes may lie between two of them, in which a server
-        closes a kept connection: each has its own."""
+        """For the few requests before and beside the others."""
+        # Minutes may lie between two of them, in which a server closes a kept connection: each has its own.
         alone = httpx.Limits(max_keepalive_connections=0)
         return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0, limits=alone)
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        """Connections for requests side by side; needs a running loop. httpx's own cost ten times the processor time
-        with dozens of them."""
+        """For requests side by side; needs a running loop. With dozens httpx takes ten times the processor time."""
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=self.timeout),
@@ -136,8 +132,7 @@ class OpenAIBackend:
         )
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Use the model called `name`, or the server's first; a judge of ours under its own name. Raises UsageError
-        with the choices."""
+        """Use the model called `name`, or the server's first. Raises UsageError with the choices."""
         try:
             answer = self._plain.get("/v1/models")
             if answer.status_code in (401, 403):
@@ -185,15 +180,14 @@ class OpenAIBackend:
             return False
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`). Raises Refused
-        (`context_length_exceeded`) where the server does not tell, Transient where it does not answer."""
+        """By vLLM's `/tokenize`. Raises Refused where the server has none, Transient where it does not answer."""
         try:
             return int(self._tokenized(messages, add_generation_prompt=True)["count"])
         except httpx.TransportError as error:
             raise Transient(f"no tokens can be counted: {one_line(error)}") from None
         except (httpx.HTTPError, *ODD) as error:
-            message = f"too long, and no tokens can be counted: {one_line(error)}"
-            raise Refused("context_length_exceeded", message) from None
+            problem = f"too long, and no tokens can be counted: {one_line(error)}"
+            raise Refused("context_length_exceeded", problem) from None
 
     def _tokenized(self, messages: Sequence[ChatMessage], **how: bool) -> Any:
         answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages, **how})
@@ -339,8 +333,7 @@ def _alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _tokens(logprobs: Any) -> list[Token]:
-    """The tokens with their alternatives. A server may give each token's own log probability alone, which says nothing
-    of the others: there are none then, nor where what it gives is something else."""
+    """The tokens with their alternatives; none where a server gives each token's own log probability alone."""
     try:
         made = [{"text": one["token"], "alternatives": _alternatives(one)} for one in logprobs["content"]]
         tokens = msgspec.convert(made, list[Token])
@@ -387,8 +380,7 @@ def _error_in(answer: Any) -> Any:
 
 
 def _status(answer: Any, message: str) -> int:
-    """The HTTP status that an error came without: its own code or, where it has none, 400 for what is not worth
-    another try."""
+    """The HTTP status of an error inside a 200: its own code, or 400 for what is not worth another try."""
     code = _table(_error_in(answer)).get("code")
     if type(code) is int and 400 <= code < 600:
         return code

@@ -60,13 +60,9 @@ class Upstream:
 
 
 class Pool:
-    """The servers at `urls`, all of which must serve one judge: the same name, context and processor (`ModelInfo`).
-    `connect` gives a backend that tries once and has its model chosen.
-
-    An endpoint that fails is left out, each time for longer, and its request goes elsewhere. When it answers again it
-    is asked what it serves: another judge stays out, with a line on standard error. Raises UsageError where none
-    answers, or where two serve different judges.
-    """
+    """The servers at `urls`, all of which must serve one judge (`ModelInfo`); `connect` gives a backend that tries once
+    and has its model chosen. An endpoint that fails is left out, each time for longer, and its request goes elsewhere.
+    Raises UsageError where none answers, or where two serve different judges."""
 
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
         self._connect, self._attempts, self._limit = connect, attempts, limit

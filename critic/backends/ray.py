@@ -1,8 +1,6 @@
 """Ray: one model in many actors of a cluster, asked by the one process that writes the file.
 
-An actor holds our own in-process backend and stands in the pool as a server does (critic/backends/pool.py): what fails
-at one goes to another; keys, resume, named failures, cache and budget are those of every run. So ray.data, whose
-workers write the file themselves, is not needed; ray.llm pins a vLLM of its own.
+An actor holds our own in-process backend and stands in the pool as a server does: what fails at one goes to another.
 
 `pip install 'critic[ray]'` on every node, the model's folder at the same place on each.
 """
@@ -135,9 +133,8 @@ class Replica:
 
 class RayBackend(Layer):
     """`replicas` of the backend that `make` gives, each in an actor with so many `gpus` of the Ray cluster at `address`
-    (None: RAY_ADDRESS, or one that is started here). They start when the context is entered; before that, the backend
-    as it is here says what it serves. Raises UsageError where Ray is not installed or reached, and where no replica
-    starts."""
+    (None: RAY_ADDRESS, or one that is started here). They start when the context is entered: raises UsageError where
+    Ray is not installed or reached, and where no replica starts."""
 
     def __init__(
         self, make: Callable[[], Backend], address: str | None, replicas: int, gpus: int, attempts: int, timeout: float

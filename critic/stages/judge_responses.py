@@ -26,12 +26,9 @@ Shown = tuple[Response, Response | None]
 
 
 class FormResponses:
-    """What is judged in a form, by key: each response once or, in a form that compares, beside one other to its
-    question, as in training. `pictured`: a question has an image, in this shard or another.
-
-    `read` gives the responses. Those that cannot be judged in the form are counted and said; of the others those are
-    kept that the `run` takes. Raises UsageError when nothing is left.
-    """
+    """What is judged in a form, by key: each response that `read` gives or, in a form that compares, beside one other
+    to its question, as in training; of all those that the `run` takes. Those that the form cannot judge are counted and
+    said. `pictured`: a question has an image, in this shard or another. Raises UsageError when nothing is left."""
 
     def __init__(
         self,

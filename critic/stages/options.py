@@ -101,8 +101,7 @@ def say_untrained(judge: Backend, forms: Iterable[str], option: str) -> None:
 
 
 def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:
-    """What an option that may be given several times names, each once. Raises UsageError for what is none of the
-    `choices`."""
+    """What an option names, each once. Raises UsageError for what is none of the `choices`."""
     for value in given:
         check((value in choices, f"--{option} {value}: unknown; choose {', '.join(choices)}"))
     return list(dict.fromkeys(given))
@@ -197,8 +196,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return self.images(root)
 
     def connect(self, where: str, model: str | None) -> Backend:
-        """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
-        answers or one lacks it."""
+        """The server at an URL, or the pool at several. Raises UsageError where one lacks the model."""
         from critic.backends.openai import OpenAIBackend  # noqa: PLC0415 - as above
         from critic.backends.pool import Pool  # noqa: PLC0415 - as above
 
@@ -217,10 +215,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return one(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
-        """What each value of `option` names; the server at `base_url` where there is no value.
-
-        Raises UsageError where there is neither, and for options of vLLM that nothing takes.
-        """
+        """What each value of `option` names; the server at `base_url` where there is no value. Raises UsageError where
+        there is neither, and for options of vLLM that nothing takes."""
         on_ray = self.replicas > 1 or self.ray_address is not None
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))

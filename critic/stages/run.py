@@ -56,8 +56,8 @@ class Shard(Struct, frozen=True):
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
-    to be as its `certificate` says. Of the groups only those of the `shard` are worked on."""
+    """How a stage is run. `concurrency` None is what keeps the source of replies busy. The judge has to be as its
+    `certificate` says. Of the groups only those of the `shard` are worked on."""
 
     out: Path
     concurrency: int | None
@@ -81,13 +81,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 class Stage(ABC, Generic[Item, Record]):
-    """A stage that works on items by asking a model, and keeps the records it gets in one file.
-
-    `run` is the same for all of them: take note of what the file has, work on what is left side by side, keep each
-    record as it comes, and only then write the sidecar, say what happened and give the exit code. What a stage adds is
-    below: which records are its own, what is left of `wanted`, the keys of all records there are to be, and how one
-    item is worked on.
-    """
+    """A stage that works on items by asking a model, and keeps the records it gets in one file: `run` takes note of
+    what the file has, works on what is left of `wanted` (the keys of all records there are to be) side by side, keeps
+    each record as it comes, and only then writes the sidecar, says what happened and gives the exit code."""
 
     name: ClassVar[str]
     """In front of the progress bar."""
@@ -229,7 +225,7 @@ class Stage(ABC, Generic[Item, Record]):
 
 
 def check_plain(path: Path) -> Path:
-    """The path itself. Raises UsageError where its name says that it is packed: lines are appended to a plain file."""
+    """The path itself. Raises UsageError for a packed file: lines are appended to a plain one."""
     if path.suffix in (*jsonl.PACKED, ".parquet"):
         raise UsageError(
             f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "
@@ -248,15 +244,13 @@ def growing(path: Path) -> Iterator[Path]:
 
 
 def progress(name: str, unit: str, total: int) -> "tqdm[Never]":
-    """Done and total, rate and time left, on standard error. In a log, such as a batch job's, it is shown once a minute
-    and not before the first one is over."""
+    """Done and total, rate and time left, on standard error; in a log once a minute."""
     pause, delay = (0.1, 0.0) if sys.stderr.isatty() else (LOG_PAUSE, LOG_PAUSE)
     return tqdm(total=total, desc=name, unit=unit, mininterval=pause, maxinterval=max(pause, 10.0), delay=delay)
 
 
 def source(path: Path) -> dict[str, str]:
-    """What a sidecar says of what was read: where it was, and a hash of what is in it: of a file, or of the files of a
-    folder and their names."""
+    """What a sidecar says of what was read: where it was, and a hash of the file, or of a folder's files and names."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(one.name, jsonl.sha256(one)) for one in human_scored.files(path)]
@@ -264,8 +258,7 @@ def source(path: Path) -> dict[str, str]:
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
-    """The records that an earlier run left in `out`; a torn last line is cut off. Raises UsageError for one that has a
-    `problem`."""
+    """The records in `out`; a torn last line is cut off. Raises UsageError for one that has a `problem`."""
     jsonl.repair(out)
     if not out.is_file() or out.stat().st_size == 0:
         return
