@@ -1,6 +1,5 @@
 """What stands between a stage and a source of replies: a cache of replies, and a budget."""
 
-import asyncio
 import hashlib
 import sqlite3
 import sys
@@ -16,9 +15,6 @@ from msgspec.structs import replace
 
 from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, spent
 from critic.errors import Refused, UsageError
-
-_LOOK = 0.02
-"""Seconds between two looks whether the first call of a budget is answered."""
 
 
 class Layer:
@@ -130,27 +126,16 @@ class Cached(Layer):
 
 
 class Budget(Struct, kw_only=True):
-    """What a run may spend, all judges of a panel together: `limit` tokens, cached ones included. `uncounted` is where
-    a reply came from that does not say what it took."""
+    """What a run may spend, all judges of a panel together: `limit` tokens, cached ones included. What is under way
+    when it is spent comes on top. `uncounted` is where a reply came from that does not say what it took."""
 
     limit: int
     used: int = 0
-    calls: int = 0
-    under_way: int = 0
-    tried: bool = False
-    spent: bool = False
     uncounted: str | None = None
 
-    def is_spent(self) -> bool:
-        """Whether no more may be asked: what is under way is taken to cost what calls cost on average."""
-        mean = self.used / self.calls if self.calls else 0.0
-        self.spent = self.spent or self.used + mean * self.under_way >= self.limit
-        return self.spent
-
-    def add(self, reply: Reply) -> None:
-        tokens = spent(reply)
-        self.calls += 1
-        self.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
+    @property
+    def spent(self) -> bool:
+        return self.used >= self.limit
 
 
 class Limited(Layer):
@@ -162,19 +147,13 @@ class Limited(Layer):
         self.budget = budget
 
     async def chat(self, request: Request) -> Reply:
-        # What calls cost is not known before the first: all that may be asked at once could be far too much.
-        while self.budget.under_way and not self.budget.tried:
-            await asyncio.sleep(_LOOK)
         if self.budget.uncounted is not None:
             raise UsageError(f"--budget: {self.budget.uncounted} does not say how many tokens a reply took")
-        if self.budget.is_spent():
+        if self.budget.spent:
             raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
-        self.budget.under_way += 1
-        try:
-            reply = await self.inner.chat(request)
-        finally:
-            self.budget.under_way, self.budget.tried = self.budget.under_way - 1, True
-        self.budget.add(reply)
+        reply = await self.inner.chat(request)
+        tokens = spent(reply)
+        self.budget.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
         if not reply.counted:
             self.budget.uncounted = self.place
         return reply

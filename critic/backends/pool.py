@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Protocol, Self
 
 from msgspec.structs import replace
@@ -114,11 +113,7 @@ class Pool:
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Raises Refused where the servers do not tell, Transient where none answers."""
-        *others, last = self._backends()
-        for backend in others:
-            with suppress(Transient):
-                return backend.count_tokens(messages)
-        return last.count_tokens(messages)
+        return self._backends()[0].count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does."""

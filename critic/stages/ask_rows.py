@@ -156,18 +156,13 @@ class AskRows(Stage[BuildRow, AskedRow]):
         row = self._rows.get(record.key)
         if record.step != self.name:
             return f"has replies of the step {record.step}; choose another --out"
-        if row is None or self._replaced(record):
-            return None
-        if record.asked != self._hash(row):
+        if row is not None and not self._goes(record) and record.asked != self._hash(row):
             return f"{record.key} was asked otherwise; delete the file, or choose another --out"
         return None
 
-    def _replaced(self, record: AskedRow) -> bool:
-        """Whether a row is about another image by now."""
-        return record.image != self._md5_of.get(record.key, record.image)
-
     def _goes(self, record: AskedRow) -> bool:
-        return self._replaced(record) or super()._goes(record)
+        # A row may be about another image by now.
+        return record.image != self._md5_of.get(record.key, record.image) or super()._goes(record)
 
     def know(self, record: AskedRow) -> None:
         if record.key in self._rows:

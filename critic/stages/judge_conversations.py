@@ -5,7 +5,6 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
 from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
@@ -88,7 +87,7 @@ def judge_conversations(
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(conversations, uris, replies)
-    pairs = list(filter(partial(_is_taken, run), _pairs(models, files, setup)))
+    pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:
         _check_plan(plan, replies)
@@ -105,10 +104,6 @@ def judge_conversations(
         "against": [source(path) for path in against] or None,
     }
     return JudgeConversations(run, judge, plan, sources).run()
-
-
-def _is_taken(run: RunOptions, pair: Pair) -> bool:
-    return run.takes(pair[0].conversation.group)
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:
