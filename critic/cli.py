@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 STAGES = {
     "build": ("critic.stages.build", "A benchmark of your own, from a folder of images to a frozen test."),
-    "card": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
+    "describe": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
     "train": ("train/launch.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
@@ -32,13 +32,26 @@ STAGES = {
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
     "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "merge": ("critic.stages.merge", "Put the files of all shards together: one file, as of one run."),
-    "people": ("critic.stages.people", "People's grades and preferences on a benchmark's replies, as judgments."),
+    "import-grades": (
+        "critic.stages.people",
+        "People's grades and preferences on a benchmark's replies, as judgments.",
+    ),
     "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),
     "demo": ("critic.stages.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> module or program (its command is `main`), one-line help."""
+
+RENAMED = {
+    "people": "import-grades",
+    "card": "describe",
+    "--sight": "--turn-context",
+    "--unread": "--on-unparsed",
+    "--no-extraction": "--no-reparse",
+    "--within": "--target-half-width",
+}
+"""Names that commands and options had until version 0.1, understood for one more release."""
 
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
 """Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
@@ -141,13 +154,23 @@ def _extra(words: list[str]) -> str:
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
+def _renamed(words: list[str]) -> list[str]:
+    """The arguments with today's names of the command, which comes first, and of options."""
+    today = list[str]()
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        known = name in RENAMED and (number == 0 or name.startswith("--"))
+        today.append(f"{RENAMED[name]}{equals}{value}" if known else word)
+    return today
+
+
 def _run(app: typer.Typer, name: str | None = None) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(prog_name=name, standalone_mode=False) or 0
+        code = app(_renamed(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)

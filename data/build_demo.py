@@ -283,7 +283,7 @@ def main(
             run([critic, *words(out / "images", made, url)])
     step("4/4", "the card, of the frozen files", start)
     frozen = made / "benchmark"
-    run([critic, "card", str(frozen / "benchmark.jsonl"), "--benchmark", "multiverse", "--out", str(frozen)])
+    run([critic, "describe", str(frozen / "benchmark.jsonl"), "--benchmark", "multiverse", "--out", str(frozen)])
     done(out, "bench/benchmark/card.html", start)
 
 

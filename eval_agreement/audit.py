@@ -114,7 +114,12 @@ def main(
     ] = EPSILON,
     within: Annotated[
         float | None,
-        typer.Option(min=0.001, max=9, help="Plan: how many human labels for a mean score within ± this many points?"),
+        typer.Option(
+            "--target-half-width",
+            min=0.001,
+            max=9,
+            help="Plan: how many human labels for a mean score within ± this many points?",
+        ),
     ] = None,
     attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
     gates: Annotated[
@@ -169,7 +174,7 @@ def main(
     people, judges = inputs.parse_sources(human, judge or [], columns)
     kind, of = _kind(judgments or [], people)
     if kind != "score":
-        unused = {"--train": train, "--within": within, "--attacked": attacked, "--text": text}
+        unused = {"--train": train, "--target-half-width": within, "--attacked": attacked, "--text": text}
         unused["--epsilon"] = epsilon != EPSILON
         _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)

@@ -1,6 +1,6 @@
-"""critic card: what a benchmark is made of, as tables and pictures.
+"""critic describe: what a benchmark is made of, as tables and pictures.
 
-critic card questions.jsonl --benchmark alignmmbench --out runs/alignmmbench
+critic describe questions.jsonl --benchmark alignmmbench --out runs/alignmmbench
 """
 
 from pathlib import Path

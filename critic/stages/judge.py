@@ -192,11 +192,9 @@ def main(
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
     order: Annotated[Order | None, _rare(help="In which order two answers are shown.")] = None,
     judging: Annotated[list[str] | None, _rare(help="ConvBench's ablations.")] = None,
-    no_extraction: Annotated[
-        bool, _rare("--no-extraction", help="Unreadable verdicts are not asked for again.")
-    ] = False,
-    unread: Annotated[OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
-    sight: Annotated[TurnContext | None, _rare(help="The turns in sight of which one is judged.")] = None,
+    no_reparse: Annotated[bool, _rare("--no-reparse", help="Unreadable verdicts are not asked for again.")] = False,
+    on_unparsed: Annotated[OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
+    turn_context: Annotated[TurnContext | None, _rare(help="The turns in sight of which one is judged.")] = None,
     max_tokens: Annotated[
         int | None,
         _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}"),
@@ -217,9 +215,9 @@ def main(
     form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
-        flags = {"as published": published, "reference-free": reference_free, "no-extraction": no_extraction}
+        flags = {"as published": published, "reference-free": reference_free, "no-reparse": no_reparse}
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
-        _refuse("without --benchmark", order=order, unread=unread, sight=sight)
+        _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, form, run, lambda: images is not None or _all_see(backends))
         shown = endpoint.shown(images, root, backends, rows.pictured)
@@ -241,14 +239,14 @@ def main(
         score_kind=score or "argmax",
         order=order or base.order,
         battles=battles,
-        extraction=not no_extraction,
+        extraction=not no_reparse,
         reference_backed=not reference_free,
         pointwise_prompt=form,
         decoding=decoding,
-        unread=unread or base.unread,
+        unread=on_unparsed or base.unread,
         texts=True,
         strict=False,
-        sight=sight or base.sight,
+        sight=turn_context or base.sight,
         reason_first=steps,
     )
     if setup.order != "both" or battles == "random":

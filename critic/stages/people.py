@@ -1,6 +1,6 @@
-"""critic people: people's verdicts on a benchmark's replies, out of a table -> judgments as critic judge writes them.
+"""critic import-grades: people's verdicts on a benchmark's replies, out of a table -> judgments as of critic judge.
 
-critic people grades.csv --replies replies.jsonl --out people.jsonl     # then: critic score people.jsonl judged.jsonl
+critic import-grades grades.csv --replies replies.jsonl --out people.jsonl    # critic score people.jsonl judged.jsonl
 """
 
 from pathlib import Path

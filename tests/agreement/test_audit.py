@@ -410,7 +410,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     assert "takes judgments made in one way" in refused(tmp_path, *tables, "--certificate", "c.json", "--out", "out")
     assert "no sample 'x'; there are t" in refused(tmp_path, *tables, "--gate", "x:mae<=1", "--out", "out")
     assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
-    assert "--within" in refused(tmp_path, "j.jsonl", "--within", "-1", "--out", "out")
+    assert "--target-half-width" in refused(tmp_path, "j.jsonl", "--target-half-width", "-1", "--out", "out")
     assert "--scale '5:1': 5 is not below 1" in refused(tmp_path, "j.jsonl", "--scale", "5:1", "--out", "out")
 
 
@@ -539,7 +539,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
             attacked.append(change(made, id=f"{made.sample.id}#{name}"))
     jsonl.write(tmp_path / "j.jsonl", rows)
     jsonl.write(tmp_path / "attacked.jsonl", attacked)
-    arguments = ["j.jsonl", "--within", "0.2", "--attacked", "attacked.jsonl"]
+    arguments = ["j.jsonl", "--target-half-width", "0.2", "--attacked", "attacked.jsonl"]
     done = run(tmp_path, *arguments, "--epsilon", "0.2", "--out", "out")
     assert done.returncode == 0, done.stderr
     summary = summary_of(tmp_path)

@@ -134,7 +134,7 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     graded = [f"{row['ID']},{turn},{turn + 5}" for row in rows for turn in (1, 2, 3)]
     (tmp_path / "people.csv").write_text("\n".join(["id,turn,grade", *graded]))
     people = tmp_path / "people.jsonl"
-    run("critic", "people", tmp_path / "people.csv", "--replies", files[0], "--out", people)
+    run("critic", "import-grades", tmp_path / "people.csv", "--replies", files[0], "--out", people)
     done = run("critic", "score", people)
     assert re.search(r"S1 +6.00 .* 24 .*\n.*S2 +7.00 .* 24 .*\n.*S3 +8.00 .* 24 ", done.stdout), done.stdout
 

@@ -216,7 +216,7 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     assert run("critic", "judge", replies, *words, "--out", judged, "--protocol", "checklist").returncode == 0
     words = ("--benchmark", "multiverse", "--questions", file, "--out", tmp_path)
     assert run("critic", "score", judged, *words).returncode == 0
-    card = ("critic", "card", file, "--benchmark", "multiverse", "--out", tmp_path)
+    card = ("critic", "describe", file, "--benchmark", "multiverse", "--out", tmp_path)
     assert "as it was frozen" in run(*card).stdout
     said = json.loads((folder / "frozen.json").read_text("utf-8"))
     assert bench.check_frozen(folder) == said and said["conversations"] == 12 and said["reviewed"]

@@ -1,4 +1,4 @@
-"""critic card: counts as the papers publish them, and lexical diversity as other programs measure it."""
+"""critic describe: counts as the papers publish them, and lexical diversity as other programs measure it."""
 
 import json
 import random
@@ -113,7 +113,7 @@ def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
     """All of ConvBench's public sheet (578 rows; the paper says 577) and VisIT-Bench's ten annotated examples."""
     found = [columns(one) for _, one in jsonl.read(shared / "data" / name / file, dict[str, Any])]
     tables.write_csv(tmp_path / "sheet.csv", found)
-    done = run("critic", "card", tmp_path / "sheet.csv", "--benchmark", name, "--out", tmp_path)
+    done = run("critic", "describe", tmp_path / "sheet.csv", "--benchmark", name, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))["counts"]
     assert {key: said[key] for key in expected} == expected
@@ -121,7 +121,9 @@ def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
-    done = run("critic", "card", ROOT / f"data/samples/{name}/{SAMPLES[name]}", "--benchmark", name, "--out", tmp_path)
+    done = run(
+        "critic", "describe", ROOT / f"data/samples/{name}/{SAMPLES[name]}", "--benchmark", name, "--out", tmp_path
+    )
     assert done.returncode == 0 and "diversity of questions" in done.stdout, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))
     page = (tmp_path / "card.html").read_text("utf-8")

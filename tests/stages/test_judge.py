@@ -447,7 +447,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
         (tmp_path / "none.jsonl", ["--base-url", here], ["none.jsonl: no such file"]),
     ):
         assert_one_line_error(run("critic", "judge", file, *words, "--out", tmp_path / "out.jsonl"), *parts)
-    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, people, score, audit, attack, demo")
+    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, import-grades, score, audit, attack, demo")
     assert not (tmp_path / "out.jsonl").exists()
 
 

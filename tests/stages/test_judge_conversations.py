@@ -292,7 +292,7 @@ def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
         assert_one_line_error(judge(first, tmp_path / "k.jsonl", "visitbench", url, *words), part)
 
 
-@pytest.mark.parametrize("words", [["--no-extraction"], []])
+@pytest.mark.parametrize("words", [["--no-reparse"], []])
 def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any, words: list[str]) -> None:
     """Not in the second question either."""
     server = scripted(lambda body: completion('{"Verdict":"tie"}' if words else "[[C]]"))
@@ -444,7 +444,7 @@ def test_a_verdict_in_a_papers_form_is_read_as_it_stands(
 def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path, scripted: Any, unread: str) -> None:
     server = scripted(lambda body: completion("Both are bad."))
     file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
-    done = judge(file, out, "visitbench", server.url, "--unread", unread)
+    done = judge(file, out, "visitbench", server.url, "--on-unparsed", unread)
     lines, tie = judged(out), unread == "tie"
     assert done.returncode == (0 if tie else 3)
     assert {line.score for line in lines} == {0.5 if tie else None}
@@ -541,7 +541,7 @@ def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scrip
     words, out = ["--protocol", "direct"], tmp_path / "j.jsonl"
     judge(file, out, "convbench", server.url, *words)
     whole = out.read_bytes()
-    refused = judge(file, out, "convbench", server.url, *words, "--sight", "all")
+    refused = judge(file, out, "convbench", server.url, *words, "--turn-context", "all")
     assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
     out.write_bytes(whole.replace(b'"texts":true', b'"texts":false'))
     refused = judge(file, out, "convbench", server.url, *words)
@@ -636,7 +636,7 @@ def test_the_reason_comes_before_the_verdict_in_every_protocol(
 def test_turns_in_sight_of_all(tmp_path: Path, scripted: Any) -> None:
     server, one = scripted(answer_all), benchmarks.read("convbench", sample("convbench"))[0]
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--sight", "all").returncode == 0
+    assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--turn-context", "all").returncode == 0
     (content,) = [
         prompt_of(body) for body in server.requests if f"# Question\n> {one.turns[0].prompt}" in prompt_of(body)
     ]
@@ -709,7 +709,7 @@ def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, 
     assert (jsonl.facts(out)["asked"], jsonl.facts(out)["tokens"]["prompt"]) == (2, 22)
 
 
-@pytest.mark.parametrize("words", [["--reference-free"], ["--no-extraction"], ["--order", "forced"]])
+@pytest.mark.parametrize("words", [["--reference-free"], ["--no-reparse"], ["--order", "forced"]])
 def test_options_of_conversations_need_a_benchmark(tmp_path: Path, words: list[str]) -> None:
     done = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(done, f"{words[0]} cannot be used without --benchmark")

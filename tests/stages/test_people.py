@@ -1,4 +1,4 @@
-"""critic people: people's verdicts out of a table, as judgments that stand beside a judge's."""
+"""critic import-grades: people's verdicts out of a table, as judgments that stand beside a judge's."""
 
 import csv
 import json
@@ -38,7 +38,7 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
         *({"id": "2", "turn": 1, "rater": name, "grade": grade} for name, grade in (("r0", 4), ("r1", 7))),
     ]  # fmt: skip
     grades = table(tmp_path / "g.csv", rows)
-    done = run("critic", "people", grades, "--replies", file, "--out", out)
+    done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
     assert done.returncode == 0 and "8 verdicts of 5 raters" in done.stdout, done.stderr
     found = {(line.sample.id, line.turn): line for line in judged(out)}
     assert {key: (one.protocol, one.score) for key, one in found.items()} == {
@@ -59,7 +59,7 @@ def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path)
     write_jsonl(file, lines)
     for turn, why in ((2, "HTTP 500"), ("whole", "HTTP 500"), (3, "not in the file of replies")):
         grades = table(tmp_path / "g.csv", [{"id": "1", "turn": turn, "grade": 1}])
-        done = run("critic", "people", grades, "--replies", file, "--out", out)
+        done = run("critic", "import-grades", grades, "--replies", file, "--out", out)
         assert_one_line_error(done, f"no reply to turn {turn} of '1' (own)", why)
     assert not out.exists()
 
@@ -75,7 +75,7 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     rows = [row for n, one in enumerate(asked) for turn in (1, 2, 3, "whole")
             for row in preferences(turn, "model" if n % 2 else "reference", key=one.id)]  # fmt: skip
     outs = [tmp_path / "people.jsonl", tmp_path / "j1.jsonl", tmp_path / "j2.jsonl"]
-    run("critic", "people", table(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
+    run("critic", "import-grades", table(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
     for out, name in zip(outs[1:], ("one", "two"), strict=True):
         words = ["--protocol", "pairwise", "--order", "forced", "--name", name]
         assert judge(file, out, "convbench", scripted(answer("A")).url, *words).returncode == 0
@@ -95,7 +95,7 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     rows: list[Row] = [{"id": "1", "preference": "other model", "rater": "a"}]
     words = ["--benchmark", "visitbench", "--questions", sample("visitbench"), "--against", "other model"]
     out = tmp_path / "p.jsonl"
-    done = run("critic", "people", table(tmp_path / "g.csv", rows), "--replies", answers, "--out", out, *words)
+    done = run("critic", "import-grades", table(tmp_path / "g.csv", rows), "--replies", answers, "--out", out, *words)
     assert done.returncode == 0, done.stderr
     (line,) = judged(out)
     assert (line.score, line.opponent, line.system) == (0.0, "other model", "m")
@@ -117,7 +117,9 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
 def test_mistakes_end_in_one_line(tmp_path: Path, row: Row, parts: tuple[str, ...]) -> None:
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "o.jsonl"
     words = ["--replies", file, "--out", out]
-    assert_one_line_error(run("critic", "people", table(tmp_path / "g.csv", [row]), *words), *parts)
+    assert_one_line_error(run("critic", "import-grades", table(tmp_path / "g.csv", [row]), *words), *parts)
     twice = table(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
-    assert_one_line_error(run("critic", "people", twice, *words), ":3: people on turn 1 of '1' (own) is there twice")
+    assert_one_line_error(
+        run("critic", "import-grades", twice, *words), ":3: people on turn 1 of '1' (own) is there twice"
+    )
     assert not out.exists()

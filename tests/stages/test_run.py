@@ -143,7 +143,7 @@ def test_what_the_system_says_of_a_file_is_one_line(kind: type[OSError], monkeyp
         raise kind(2, "not there", str(tmp_path / "x"))
 
     monkeypatch.setattr("critic.stages.card.check_frozen", says)
-    words = ("critic", "card", tmp_path / "f", "--benchmark", "multiverse", "--out", tmp_path / "o")
+    words = ("critic", "describe", tmp_path / "f", "--benchmark", "multiverse", "--out", tmp_path / "o")
     assert_one_line_error(run(*words), f"{tmp_path / 'x'}: not there")
     monkeypatch.setattr("critic.stages.card.check_frozen", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
