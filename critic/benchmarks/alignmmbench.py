@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
-from critic.errors import UsageError, whole
-from critic.records import Conversation, Question, Response, Turn
+from critic.errors import UsageError
+from critic.records import Conversation, Question, Turn
 from critic.stats.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
@@ -38,12 +38,6 @@ class _QuestionLine(Struct):
     task: str
     image_path: str | None = None
     history: list[Turn] = field(default_factory=list)
-
-
-class _ResponseLine(Struct):
-    question_id: str
-    predict: str
-    question: str | list[str] | None = None
 
 
 def group_of(question_id: str) -> str:
@@ -78,28 +72,6 @@ def read_questions(path: Path) -> dict[str, Question]:
 def read_conversations(path: Path) -> list[Conversation]:
     """The questions as conversations of one turn, after the history that some of them carry."""
     return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
-
-
-def read_responses(path: Path, questions: dict[str, Question], system: str | None = None) -> list[Response]:
-    """One model's answers. Raises UsageError for an unknown or repeated question id, or when a line
-    of the older layout asks something else than the question of its id."""
-    responses: dict[str, Response] = {}
-    for number, line in jsonl.read(path, _ResponseLine):
-        place = f"{path}:{number}"
-        question = questions.get(line.question_id)
-        if question is None:
-            raise UsageError(f"{place}: question_id {line.question_id!r} is not in the questions file")
-        if line.question_id in responses:
-            raise UsageError(f"{place}: duplicate question_id {line.question_id!r}")
-        asked = line.question[-1] if isinstance(line.question, list) and line.question else line.question
-        if isinstance(asked, str) and asked.strip() != question.prompt.strip():
-            raise UsageError(
-                f"{place}: question_id {line.question_id!r} asks {question.prompt!r}, the line has {asked!r}"
-            )
-        responses[line.question_id] = Response(
-            id=line.question_id, question=question, text=line.predict, system=system or whole(path.stem)
-        )
-    return list(responses.values())
 
 
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:

@@ -173,25 +173,6 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert totals.count == len(made) and totals.facts["tokens"]["prompt"] == 10 * len(backend.requests)
 
 
-def test_conversations_do_not_wait_for_the_slowest() -> None:
-    """The first conversation's first turn is answered only when all others are through."""
-    waiting = 7 * 3
-    through = asyncio.Event()
-
-    async def answer(request: Request) -> Reply:
-        nonlocal waiting
-        if text(request.messages[0]) == "c0 ask 1":
-            await through.wait()
-        else:
-            waiting -= 1
-            if waiting == 0:
-                through.set()
-        return answered(request)
-
-    made = converse(talks(8), Recorder(answer), "own")
-    assert [line.conversation.id for line in made][-3:] == ["c0"] * 3
-
-
 @pytest.mark.parametrize(
     ("count", "concurrency", "names"), [(64, 256, ["own"]), (9, 4, ["own", "no_history", "oracle"])]
 )
@@ -232,19 +213,6 @@ def test_a_failed_turn_ends_a_conversation_that_would_show_its_reply(name: str) 
         assert not asked and not failed[name, 3].seen and failed[name, 3].call is None
     assert all(line.failure is None for line in made if line.conversation.id != "c1")
     assert not any("out of order" in text(one) for request in backend.requests for one in request.messages)
-
-
-def test_a_failed_turn_ends_every_condition_that_shares_it() -> None:
-    def answer(request: Request) -> Reply:
-        return Reply(text=" \n" if len(request.messages) == 1 else "fine")
-
-    backend = Recorder(answer)
-    found = by_place(converse(talks(1), backend, "own", "oracle", "perfect_perception"))
-    assert found["own", 1].failure == found["oracle", 1].failure == "empty"
-    assert found["own", 2].failure == found["own", 3].failure == "not_run"
-    assert found["oracle", 2].reply == found["oracle", 3].reply == "fine"
-    assert found["perfect_perception", 2].reply == found["perfect_perception", 3].reply == "fine"
-    assert len(backend.requests) == 4
 
 
 def test_known_turns_are_not_asked_again_and_are_shared() -> None:

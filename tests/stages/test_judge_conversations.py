@@ -506,25 +506,6 @@ def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypa
     assert done.returncode == 0 and most == 3, done.stderr
 
 
-@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
-def test_conversations_in_packed_files_are_judged_and_scored(tmp_path: Path, scripted: Any, suffix: str) -> None:
-    """What is whole is known again and judged no more; what a file is of is told by its first row."""
-    pytest.importorskip("pyarrow")
-    server, out = scripted(answer_all), tmp_path / "j.jsonl"
-    jsonl.write(
-        file := tmp_path / f"r.{suffix}",
-        (turn for _, turn in jsonl.read(replies(tmp_path / "r.jsonl", "convbench"), ModelTurn)),
-    )
-    for _ in range(2):
-        done = run("critic", "judge", file, "--protocol", "direct", "--out", out, "--base-url", server.url)
-        assert done.returncode == 0 and (asked := len(server.requests)) == 24, done.stderr
-    assert "24 judged before" in done.stderr and asked == len(list(jsonl.read(out, Judgment)))
-    jsonl.write(packed := tmp_path / f"j.{suffix}", (one for _, one in jsonl.read(out, Judgment)))
-    jsonl.sidecar(out).rename(jsonl.sidecar(packed))
-    done = run("critic", "score", packed, "--out", tmp_path / "score")
-    assert done.returncode == 0 and "ConvBench" in (tmp_path / "score/report.html").read_text("utf-8"), done.stderr
-
-
 class Lapsing:
     """A judge that has nothing to say of the second turn of one conversation while it is `broken`."""
 

@@ -1,11 +1,9 @@
 """The run that every stage shares, on a stage that knows nothing of judging: it squares numbers by asking a model."""
 
-import asyncio
 import errno
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -96,15 +94,6 @@ def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, caps
     assert Squares(out, range(20), gone).run() == 0
     assert Squares(out, range(22), square).run() == 0 and squares(out)[20:] == [400, 441]
     assert "20 squared before, 2 to go" in capsys.readouterr().err
-
-
-def test_a_log_shows_progress_once_the_run_is_long(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    assert Squares(tmp_path / "short.jsonl", range(20), fails(3)).run() == 0
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr("critic.stages.run.LOG_PAUSE", 1e-9)
-    assert Squares(tmp_path / "long.jsonl", range(20), fails(3)).run() == 0
-    shown = capsys.readouterr().err.replace("\r", "\n").splitlines()
-    assert re.search(r"100%.* 20/20 \[.*<.*/s, failed=1, retries=0\]", shown[-1]), shown
 
 
 def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: Path, capsys: Any) -> None:
@@ -326,29 +315,6 @@ def test_a_full_disk_ends_the_run_and_nothing_follows_half_a_line(tmp_path: Path
             Squares(out, range(20), square).run()
     assert out.read_bytes().count(b"\n") == 5 and not out.read_bytes().endswith(b"\n")
     assert Squares(out, range(20), square).run() == 0 and squares(out) == [n * n for n in range(20)]
-
-
-def test_items_are_taken_as_they_are_worked_on(tmp_path: Path) -> None:
-    taken = finished = ahead = 0
-
-    class Numbers(Iterable[int]):
-        def __iter__(self) -> Any:
-            nonlocal taken, ahead
-            for number in range(200):
-                taken += 1
-                ahead = max(ahead, taken - finished)
-                yield number
-
-    class Slow(Squares):
-        async def work(self, item: int, keep: Callable[..., None]) -> None:
-            nonlocal finished
-            await asyncio.sleep(0)
-            await super().work(item, keep)
-            finished += 1
-
-    stage = Slow(tmp_path / "out.jsonl", Numbers(), square)
-    asyncio.run(stage.ask(200))
-    assert taken == 200 and ahead <= 4
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

@@ -1,7 +1,6 @@
 """Parts of a run on many machines, and the whole that they make."""
 
 import json
-import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -185,33 +184,6 @@ def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
     assert_one_line_error(merge([files[0], tmp_path / "other.jsonl"]), "other.jsonl: made with", named[how])
 
 
-def test_a_folder_is_what_is_in_it_wherever_it_is(tmp_path: Path) -> None:
-    made = rows(tmp_path).read_text("utf-8").splitlines(keepends=True)
-    scripted = replies(tmp_path, 3, 5)
-
-    def sharded(folder: str, number: int) -> Path:
-        out = tmp_path / f"part.{number}.jsonl"
-        done = run("critic", "judge", tmp_path / folder, "--judge", scripted, "--score", "argmax",
-                   "--shard", f"{number}/2", "--out", out)  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return out
-
-    for folder in ("here", "there"):
-        for name, part in (("a", made[:30]), ("b", made[30:])):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            (tmp_path / folder / f"{name}.jsonl").write_text("".join(part), "utf-8")
-    files = [sharded("here", 1), sharded("there", 2)]
-    assert merge(files).returncode == 0 and jsonl.facts(tmp_path / "whole.jsonl")["rows"] == 60
-    assert jsonl.facts(tmp_path / "whole.jsonl")["responses"]["file"] == str(tmp_path / "here")
-    (tmp_path / "there/b.jsonl").rename(tmp_path / "there/c.jsonl")
-    files[1].unlink()
-    sharded("there", 2)
-    assert_one_line_error(merge(files), "part.2.jsonl: made with responses")
-    for file in files:  # as it was said before
-        jsonl.write_sidecar(file, jsonl.facts(file) | {"responses": "rows"})
-    assert merge(files).returncode == 0
-
-
 @pytest.mark.parametrize("damage", ["twice", "moved", "lost"])
 def test_lines_that_were_moved_doubled_or_lost_are_found(tmp_path: Path, damage: str) -> None:
     rows(tmp_path)
@@ -363,23 +335,6 @@ def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str, co
     assert [Path(line.split()[-1]).name for line in asked] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
     options = {word for line in asked for word in line.split() if word.startswith("--")}
     assert options <= set(run("critic", "judge", "--help").stdout.split())
-
-
-def test_the_jobs_files_have_the_fields_that_their_schedulers_want() -> None:
-    job = yaml.safe_load((JOBS / "kubernetes.yaml").read_text("utf-8"))
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job") and job["metadata"]["name"]
-    spec = job["spec"]
-    assert spec["completionMode"] == "Indexed" and spec["completions"] == 64 and spec["parallelism"] <= 64
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # as backoffLimitPerIndex wants it
-    mounted = {one["name"] for one in spec["template"]["spec"]["containers"][0]["volumeMounts"]}
-    assert mounted == {one["name"] for one in spec["template"]["spec"]["volumes"]}
-    task = yaml.safe_load((JOBS / "skypilot.yaml").read_text("utf-8"))
-    assert task.keys() <= {"name", "num_nodes", "resources", "file_mounts", "workdir", "setup", "run"}
-    slurm = (JOBS / "slurm.sh").read_text("utf-8").splitlines()
-    first = next(number for number, line in enumerate(slurm) if line and not line.startswith("#"))
-    directives = [line for line in slurm if line.startswith("#SBATCH")]
-    assert all(line.startswith("#") for line in slurm[:first]) and set(directives) <= set(slurm[:first])
-    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", line) for line in directives)
 
 
 def test_a_shard_without_groups_leaves_another_s_file_as_it_is(tmp_path: Path) -> None:
