@@ -78,7 +78,7 @@ class Cached(Layer):
 
     def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
         super().__init__(inner)
-        self.path, self.fresh, self.hits, self.misses = path, fresh, 0, 0
+        self.path, self.fresh = path, fresh
         self._file: sqlite3.Connection
         name = inner.served.name
         if "@" not in name:
@@ -107,10 +107,8 @@ class Cached(Layer):
         name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
         try:
             if not self.fresh and (known := self._known(name)) is not None:
-                self.hits += 1
                 return replace(known, attempts=0)
             reply = await self.inner.chat(request)
-            self.misses += 1
             packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
             self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
         except (sqlite3.Error, OSError) as error:

@@ -148,14 +148,16 @@ class OpenAIBackend:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor, forms = chosen.get("owned_by") == "vllm", chosen.get("processor"), chosen.get("forms")
-        forms = tuple(form for form in forms if isinstance(form, str)) if isinstance(forms, list) else ()
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
-        is_classifier = is_vllm and self._classifies(chosen["id"])
-        processor = processor if isinstance(processor, str) else None
         self.served = ModelInfo(
-            chosen["id"], _count(chosen.get("max_model_len")), is_vllm, processor, is_classifier, forms
+            chosen["id"],
+            _count(chosen.get("max_model_len")),
+            is_vllm,
+            processor if isinstance(processor, str) else None,
+            is_vllm and self._classifies(chosen["id"]),
+            tuple(map(str, forms)) if isinstance(forms, list) else (),
         )
         return self.served
 
@@ -205,8 +207,8 @@ class OpenAIBackend:
             body["logit_bias"] = {str(token): FAVOUR}
         refusals: dict[str, Refused] = {}
         while True:
-            sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in self.lacks}
-            sent = {name: value for name, value in sent.items() if name.removeprefix("top_") not in refusals}
+            left_out = self.lacks | refusals.keys()
+            sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in left_out}
             try:
                 reply = await self._tried(sent)
             except Refused as error:

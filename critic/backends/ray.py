@@ -27,13 +27,6 @@ class Failed(Struct, frozen=True):
     retry_after: float | None = None
 
 
-class Started(Struct, frozen=True):
-    """What an actor says of its backend."""
-
-    served: ModelInfo
-    sees: bool | None
-
-
 class Worker:
     """What an actor runs: the backend that `make` gives, opened when it is first asked, and again after a restart."""
 
@@ -47,13 +40,13 @@ class Worker:
                 self._backend = await self._make().__aenter__()
             return self._backend
 
-    async def started(self) -> Started | str:
-        """What is served, or why it cannot be had."""
+    async def started(self) -> tuple[ModelInfo, bool | None] | str:
+        """What is served and whether it sees, or why it cannot be had."""
         try:
             backend = await self._opened()
         except UsageError as error:
             return str(error)
-        return Started(backend.served, backend.sees())
+        return backend.served, backend.sees()
 
     async def chat(self, request: Request) -> Reply | Failed:
         try:
@@ -98,13 +91,14 @@ class Replica:
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
-            state: Started | str = ray.get(self._actor.started.remote(), timeout=5.0)
+            state: Any = ray.get(self._actor.started.remote(), timeout=5.0)
         except ray.exceptions.RayError as error:
             raise UsageError(f"{NO_ANSWER}: {one_line(error)}") from None
         if isinstance(state, str):
             raise UsageError(state)
-        self._sees = state.sees
-        return state.served
+        served: ModelInfo
+        served, self._sees = state
+        return served
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         import ray  # noqa: PLC0415

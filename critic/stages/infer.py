@@ -48,10 +48,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         load: Callable[[str], Image],
         source: Mapping[str, Any],
     ) -> None:
-        self._every = {
-            (one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)
-        }
-        super().__init__(options, ModelTurn, backend, self._every)
+        wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
+        super().__init__(options, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {one.id: one for one in conversations}
         self._load = load
@@ -71,15 +69,14 @@ class Infer(Stage[Conversation, ModelTurn]):
 
     def problem(self, record: ModelTurn) -> str | None:
         key, one = record.conversation.id, self._conversations.get(record.conversation.id)
-        if record.condition not in self.conditions:
-            return f"made under --condition {record.condition}, which is not asked for now; choose another --out"
-        if one is None:
-            return f"conversation {key!r} is not among those asked for now; choose another --out"
+        if one is None or self.key(record) not in self.wanted:
+            turn = f"turn {record.turn} ({record.condition})"
+            return f"conversation {key!r}, {turn}, is not among those asked for now; choose another --out"
         if not alike(one, record.conversation):
             return f"conversation {key!r} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):
-                return f"made with {name} {_shown(before)}, now {_shown(now)}; choose another --out"
+                return f"made with {name} {before!r}, now {now!r}; choose another --out"
         return None
 
     def know(self, record: ModelTurn) -> None:
@@ -88,7 +85,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             self._generated[record.call] = record
 
     def items(self) -> Iterable[Conversation]:
-        lacking = {key for key, _, _ in self._every - self.done.keys()}
+        lacking = {key for key, _, _ in self.wanted - self.done.keys()}
         return (one for key, one in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
@@ -217,10 +214,6 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
 def _asked(conversation: Conversation, condition: str) -> range:
     """The turns that the model is asked, from 1."""
     return CONDITIONS[condition].asked(len(conversation.turns))
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.middleware import Cached, Limited, lacking, layers
+from critic.backends.middleware import Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment, ModelTurn
 
@@ -167,9 +167,6 @@ class Stage(ABC, Generic[Item, Record]):
         }
         if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
             facts["server_lacks"] = sorted(without)
-        for one in layers(self.backend):
-            if isinstance(one, Cached):
-                facts["cache"] = {"hits": one.hits, "misses": one.misses}
         summary = self.summary(known(self.out, self.record, lambda _: None))
         if waiting := summary.failures["budget"]:
             ours = any(isinstance(one, Limited) and one.budget.spent for one in layers(self.backend))

@@ -28,9 +28,9 @@ from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.judging import distribution
-from critic.judging.asker import Grader, pooled
+from critic.judging.asker import pooled
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import FORMS, JudgeRequest, inquiry
+from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.prompt import load
 from critic.judging.render import PromptInputs
@@ -368,23 +368,6 @@ def test_reason_first_is_read_at_the_rating() -> None:
     assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
     assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
     assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
-
-
-def test_free_text_is_read_at_its_own_tokens() -> None:
-    """Behind a rating that a reason quotes unescaped, a probe would find the response's own."""
-    text = '{"Rating": 2, "Reason": "it wrote {"Rating": 10, "Reason": "x"}"}'
-
-    def answer(request: Request) -> Reply:
-        assert not request.continue_final and request.top_logprobs and request.schema is None
-        shares = [("2", math.log(0.75)), ("4", math.log(0.25))]
-        return Reply(text=text, tokens=[Token('{"Rating": ', []), Token("2", shares), Token(text[12:], [])])
-
-    backend = ScriptedBackend(answer)
-    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    prompt = msgspec.structs.replace(load("pointwise", "en"), constrained=False)
-    asked = JudgeRequest(name="pointwise", key="k", form=FORMS["pointwise"], prompt=prompt, material=PromptInputs())
-    _, (reading,) = asyncio.run(Grader(backend, "expected", 64).rate(asked))
-    assert reading.verdict.rating == 2 and distribution.scored(reading.verdict, "expected") == 2.5
 
 
 def test_a_reason_without_end_is_not_probed() -> None:

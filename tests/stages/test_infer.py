@@ -377,13 +377,13 @@ def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: P
     both = partial(go, condition=["own", "oracle"])
     assert both() == 0 and out.read_bytes().startswith(before)
     assert len(lines(out)) == 18 and len(server.requests) == 9 + 6
-    with pytest.raises(UsageError, match=r"out\.jsonl:1: .*--condition own, .*choose another --out"):
+    with pytest.raises(UsageError, match=r"out\.jsonl:1: .*turn 1 \(own\), is not among .*choose another --out"):
         go(condition=["oracle"])
-    with pytest.raises(UsageError, match=r'out\.jsonl:1: made with sampling .*"temperature":1\.0'):
+    with pytest.raises(UsageError, match=r"out\.jsonl:1: made with sampling .*temperature=1\.0"):
         both(seed=1, temperature=1.0)
     with pytest.raises(UsageError, match=r"out\.jsonl:1: made with system 'tiny', now 'other'"):
         both(name="other")
-    with pytest.raises(UsageError, match="conversation '2' is not among"):
+    with pytest.raises(UsageError, match="conversation '2', turn 1 .* is not among"):
         both(limit=2)
     file.write_text(file.read_text("utf-8").replace("reference 1.3", "another"), "utf-8")
     with pytest.raises(UsageError, match="conversation '1' reads otherwise now"):
