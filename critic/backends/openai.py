@@ -6,8 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from typing import Any, Self
 
@@ -15,20 +13,8 @@ import aiohttp
 import httpx
 import msgspec
 
-from critic.backends import (
-    ATTEMPTS,
-    CONNECTIONS,
-    FAVOUR,
-    NO_ANSWER,
-    NO_TEXT,
-    TIMEOUT,
-    ChatMessage,
-    ModelInfo,
-    Reply,
-    Request,
-    Token,
-    image_part,
-)
+from critic import backends
+from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token
 from critic.errors import Refused, Transient, UsageError, loads, one_line
 from critic.records import RATINGS
 
@@ -89,9 +75,9 @@ class OpenAIBackend:
         base_url: str,
         *,
         api_key: str | None = None,
-        timeout: float = TIMEOUT,
-        attempts: int = ATTEMPTS,
-        connections: int = CONNECTIONS,
+        timeout: float = backends.TIMEOUT,
+        attempts: int = backends.ATTEMPTS,
+        connections: int = backends.CONNECTIONS,
     ) -> None:
         root = address(base_url)
         if not root.startswith(("http://", "https://")):
@@ -141,9 +127,9 @@ class OpenAIBackend:
             models = loads(answer.content)["data"]
             offered = {str(model["id"]): {**model, "id": str(model["id"])} for model in models}
         except (httpx.HTTPError, httpx.InvalidURL, *ODD) as error:
-            raise UsageError(f"{NO_ANSWER} at {self.root}/v1: {one_line(error)}") from None
+            raise UsageError(f"{backends.NO_ANSWER} at {self.root}/v1: {one_line(error)}") from None
         if not offered:
-            raise UsageError(f"{NO_ANSWER} at {self.root}/v1: it offers no model")
+            raise UsageError(f"{backends.NO_ANSWER} at {self.root}/v1: it offers no model")
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
@@ -166,7 +152,7 @@ class OpenAIBackend:
         """Whether a vLLM takes images: it counts the tokens of a small one, or refuses it."""
         if not self.served.is_vllm:
             return None
-        asked = [{"role": "user", "content": [image_part(RED), {"type": "text", "text": "?"}]}]
+        asked = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
         try:
             answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": asked})
         except httpx.HTTPError:
@@ -199,12 +185,12 @@ class OpenAIBackend:
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
         if self.served.is_classifier and not request.classify:
-            raise Refused("refused", NO_TEXT)
+            raise Refused("refused", backends.NO_TEXT)
         if request.classify:
             return await self._tried(_to_classify(self.served.name, request.messages), "/classify")
         body = self._body(request)
         if (token := await self._token(request)) is not None:
-            body["logit_bias"] = {str(token): FAVOUR}
+            body["logit_bias"] = {str(token): backends.FAVOUR}
         refusals: dict[str, Refused] = {}
         while True:
             left_out = self.lacks | refusals.keys()
@@ -403,9 +389,7 @@ def _message(said: bytes, answer: Any) -> str:
 
 
 def _retry_after(wish: str) -> float | None:
-    """The server's wish in seconds, which it may give as a number or as a date."""
+    """The server's wish in seconds."""
     with suppress(ValueError):
         return float(wish)
-    with suppress(ValueError, TypeError):
-        return (parsedate_to_datetime(wish) - datetime.now(UTC)).total_seconds()
     return None

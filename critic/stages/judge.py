@@ -14,37 +14,16 @@ from typing import Annotated, Literal, get_args
 import typer
 from msgspec.structs import replace
 
-from critic import human_scored
+from critic import human_scored, records
 from critic.backends import Backend
 from critic.benchmarks import BENCHMARKS, load
 from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
-from critic.judging.forms import (
-    FORMS,
-    REASON_FIRST,
-    AnswerKind,
-    CriteriaKind,
-    RatingKind,
-    form_of,
-    inquiry,
-)
+from critic.judging.forms import FORMS, REASON_FIRST, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
 from critic.judging.render import PromptInputs
 from critic.judging.replies import benchmark_of
 from critic.judging.targets import REASON
-from critic.records import (
-    GREEDY,
-    Ablation,
-    JudgeConfig,
-    OnUnparsed,
-    Order,
-    Pairing,
-    Protocol,
-    Response,
-    SamplingParams,
-    Showing,
-    TurnContext,
-)
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -62,7 +41,7 @@ TOKENS, TOKENS_OF_STEPS = 256, 1024
 def _responses(path: Path, form: str, run: RunOptions, tell: Callable[[], bool]) -> FormResponses:
     """What is judged; `tell`: a picture tells what is right where there is no reference."""
 
-    def read(left_out: Counter[str]) -> Iterator[Response]:
+    def read(left_out: Counter[str]) -> Iterator[records.Response]:
         for _, _, response in human_scored.walk(path, left_out, pictures=True, scored=False):
             if response.question.reference or tell():
                 yield response
@@ -74,7 +53,7 @@ def _responses(path: Path, form: str, run: RunOptions, tell: Callable[[], bool])
 
 def _decoding(
     prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool, panel: bool
-) -> SamplingParams:
+) -> records.SamplingParams:
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
@@ -85,14 +64,12 @@ def _decoding(
         (rates or (samples == 1 and not drawn), "--samples and --temperature draw ratings, not choices"),
         (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
         (samples == 1 or drawn, "--samples draws verdicts, and at --temperature 0 they are all the same"),
-        (
-            not no_reason or samples == 1,
-            "--no-reason reads the rating's distribution at once; --samples adds nothing to it",
-        ),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
-    decoding = SamplingParams(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
-    return GREEDY if decoding == GREEDY else decoding  # the very object is what records leave out
+    decoding = records.SamplingParams(
+        reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0
+    )
+    return records.GREEDY if decoding == records.GREEDY else decoding  # the very object is what records leave out
 
 
 def _refuse(where: str, **options_given: object) -> None:
@@ -101,12 +78,12 @@ def _refuse(where: str, **options_given: object) -> None:
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _base_setup(benchmark: str | None, published: str | None, protocols: list[Protocol]) -> JudgeConfig:
+def _base_setup(benchmark: str | None, published: str | None, protocols: list[records.Protocol]) -> records.JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
     paper = load(benchmark) if benchmark is not None else None
     if paper is None or published is None:
-        return JudgeConfig(judge="", score_kind="argmax")
+        return records.JudgeConfig(judge="", score_kind="argmax")
     check(
         (
             {*protocols} <= {*paper.protocols},
@@ -134,18 +111,12 @@ def main(
     out: Annotated[Path, _what(metavar="FILE", help="Judgments; again: resume.", callback=check_plain)],
     endpoint: Endpoint,
     questions: Annotated[Path | None, _what(metavar="FILE", help="The benchmark's own file.")] = None,
-    benchmark: Annotated[
-        str | None,
-        _what(metavar="NAME", help=f"{', '.join(BENCHMARKS)}."),
-    ] = None,
+    benchmark: Annotated[str | None, _what(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
         list[Path] | None, _what(metavar="FILE", help="Another model's replies.", show_default="the reference")
     ] = None,
-    system: Annotated[
-        str | None, _what(parser=whole, metavar="NAME", help="Whose replies they are.", show_default="the file's stem")
-    ] = None,
     images: Annotated[
-        Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
+        records.Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
     ] = None,
     judge: Annotated[
         list[str] | None,
@@ -162,19 +133,13 @@ def main(
         Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
     ] = None,
     prompt: Annotated[
-        str,
-        _how(
-            metavar="FORM",
-            show_default=False,
-            help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.",
-        ),
+        str, _how(metavar="FORM", show_default=False, help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.")
     ] = "pointwise",
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
     ] = None,
     protocol: Annotated[
-        list[str] | None,
-        _how(metavar="NAME", help=f"{', '.join(get_args(Protocol))}."),
+        list[str] | None, _how(metavar="NAME", help=f"{', '.join(get_args(records.Protocol))}.")
     ] = None,
     score: Annotated[
         ScoreKind | None,
@@ -188,16 +153,17 @@ def main(
     samples: Annotated[int, _rare(min=1, help="Verdicts drawn of each, pooled.")] = 1,
     temperature: Annotated[float | None, _rare(min=0, help="Of --samples.")] = None,
     seed: Annotated[int, _rare(help="Of what is drawn.")] = 0,
-    battles: Annotated[Pairing | None, _rare(help="Which of several models meet.")] = None,
+    battles: Annotated[records.Pairing | None, _rare(help="Which of several models meet.")] = None,
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
-    order: Annotated[Order | None, _rare(help="In which order two answers are shown.")] = None,
+    order: Annotated[records.Order | None, _rare(help="In which order two answers are shown.")] = None,
     judging: Annotated[list[str] | None, _rare(help="ConvBench's ablations.")] = None,
     no_reparse: Annotated[bool, _rare("--no-reparse", help="Unreadable verdicts are not asked for again.")] = False,
-    on_unparsed: Annotated[OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
-    turn_context: Annotated[TurnContext | None, _rare(help="The turns in sight of which one is judged.")] = None,
+    on_unparsed: Annotated[records.OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
+    turn_context: Annotated[
+        records.TurnContext | None, _rare(help="The turns in sight of which one is judged.")
+    ] = None,
     max_tokens: Annotated[
-        int | None,
-        _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}"),
+        int | None, _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}")
     ] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
@@ -207,7 +173,7 @@ def main(
     if not (judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
     root = endpoint.data_root or root_of(responses, questions)
-    protocols = options.chosen("protocol", protocol or [], get_args(Protocol))
+    protocols = options.chosen("protocol", protocol or [], get_args(records.Protocol))
     base = _base_setup(benchmark, published, protocols)
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST
@@ -231,7 +197,7 @@ def main(
             judges.append(ResponseJudge(each, own_name, form, *how))
         return judge_responses(run, judges, rows, source(responses), aggregate, name)
     _refuse("with --benchmark", several=panel)
-    judgings = options.chosen("judging", judging or ["standard"], get_args(Ablation))
+    judgings = options.chosen("judging", judging or ["standard"], get_args(records.Ablation))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(
         base,
@@ -252,5 +218,5 @@ def main(
     if setup.order != "both" or battles == "random":
         setup = replace(setup, seed=seed)
     judge_of = Judge(backend, setup, max_tokens or most, endpoint.shown(images, root, [backend]))
-    how_judged = against or [], system, protocols, judgings
+    how_judged = against or [], protocols, judgings
     return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)

@@ -5,7 +5,7 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain, starmap
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,12 @@ def judge_conversations(
     benchmark: str,
     questions: Path | None,
     against: Sequence[Path],
-    system: str | None,
     chosen: Sequence[Protocol],
     judgings: Sequence[Ablation],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` are other models' replies; `system` names the model of a table of replies; none `chosen`
-    are the benchmark's own protocols. Raises UsageError for what the caller has to mend."""
+    benchmark's file, `against` are other models' replies; none `chosen` are the benchmark's own
+    protocols. Raises UsageError for what the caller has to mend."""
     files, setup = (replies, *against), judge.setup
     several: list[Protocol] = ["pairwise"] if len(files) > 2 else []
     chosen = list(dict.fromkeys(chosen or several or benchmarks.load(benchmark).protocols))
@@ -77,9 +76,7 @@ def judge_conversations(
     )
     _check_options(setup, chosen, len(files) > 1)
     asked, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
-    # The others' names stand in their own files.
-    mine, *others = [(path, benchmark, asked) for path in files]
-    models = [protocols.read_transcripts(*mine, system), *starmap(protocols.read_transcripts, others)]
+    models = [protocols.read_transcripts(path, benchmark, asked) for path in files]
     conversations = [one.conversation for one in models[0].values()]
     _say_unfinished(files)
     if questions is not None:
@@ -127,12 +124,10 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
     if not others:
         return [(one, None) for one in mine.values()]
     met = [protocols.paired(mine, other, path) for other, path in zip(others, files[1:], strict=True)]
-    seen: dict[str, Path] = {}
-    for transcripts, path in zip(models, files, strict=True):
-        system = next(iter(transcripts.values())).system
-        if system in seen:
-            raise UsageError(f"{path}: the same model, {system!r}, as in {seen[system]}; infer --name tells them apart")
-        seen[system] = path
+    systems = [next(iter(transcripts.values())).system for transcripts in models]
+    for system, path in zip(systems, files, strict=True):
+        if systems.count(system) > 1:
+            raise UsageError(f"{path}: the same model, {system!r}, as in another file; infer --name tells them apart")
     return protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
 
 

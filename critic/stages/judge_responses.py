@@ -31,11 +31,7 @@ class FormResponses:
     said. `pictured`: a question has an image, in this shard or another. Raises UsageError when nothing is left."""
 
     def __init__(
-        self,
-        read: Callable[[Counter[str]], Iterable[Response]],
-        place: Path,
-        form: str,
-        run: RunOptions | None = None,
+        self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str, run: RunOptions | None = None
     ) -> None:
         how, left_out, usable = form_of(form), Counter[str](), list[Response]()
         for one in read(left_out):

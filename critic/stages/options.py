@@ -186,13 +186,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         check((wanted != "show" or there, "--images show: there are no images"))
         if not there or wanted == "blind":
             return None
-        blind = [judge.served.name for judge in judges if judge.sees() is False]
-        unknown = [judge.served.name for judge in judges if judge.sees() is None]
-        if wanted is None and (blind or unknown):
-            if not blind:
-                print(f"{unknown[0]} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
-            return None
-        check((not blind, f"--images show: {', '.join(blind)} takes no images"))
+        for judge in judges:
+            name, sees = judge.served.name, judge.sees()
+            check((sees is not False or wanted is None, f"--images show: {name} takes no images"))
+            if wanted is None and not sees:
+                if sees is None:
+                    print(f"{name} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
+                return None
         return self.images(root)
 
     def connect(self, where: str, model: str | None) -> Backend:

@@ -234,7 +234,6 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(judge("--judge", server.url, "--base-url", server.url), "either --judge or --base-url")
     assert_one_line_error(judge("--base-url", server.url, "--", "--tensor-parallel-size", "2"), "checkpoint folder")
     assert_one_line_error(judge("--judge", server.url, "--samples", "3", "--temperature", "0"), "--temperature 0")
-    assert_one_line_error(judge("--judge", server.url, "--samples", "3", "--no-reason"), "--no-reason")
     reason_first = ("--prompt", "pointwise_reason_first")
     assert_one_line_error(judge("--judge", server.url, "--no-reason", *reason_first), "reason before the rating")
     assert not out.exists()
@@ -448,21 +447,18 @@ def test_tokens_are_counted_by_a_server_that_closes_kept_connections() -> None:
     assert asyncio.run(counted()) == [7, 7, 7]
 
 
-@pytest.mark.parametrize("wish", ["1", "date"])
-def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers, wish: str) -> None:
-    from email.utils import formatdate
-
+def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers) -> None:
     times: list[float] = []
 
     def answer(body: dict[str, Any]) -> Any:
         times.append(time.time())
         if len(times) > 1:
             return completion('{"Rating":7,"Reason":"x"}')
-        return 429, {"Retry-After": wish if wish == "1" else formatdate(time.time() + 3, usegmt=True)}, b"slow down"
+        return 429, {"Retry-After": "1"}, b"slow down"
 
     words = ["--score", "argmax", "--base-url", scripted(answer).url]
     run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", *words)
-    assert times[1] - times[0] >= (1.0 if wish == "1" else 1.9)
+    assert times[1] - times[0] >= 1.0
 
 
 def test_a_server_killed_and_started_again(tmp_path: Path) -> None:

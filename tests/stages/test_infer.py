@@ -383,7 +383,7 @@ def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: P
         both(seed=1, temperature=1.0)
     with pytest.raises(UsageError, match=r"out\.jsonl:1: made with system 'tiny', now 'other'"):
         both(name="other")
-    with pytest.raises(UsageError, match="conversation '2', turn 1 .* is not among"):
+    with pytest.raises(UsageError, match=r"conversation '2', turn 1 .* is not among"):
         both(limit=2)
     file.write_text(file.read_text("utf-8").replace("reference 1.3", "another"), "utf-8")
     with pytest.raises(UsageError, match="conversation '1' reads otherwise now"):
