@@ -73,13 +73,9 @@ def other_settings(plain: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 def _content(value: Any) -> Any:
-    path = Path(value) if isinstance(value, str) and len(value) < 4096 and "\n" not in value else None
-    try:
-        if path is not None and path.is_file():
-            return jsonl.sha256(path)
-    except OSError:  # a text that is too long for a name
+    if not isinstance(value, str) or len(value) > 255 or "\n" in value:  # a text, and no name
         return value
-    return (processor_hash(value) if path is not None else None) or value
+    return jsonl.sha256(Path(value)) if Path(value).is_file() else processor_hash(value) or value
 
 
 def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct
@@ -20,24 +20,16 @@ from critic.errors import Refused, UsageError
 class Layer:
     """A backend around another one, to which it leaves all that it does not do itself."""
 
+    place: str
+    max_concurrency: int
+    retries: int
+    served: ModelInfo
+
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
 
-    @property
-    def place(self) -> str:
-        return self.inner.place
-
-    @property
-    def max_concurrency(self) -> int:
-        return self.inner.max_concurrency
-
-    @property
-    def retries(self) -> int:
-        return self.inner.retries
-
-    @property
-    def served(self) -> ModelInfo:
-        return self.inner.served
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     async def __aenter__(self) -> Self:
         await self.inner.__aenter__()

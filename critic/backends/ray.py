@@ -137,14 +137,7 @@ class RayBackend(Layer):
         self._make, self._address, self._gpus = make, address, gpus
         self._attempts, self._timeout, self._limit = attempts, timeout, self.inner.max_concurrency
         self._model, self._names = self.inner.place, [f"replica {number}" for number in range(1, replicas + 1)]
-
-    @property
-    def place(self) -> str:
-        return f"ray: {len(self._names)} x {self._model}"
-
-    @property
-    def max_concurrency(self) -> int:
-        return self._limit * len(self._names)
+        self.place, self.max_concurrency = f"ray: {replicas} x {self._model}", self._limit * replicas
 
     async def __aenter__(self) -> Self:
         try:

@@ -146,8 +146,9 @@ def judge_responses(
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
         run = replace(run, out=out)
-        for _ in known(out, Judgment, lambda one: _other_panel(one, panel)):
-            pass  # only looked at: another panel's file is not written over
+        other = next((one.judge for one in known(out, Judgment, lambda _: None) if one.judge != panel), None)
+        if other is not None:
+            raise UsageError(f"{out}: judged by {other!r}, now by {panel!r}; choose another --out")
         members = []
         for number, judge in enumerate(judges, 1):
             beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))
@@ -156,17 +157,13 @@ def judge_responses(
         return _finish_panel(run, members, how, panel)
 
 
-def _other_panel(record: Judgment, panel: str) -> str | None:
-    return f"judged by {record.judge!r}, now by {panel!r}; choose another --out" if record.judge != panel else None
-
-
 def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
     """Make the panel's file of what its members said."""
     first, *others = members
-    by_key = [{one.sample.key: one for _, one in jsonl.read(member.out, Judgment)} for member in others]
+    by_key = [{one.sample.key: one for one in known(member.out, Judgment, lambda _: None)} for member in others]
 
     def judgments() -> Iterator[Judgment]:
-        for _, one in jsonl.read(first.out, Judgment):
+        for one in known(first.out, Judgment, lambda _: None):
             yield panel_judgment([one, *(judged[one.sample.key] for judged in by_key)], how, panel)
 
     jsonl.write(run.out, judgments())
@@ -180,5 +177,4 @@ def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggre
     lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
     if lacking:
         facts["server_lacks"] = sorted(lacking)
-    found = summary((one for _, one in jsonl.read(run.out, Judgment)), run, JudgeResponses.unit)
-    return finish(run, found, facts)
+    return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)

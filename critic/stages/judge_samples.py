@@ -83,10 +83,11 @@ class JudgeSamples(Stage[Item, Judgment]):
             kinds = {one.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
             if kinds == {"argmax"}:
                 asker.take_stated(f"{self.out} was judged without log probabilities")
-                self._take_one_score()
             elif kinds:
                 asker.needs = f"what {self.out} has"
         super().resume()
+        if any(one.score_kind != asker.score_kind for one in self.done.values()):
+            self._take_one_score()
         self.facts["setup"]["score_kind"] = asker.score_kind
 
     async def ask(self, left: int) -> None:
