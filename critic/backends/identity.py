@@ -66,8 +66,7 @@ def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
 
 
 def other_settings(plain: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Those of vLLM's settings that make another judge than the `plain` ones do, as a text; a file or a folder that one
-    names as the hash of what is in it. Empty where there are none."""
+    """Those of vLLM's settings that make another judge than the `plain` ones do, as a text, files as their hashes."""
     others = {name: _content(found[name]) for name in OTHERS if found.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
@@ -90,8 +89,7 @@ def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
 
 
 def sees_images(model: str) -> bool | None:
-    """Whether a model's configuration speaks of images, or its folder holds what makes them ready; None where it cannot
-    be looked into."""
+    """Whether a model's configuration or its processor speaks of images; None where there is no configuration."""
     config = Path(model) / "config.json"
     if not config.is_file():
         return None

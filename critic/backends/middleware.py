@@ -129,8 +129,8 @@ class Budget(Struct, kw_only=True):
 
 
 class Limited(Layer):
-    """Asks no more once the budget is spent: all else is then refused by the name of `budget`. Raises UsageError where
-    replies do not say what is to be counted, not before the first of them has been given."""
+    """Asks no more once the budget is spent, and refuses by the name of `budget`. Raises UsageError behind a reply that
+    does not say what it took."""
 
     def __init__(self, inner: Backend, budget: Budget) -> None:
         super().__init__(inner)

@@ -1,6 +1,4 @@
-"""Ray: one model in many actors of a cluster, asked by the one process that writes the file.
-
-An actor holds our own in-process backend and stands in the pool as a server does: what fails at one goes to another.
+"""Ray: one model in many actors of a cluster, each our in-process backend, which stand in the pool as servers do.
 
 `pip install 'critic[ray]'` on every node, the model's folder at the same place on each.
 """

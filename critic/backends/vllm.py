@@ -185,8 +185,8 @@ class VllmBackend:
             raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
 
     def _ids(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
-        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written,
-        unless the tokenizer treats the start of a text in a way of its own (SentencePiece puts a space there)."""
+        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written, but
+        where the tokenizer treats the start of a text in a way of its own (SentencePiece puts a space there)."""
         if not continue_final:
             return self._prompt_ids(self._rendered(messages))
         before, whole = self._rendered(messages[:-1]), self._rendered(messages, continue_final=True)

@@ -30,10 +30,8 @@ from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain,
 
 
 class Infer(Stage[Conversation, ModelTurn]):
-    """Every turn of each conversation under each condition, asked of the model `system`.
-
-    `load` gives an image by its name; `source` says in the sidecar where the conversations are from.
-    """
+    """Every turn of each conversation under each condition, asked of the model `system`. `load` gives an image by its
+    name; `source` says in the sidecar where the conversations are from."""
 
     name, unit, counted = "infer", "turn", "turns"
 

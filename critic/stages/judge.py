@@ -6,7 +6,7 @@ critic judge replies.jsonl --benchmark convbench --as published --out judged.jso
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -15,7 +15,6 @@ import typer
 from msgspec.structs import replace
 
 from critic import human_scored, records
-from critic.backends import Backend
 from critic.benchmarks import BENCHMARKS, load
 from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
@@ -94,15 +93,10 @@ def _base_setup(benchmark: str | None, published: str | None, protocols: list[re
     return paper.published if compares else replace(paper.published, order="both", unread="fail")
 
 
-def _all_see(judges: Sequence[Backend]) -> bool:
-    return all(judge.sees() for judge in judges)
-
-
 _what = partial(typer.Option, rich_help_panel=options.DATA)
 _who = partial(typer.Option, rich_help_panel=options.ENDPOINT)
 _how = partial(typer.Option, rich_help_panel="The form of a verdict")
 _rare = partial(typer.Option, hidden=True)
-_limit = partial(typer.Option, rich_help_panel=options.LIMITS)
 
 
 @takes_endpoint
@@ -162,9 +156,7 @@ def main(
     turn_context: Annotated[
         records.TurnContext | None, _rare(help="The turns in sight of which one is judged.")
     ] = None,
-    max_tokens: Annotated[
-        int | None, _limit(min=8, help="Of a verdict.", show_default=f"{TOKENS}; steps: {TOKENS_OF_STEPS}")
-    ] = None,
+    max_tokens: Annotated[int | None, options.max_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     # AlignMMBench's answers name no benchmark, but come with its questions.
@@ -185,7 +177,7 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
-        rows = _responses(responses, form, run, lambda: images is not None or _all_see(backends))
+        rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends))
         shown = endpoint.shown(images, root, backends, rows.pictured)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None

@@ -20,8 +20,6 @@ from critic.records import JudgeConfig, Judgment, differing
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
 Item = TypeVar("Item")
-Asking = dict[str, asyncio.Task[Judgment]]
-"""Verdicts that are being asked for, by what is shown."""
 
 
 def key(record: Judgment | PlannedVerdict) -> Hashable:
@@ -111,7 +109,9 @@ class JudgeSamples(Stage[Item, Judgment]):
     async def work(self, item: Item, keep: Callable[..., None]) -> None:
         await self.plan(item, partial(self._judged, asking={}, keep=keep))
 
-    async def _judged(self, planned: PlannedVerdict, asking: Asking, keep: Callable[..., None]) -> Judgment:
+    async def _judged(
+        self, planned: PlannedVerdict, asking: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
+    ) -> Judgment:
         """The judgment that is in the file, or one that is made now: verdicts that are shown alike are asked once."""
         shown = self.judge.asked(planned)
         line = self.done.get(key(planned))

@@ -71,8 +71,8 @@ def spend(words: str | None) -> Budget | None:
     return Budget(limit=int(number))
 
 
-def max_tokens(least: int) -> Any:
-    return typer.Option(min=least, help="Longest reply, in tokens.", rich_help_panel=LIMITS)
+def max_tokens(least: int, default: str | bool = True) -> Any:
+    return typer.Option(min=least, help="Longest reply, in tokens.", show_default=default, rich_help_panel=LIMITS)
 
 
 def concurrency(help_text: str) -> Any:
@@ -93,11 +93,11 @@ def check(*rules: tuple[object, str]) -> None:
 
 def say_untrained(judge: Backend, forms: Iterable[str], option: str) -> None:
     """Warns of a judge that says in which forms it was trained, and is asked in others."""
-    learned = judge.served.forms
-    strange = [form for form in forms if learned and form not in learned]
-    if strange:
-        asked = f"{', '.join(strange)} (--{option})"
-        print(f"warning: {judge.place} was trained in {', '.join(learned)}, and is asked in {asked}", file=sys.stderr)
+    learned = ", ".join(judge.served.forms)
+    strange = ", ".join(form for form in forms if form not in judge.served.forms)
+    if learned and strange:
+        asked = f"asked in {strange} (--{option})"
+        print(f"warning: {judge.place} was trained in {learned}, and is {asked}", file=sys.stderr)
 
 
 def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:
@@ -125,9 +125,8 @@ RetryFailed = Annotated[bool, retry_failed("Ask again what failed.")]
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Where replies come from, how they are asked for and what is sent: the options of every stage that asks a model
-    (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one. Replies come from the `cache`
-    first, unless failed ones are asked again, and from elsewhere within the `budget`."""
+    """Where replies come from, and how they are asked for: the options of every stage that asks a model
+    (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one."""
 
     vllm_options: VllmOptions = None
     model: Annotated[
@@ -241,8 +240,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return backend
 
     def _named(self, option: str, value: str) -> Backend:
-        """A server (URL or URL#MODEL), several (URL,URL#MODEL or @FILE#MODEL), a checkpoint folder, or a file of
-        scripted replies."""
+        """A server (URL, URL#MODEL), several (URL,URL or @FILE), a checkpoint folder, or a file of scripted replies."""
         url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)

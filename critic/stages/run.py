@@ -71,8 +71,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """What the records of a whole file add up to: `failures` by name, out of `count`; `facts` for the sidecar, `lines`
-    for whoever ran the stage."""
+    """What the records of a file add up to: `failures` by name, out of `count`; `facts` go to the sidecar."""
 
     count: int
     failures: Counter[str]
@@ -85,14 +84,10 @@ class Stage(ABC, Generic[Item, Record]):
     what the file has, works on what is left of `wanted` (the keys of all records there are to be) side by side, keeps
     each record as it comes, and only then writes the sidecar, says what happened and gives the exit code."""
 
-    name: ClassVar[str]
-    """In front of the progress bar."""
-    unit: ClassVar[str]
-    """What the bar counts: what one call of `keep` gets."""
-    counted: ClassVar[str]
-    """How what was there before is spoken of ("12 judged before"), and the sidecar's COUNTED_in_this_run."""
-    facts: dict[str, Any]
-    """What the sidecar says of how the records were made."""
+    name: ClassVar[str]  # in front of the progress bar
+    unit: ClassVar[str]  # what the bar counts: what one call of `keep` gets
+    counted: ClassVar[str]  # "12 judged before", and the sidecar's judged_in_this_run
+    facts: dict[str, Any]  # what the sidecar says of how the records were made
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
@@ -175,8 +170,7 @@ class Stage(ABC, Generic[Item, Record]):
         return finish(self.options, summary, facts)
 
     def resume(self) -> None:
-        """Take note of the records that an earlier run left. With `retry_failed` the failed ones go, and always those
-        that no budget was left for."""
+        """Take note of what an earlier run left. What failed goes if it is to be asked again, or had no budget."""
         failed = False
         # All are looked at before any goes: a file of another run is left as it is.
         for record in known(self.out, self.record, self.problem):
@@ -211,9 +205,9 @@ class Stage(ABC, Generic[Item, Record]):
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
-        """What a call came to. Raises UsageError when the server seems to be gone: after twice as many lost calls in a
-        row as are under way at once, so that one bad moment, which loses all of those, does not end the run."""
+        """What a call came to. Raises UsageError when the server seems to be gone."""
         self._lost = self._lost + 1 if failure == "server_error" else 0
+        # One bad moment loses all calls that are under way, and does not end the run.
         if self._lost >= 2 * self.concurrency:
             raise UsageError(
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
