@@ -53,9 +53,8 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
     ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
-    `cached_known`, `counted`: the server says how many tokens of the prompt were cached, and how many it took.
-    `reasoned`: the model reasoned before `text`, where it does not show. `classes` are a scoring head's probabilities.
-    `attempts` is 0 of a reply from a cache."""
+    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight.
+    `classes` are a scoring head's probabilities. `attempts` is 0 of a reply from a cache."""
 
     text: str
     truncated: bool = False
@@ -65,7 +64,6 @@ class Reply(Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     attempts: int = 1
     finish: str = "stop"
-    cached_known: bool = True
     reasoned: bool = False
     classes: list[float] | None = None
     counted: bool = True

@@ -351,7 +351,6 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
         completion_tokens=completion or 0,
         attempts=attempt,
         finish=finish if isinstance(finish, str) and finish else "stop",
-        cached_known=cached is not None,
         counted=bool(prompt or completion),
         reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
     )

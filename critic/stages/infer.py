@@ -155,18 +155,16 @@ class Infer(Stage[Conversation, ModelTurn]):
             seconds = time.monotonic() - start
         self.note(None)
         failure, detail = self._problem_of(reply)
-        took, counted = spent(reply), not reply.attempts or reply.prompt_tokens > 0
+        took = spent(reply) if reply.counted or not reply.attempts else {}
         return replace(
             record,
             reply=reply.text if failure is None else None,
             finish="length" if reply.truncated else reply.finish,
             failure=failure,
             detail=detail,
-            prompt_tokens=took["prompt_tokens"] if counted else None,
-            cached_tokens=took["cached_tokens"] if counted and reply.cached_known else None,
-            completion_tokens=took["completion_tokens"] if counted else None,
             seconds=round(seconds, 4),
             attempts=reply.attempts,
+            **took,
         )
 
     def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
