@@ -61,9 +61,8 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     criteria: dict[str, str] = field(default_factory=dict)
 
 
-Scope = Literal["turn", "conversation", "verdict"]
-"""What was scored: an answer to the last question; the whole conversation that ends with it; or, of a response that is
-itself a judge's reply, the verdict that it comes to."""
+Scope = Literal["turn", "conversation"]
+"""What was scored: an answer to the last question, or the whole conversation that ends with it."""
 
 
 class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -332,7 +331,7 @@ Order = Literal["both", "random", "forced"]
 without ties (ConvBench)."""
 
 OnUnparsed = Literal["fail", "tie"]
-"""What becomes of a comparison in which no verdict can be read, even when asked again: a named failure, or a tie
+"""What becomes of a comparison in which no verdict can be read: a named failure, or a tie
 (VisIT-Bench, appendix F)."""
 
 TurnContext = Literal["before", "all"]
@@ -349,19 +348,17 @@ judgments of its turns (ConvBench's ablations)."""
 
 class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
-    `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
-    two models are compared in sight of the reference. `unread` is what becomes of a comparison without a verdict.
-    `reason_first`: conversations are judged by the forms that have the reason before the verdict. `sight`: with which
-    other turns a turn is judged. `texts`: a whole conversation is judged in sight of the focus points and of its turns'
-    judgments with their text, all of them in one order; older files have the judgments' verdicts alone. `strict`: it
-    fails where the judgment of one of its turns did. `battles`: which of several models meet, where it is not one that
-    meets the others."""
+    `reference_backed`: two models are compared in sight of the reference. `unread` is what becomes of a comparison
+    without a verdict. `reason_first`: conversations are judged by the forms that have the reason before the verdict.
+    `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged in sight of the focus
+    points and of its turns' judgments with their text, all of them in one order; older files have the judgments'
+    verdicts alone. `strict`: it fails where the judgment of one of its turns did. `battles`: which of several models
+    meet, where it is not one that meets the others."""
 
     judge: str
     score_kind: str
     order: Order = "both"
     seed: int = 0
-    extraction: bool = True
     reference_backed: bool = True
     pointwise_prompt: str = "pointwise"
     decoding: SamplingParams = GREEDY
@@ -381,7 +378,7 @@ def differing(before: JudgeConfig, now: JudgeConfig) -> str:
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
-    says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened` counts what
+    says who stood first of two. `shortened` counts what
     was left out of the prompt: exchanges of the history, characters of references and of replies. `images` is how many
     were sent with it. Tokens are those of all that was asked for the reply, also of one that there was no room for."""
 
@@ -389,7 +386,6 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str | None = None
     failure: str | None = None
     first: Literal["model", "opponent"] | None = None
-    extracted: bool = False
     shortened: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -596,7 +592,7 @@ def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
     """An older judgment of an answer in the keys of today."""
     other = row.pop("other", None)
     answers = [msgspec.convert(one, Response) for one in (row.pop("response"), other) if one is not None]
-    setup: dict[str, Any] = {"extraction": False, "pointwise_prompt": row.get("prompt")}
+    setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = [
         {

@@ -18,7 +18,7 @@ def of_answer(response: Response, other: Response | None = None, **given: Any) -
     }
     how |= {name: given.pop(name) for name in list(given) if name in how}
     prompt, prompt_hash = how.pop("prompt"), how.pop("prompt_hash")
-    setup = JudgeConfig(**how, pointwise_prompt=prompt, extraction=False)
+    setup = JudgeConfig(**how, pointwise_prompt=prompt)
     sample = Sample.of(response, other)
     return Judgment(sample=sample, setup=setup, prompt=prompt, prompt_hash=prompt_hash, **given)
 

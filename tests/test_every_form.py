@@ -21,20 +21,17 @@ pytestmark = pytest.mark.e2e
 
 QUESTIONS, SYSTEMS = 6, 2
 CRITERIA = {"clarity": "Is it easy to follow?", "depth": "Does it say enough?"}
-SAID = [(10.0, "All in all A is better."), (1.0, "I prefer B."), (5.5, "Neither is better.")]
 
 ASKED = [name for name, form in BY_NAME.items() if not isinstance(form.kind, AnswerKind)]
 """All but the judge's own answer, which is asked for within another form."""
 
 
 def rows_of_every_kind() -> list[dict[str, Any]]:
-    """Single answers, whole conversations and judges' replies, each by two systems, whose scores lie apart."""
+    """Single answers and whole conversations, each by two systems, whose scores lie apart."""
     made: list[dict[str, Any]] = []
-    for scope in ("turn", "conversation", "verdict"):
+    for scope in ("turn", "conversation"):
         for question, system in itertools.product(range(QUESTIONS), range(SYSTEMS)):
             score, text = 9.0 - system * (1 + question), f"I see {question + system} apples."
-            if scope == "verdict":
-                score, text = SAID[question % len(SAID)]
             made.append(
                 human_row(
                     len(made), scope=scope, question=f"What lies on table {question}?", group=f"{scope}-{question}",

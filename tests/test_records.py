@@ -32,7 +32,8 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
     path = RECORDS / f"{name}.jsonl"
     for (_, record), line in zip(jsonl.read(path, WRITTEN[name]), path.read_bytes().splitlines(), strict=True):
         written = msgspec.json.encode(record)
-        assert said(msgspec.json.decode(line)) <= said(msgspec.json.decode(written))
+        lost = said(msgspec.json.decode(line)) - said(msgspec.json.decode(written))
+        assert lost <= {("extraction", False)}, "of an option that went"
         assert jsonl.decoder(WRITTEN[name])(written) == record
 
 

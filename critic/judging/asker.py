@@ -125,13 +125,10 @@ class Grader:
         others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
         return asked, [first, *await all_of(others)]
 
-    async def ask(self, asked: JudgeRequest, max_tokens: int | None = None) -> tuple[JudgeRequest, Reply]:
-        """The question as it was sent and a reply, greedily, of at most `max_tokens` or the asker's own limit. Raises
-        Refused and Transient as the backend does."""
-        limit = self.max_tokens if max_tokens is None else max_tokens
-        schema = asked.schema(self.decoding.reason)
-        request = partial(Request, max_tokens=limit, schema=schema)
-        return await self._fitted(asked, lambda asked: request(messages=asked.messages), limit)
+    async def ask(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
+        """The question as it was sent and a greedy reply. Raises Refused and Transient as the backend does."""
+        request = partial(Request, max_tokens=self.max_tokens, schema=asked.schema(self.decoding.reason))
+        return await self._fitted(asked, lambda asked: request(messages=asked.messages), self.max_tokens)
 
     async def _fitted(
         self, asked: JudgeRequest, request: Callable[[JudgeRequest], Request], max_tokens: int

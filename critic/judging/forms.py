@@ -23,7 +23,7 @@ from critic.judging.thoughts import without_thoughts
 from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
-"""Failures of a reply that says something, which a second, short question may settle."""
+"""Failures of a reply that says something, in which another reading may find a verdict."""
 
 LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
@@ -36,13 +36,10 @@ REASON_FIRST, IN_FULL = "_reason_first", "_in_full"
 
 
 class RatingKind(Struct, frozen=True):
-    """A rating on the prompt's scale. `unknown`: it may also be said that there is none."""
-
-    unknown: bool = False
+    """A rating on the prompt's scale."""
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        grade = _grade(prompt)
-        return {RATING: {"anyOf": [grade, {"const": "Unknown"}]} if self.unknown else grade}
+        return {RATING: _grade(prompt)}
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
         found = parse.parse_rating(text, truncated, prompt.scale)
@@ -78,14 +75,13 @@ class CriteriaKind(Struct, frozen=True):
 
 
 class ChoiceKind(Struct, frozen=True):
-    """One of a few `choices`, which `right` names from people's scores. `unknown` as in RatingKind."""
+    """One of a few `choices`, which `right` names from people's scores."""
 
     choices: tuple[str, ...]
     right: Callable[[Sequence[float]], str | None]
-    unknown: bool = False
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        return {prompt.key: {"type": "string", "enum": [*self.choices, *(["Unknown"] if self.unknown else [])]}}
+        return {prompt.key: {"type": "string", "enum": list(self.choices)}}
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
         return parse.parse_choice(text, prompt.key, self.choices, truncated)
@@ -99,13 +95,12 @@ class ChoiceKind(Struct, frozen=True):
 
 
 class ChecklistKind(Struct, frozen=True):
-    """Yes or no for each item of the material's checklist. `unknown` as in RatingKind."""
-
-    unknown: bool = False
+    """Yes or no for each item of the material's checklist."""
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        answers = ["yes", "no", *(["Unknown"] if self.unknown else [])]
-        return {str(number): {"type": "string", "enum": answers} for number, _ in enumerate(material.checklist, 1)}
+        return {
+            str(number): {"type": "string", "enum": ["yes", "no"]} for number, _ in enumerate(material.checklist, 1)
+        }
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
         return parse.parse_checklist(text, len(material.checklist), truncated)
@@ -159,11 +154,6 @@ def _better(scores: Sequence[float]) -> str | None:
     return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
 
 
-def _stated(scores: Sequence[float]) -> str | None:
-    """Of a text that compares: 10 is A, 1 is B, and half way between them is a tie."""
-    return {10.0: "A", 5.5: "tie", 1.0: "B"}.get(round(scores[0], 9))
-
-
 PAIR = ("A", "B", "tie")
 FORCED_CHOICES = ("A", "B")
 
@@ -178,8 +168,7 @@ Flag = Mapping[str, Mapping[str, Any]]
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
-    `extraction` is the short second question for a reply in which no verdict can be read. `steps`: the reason that
-    comes first is one of many steps.
+    `steps`: the reason that comes first is one of many steps.
 
     `flags` are the ways in which the form can be varied; the prompt's file says what is worded otherwise
     (`flags.ENDING`)."""
@@ -188,7 +177,6 @@ class Form(Struct, frozen=True, kw_only=True):
     scope: Scope = "turn"
     pair: bool = False
     first: str | None = None
-    extraction: str | None = None
     steps: bool = False
     flags: tuple[Flag, ...] = ()
 
@@ -210,8 +198,6 @@ class Form(Struct, frozen=True, kw_only=True):
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
         """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
-        if self.scope == "verdict":
-            return PromptInputs(text=response.text, checklist=response.question.checklist)
         if self.scope == "turn":
             shown = of_response(response, other if self.pair else None)
             return replace(shown, own_answer=other.text) if other is not None and self.first else shown
@@ -229,51 +215,28 @@ class Form(Struct, frozen=True, kw_only=True):
 _SCOPES: dict[Scope, str] = {
     "turn": "people scored the last answer alone",
     "conversation": "people scored the whole conversation",
-    "verdict": "the response is itself a judge's reply",
 }
 
 
-FORCED: Flag = {
-    "": {},
-    "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better), "extraction": "extraction_forced"},
-}
+FORCED: Flag = {"": {}, "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better)}}
 STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
 ALL_TURNS: Flag = {"": {}, "in_full": {}}
-SHORT: Mapping[str, Any] = {"extraction": None}
-"""Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well; few words."""
+"""Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well."""
 
 FORMS: dict[str, Form] = {
-    "pointwise": Form(
-        kind=RatingKind(), extraction="extraction_rating", flags=({"": {}, "reason_first": {}, "short": SHORT},)
-    ),
+    "pointwise": Form(kind=RatingKind(), flags=({"": {}, "reason_first": {}, "short": {}},)),
     "scale": Form(kind=RatingKind(), flags=({"5": {}, "0_10": {}},)),
     "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
     "pairwise": Form(kind=ChoiceKind(PAIR, _better), pair=True),
     "criteria": Form(kind=CriteriaKind()),
     "answer": Form(kind=AnswerKind()),
     "commit_first": Form(kind=RatingKind(), first="answer"),
-    "direct_turn": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS, ALL_TURNS)),
-    "direct_whole": Form(kind=RatingKind(), scope="conversation", extraction="extraction_rating", flags=(STEPS,)),
-    "quality": Form(kind=RatingKind(), extraction="extraction_rating", flags=(STEPS,)),
-    "checklist": Form(kind=ChecklistKind(), extraction="extraction_checklist", flags=(STEPS,)),
-    "pairwise_turn": Form(
-        kind=ChoiceKind(PAIR, _better), pair=True, extraction="extraction", flags=(FORCED, STEPS, ALL_TURNS)
-    ),
-    "pairwise_whole": Form(
-        kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", extraction="extraction", flags=(FORCED, STEPS)
-    ),
-    "extraction": Form(
-        kind=ChoiceKind(PAIR, _stated, unknown=True),
-        scope="verdict",
-        flags=(
-            {
-                "": {},
-                "forced": {"kind": ChoiceKind(FORCED_CHOICES, _stated, unknown=True)},
-                "rating": {"kind": RatingKind(unknown=True)},
-                "checklist": {"kind": ChecklistKind(unknown=True)},
-            },
-        ),
-    ),
+    "direct_turn": Form(kind=RatingKind(), flags=(STEPS, ALL_TURNS)),
+    "direct_whole": Form(kind=RatingKind(), scope="conversation", flags=(STEPS,)),
+    "quality": Form(kind=RatingKind(), flags=(STEPS,)),
+    "checklist": Form(kind=ChecklistKind(), flags=(STEPS,)),
+    "pairwise_turn": Form(kind=ChoiceKind(PAIR, _better), pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
+    "pairwise_whole": Form(kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", flags=(FORCED, STEPS)),
 }
 
 
@@ -317,7 +280,7 @@ def prompt_of(name: str, language: Language, sees: bool = False) -> Prompt:
 def rates(name: str) -> bool:
     """Whether one rating on 1..10 is all that a form asks for, so that a scoring head can give it without a reply."""
     form = form_of(name)
-    alone = isinstance(form.kind, RatingKind) and not form.kind.unknown and form.first is None
+    alone = isinstance(form.kind, RatingKind) and form.first is None
     return alone and prompt_of(name, "en").on_ten
 
 

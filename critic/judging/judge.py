@@ -30,7 +30,6 @@ from critic.judging.forms import (
 from critic.judging.prompt import Prompt, prompt_hash
 from critic.judging.protocols import PLAYERS, PlannedVerdict, Position
 from critic.judging.render import PromptInputs, render
-from critic.judging.thoughts import answer_at
 from critic.records import (
     GREEDY,
     Call,
@@ -43,9 +42,6 @@ from critic.records import (
     Verdict,
     spent,
 )
-
-EXTRACTION_TOKENS = 64
-TOKENS_AN_ITEM = 8
 
 
 class JudgeResult(Struct, frozen=True, kw_only=True):
@@ -84,7 +80,6 @@ class Judge:
         self.images, self.sees = images, images is not None
         self._hashes: dict[str, str] = {}
         self.asker = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
-        self._extractor = Grader(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
     async def verdict_on(self, planned: PlannedVerdict) -> Judgment:
         """One judgment: a score, or a named failure. Never raises for what a server does."""
@@ -120,7 +115,7 @@ class Judge:
             samples=found.samples,
             # Of a form with one question the reply says all that its calls do.
             calls=calls if planned.protocol or form_of(form).shown > 1 else [],
-            images=min((call.images for call in calls if not call.extracted), default=0),
+            images=min((call.images for call in calls), default=0),
         )
 
     def asked(self, planned: PlannedVerdict) -> str | None:
@@ -200,13 +195,15 @@ class Judge:
             for reading in readings
             for number, reply in enumerate(reading.calls)
         ]
-        drawn, text = [reading.verdict for reading in readings], calls[0].reply
-        found, more = await self._extracted(asked, text, pooled(drawn))
-        score = distribution.scored(found, "argmax" if more else self.asker.score_kind)
-        samples = drawn if len(drawn) > 1 else []
-        detail = _detail(readings[0].calls[0]) if found.failure is not None else None
+        drawn = [reading.verdict for reading in readings]
+        found = pooled(drawn)
         return JudgeResult(
-            verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples, detail=detail
+            verdict=found,
+            score=distribution.scored(found, self.asker.score_kind),
+            reply=calls[0].reply,
+            calls=calls,
+            samples=drawn if len(drawn) > 1 else [],
+            detail=_detail(readings[0].calls[0]) if found.failure is not None else None,
         )
 
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
@@ -214,13 +211,13 @@ class Judge:
         asked, reply = await self.asker.ask(asked)
         found = asked.answer(reply)
         call = _call(asked, reply, found, first)
-        found, more = await self._extracted(asked, reply.text, found, first)
         unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")
         found, score = Verdict(value="tie", reason=found.reason) if unread else found, None
         if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
             score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
-        made = JudgeResult(verdict=found, score=score, reply=reply.text, calls=[call, *more], unread=unread)
-        return replace(made, detail=_detail(reply))
+        return JudgeResult(
+            verdict=found, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
+        )
 
     async def _compared(self, asked: JudgeRequest, presentation_orders: Sequence[Position]) -> JudgeResult:
         """Two sides compared in each order: where the verdicts differ, a tie."""
@@ -239,21 +236,6 @@ class Judge:
             detail=next((found.detail for found in both if found.detail is not None), None),
             unread=failed is None and any(found.unread for found in both),
         )
-
-    async def _extracted(
-        self, asked: JudgeRequest, text: str, found: Verdict, first: Position | None = None
-    ) -> tuple[Verdict, list[Call]]:
-        """The verdict `found` in a reply; one that could not be read is looked for by a second, short question on what
-        stands behind the thoughts."""
-        form, items, text = asked.form.extraction, asked.material.checklist, text[answer_at(text) :]
-        if not (self.setup.extraction and form and found.failure in UNREADABLE and text.strip()):
-            return found, []
-        second = self._beside(asked, form, PromptInputs(text=text, checklist=items))
-        _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
-        read = second.answer(reply)
-        # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
-        settled = read if read.failure is None else replace(found, answers=read.answers)
-        return replace(settled, reason=found.reason), [_call(second, reply, read, first, extracted=True)]
 
 
 def _winner(found: Verdict, first: Position) -> str:
@@ -274,10 +256,8 @@ def in_orders(prompt: Prompt, material: PromptInputs, presentation_orders: Seque
     return [material if first == "model" else swapped for first in presentation_orders]
 
 
-def _call(
-    asked: JudgeRequest, reply: Reply, found: Verdict | None, first: Position | None = None, extracted: bool = False
-) -> Call:
-    made = replace(call_of(asked, reply), first=first, extracted=extracted)
+def _call(asked: JudgeRequest, reply: Reply, found: Verdict | None, first: Position | None = None) -> Call:
+    made = replace(call_of(asked, reply), first=first)
     return replace(made, value=_shown(found), failure=found.failure) if found else made
 
 
@@ -308,9 +288,7 @@ class ResponseJudge(Judge):
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
-        setup = JudgeConfig(
-            judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form, extraction=False
-        )
+        setup = JudgeConfig(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form)
         super().__init__(backend, setup, max_tokens, images, needs)
         if backend.served.is_classifier and not rates(form):
             raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")

@@ -48,10 +48,9 @@ class PromptInputs(Struct, frozen=True, kw_only=True):
     `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
     none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
     it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
-    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `text` is a
-    judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
-    question, given before it saw the one it judges. `images` are shown with the question: paths below a data root, or
-    other names of them.
+    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `own_answer`
+    is the judge's own answer to the question, given before it saw the one it judges. `images` are shown with the
+    question: paths below a data root, or other names of them.
     """
 
     sides: list[Candidate] = field(default_factory=list)
@@ -64,7 +63,6 @@ class PromptInputs(Struct, frozen=True, kw_only=True):
     criteria: dict[str, str] = field(default_factory=dict)
     verdicts: list[TurnJudgment] = field(default_factory=list)
     turned: list[TurnJudgment] | None = None
-    text: str | None = None
     own_answer: str | None = None
     images: list[str] = field(default_factory=list)
 
@@ -173,9 +171,8 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
     ]
     first, second = [*sides, {}, {}][:2]
     references = _references(prompt, material, kept, marks)
-    # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
-    items = [] if material.text is not None else material.checklist
-    checklist = [_labelled(prompt.item.format(n=n), item, prompt.indent) for n, item in enumerate(items, 1)]
+    items = enumerate(material.checklist, 1)
+    checklist = [_labelled(prompt.item.format(n=n), item, prompt.indent) for n, item in items]
     # A description stands for the picture, to a judge that cannot see it.
     caption = None if marks else material.caption
     return {
@@ -195,7 +192,8 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
         "checklist": "\n".join(checklist),
         "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
         "verdicts": "\n".join(_judgment(prompt, judgment) for judgment in material.verdicts),
-        "text": _shown(prompt, material.text or None, kept.get("response")),
+        # A section of before: templates keep it, since a judgment names its prompt by a hash of the template.
+        "text": "",
         "own_answer": _shown(prompt, material.own_answer, kept.get("response")),
     }
 
@@ -299,7 +297,7 @@ def _sizes(material: PromptInputs) -> dict[str, list[int]]:
     # Earlier replies that are not judged are gone before those that are get shorter.
     earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]
     earlier += [exchange.answer for side in material.sides for exchange in side.later]
-    replies = [*earlier, *(side.answer for side in material.sides), material.text, material.own_answer]
+    replies = [*earlier, *(side.answer for side in material.sides), material.own_answer]
     return {
         "history": [] if whole else [len(side.earlier) for side in material.sides],
         "reference": [len(text) for text in material.references if text is not None],

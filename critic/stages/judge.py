@@ -151,7 +151,6 @@ def main(
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
     order: Annotated[records.Order | None, _rare(help="In which order two answers are shown.")] = None,
     judging: Annotated[list[str] | None, _rare(help="ConvBench's ablations.")] = None,
-    no_reparse: Annotated[bool, _rare("--no-reparse", help="Unreadable verdicts are not asked for again.")] = False,
     on_unparsed: Annotated[records.OnUnparsed | None, _rare(help="A comparison without a verdict.")] = None,
     turn_context: Annotated[
         records.TurnContext | None, _rare(help="The turns in sight of which one is judged.")
@@ -173,7 +172,7 @@ def main(
     form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
-        flags = {"as published": published, "reference-free": reference_free, "no-reparse": no_reparse}
+        flags = {"as published": published, "reference-free": reference_free}
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
@@ -197,7 +196,6 @@ def main(
         score_kind=score or "argmax",
         order=order or base.order,
         battles=battles,
-        extraction=not no_reparse,
         reference_backed=not reference_free,
         pointwise_prompt=form,
         decoding=decoding,

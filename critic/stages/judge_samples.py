@@ -161,7 +161,6 @@ def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunS
             counts["without_an_answer"] += 1
         elif (name := (one.conversation.id, one.asked)) not in asked:
             asked.add(name)
-            counts["extractions"] += any(call.extracted for call in one.calls)
             for call in one.calls:
                 spent.add(call)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}

@@ -20,7 +20,7 @@ from eval_agreement.analysis import score_kinds
 from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Source
 
-ARGMAX = JudgeConfig(judge="small-judge", score_kind="argmax", extraction=False)
+ARGMAX = JudgeConfig(judge="small-judge", score_kind="argmax")
 N, POINTS = 90, np.arange(1, 11)
 KINDS: dict[str, Callable[[np.ndarray], float]] = {
     "expected": lambda shares: float(shares @ POINTS),

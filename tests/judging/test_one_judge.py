@@ -18,9 +18,9 @@ from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
-from critic.judging.judge import Judge, ResponseJudge, panel_judgment
-from critic.judging.render import Candidate, PromptInputs
-from critic.records import GREEDY, JudgeConfig, Judgment, Response, SamplingParams, Verdict, to_ten
+from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.render import PromptInputs
+from critic.records import GREEDY, Judgment, Response, SamplingParams, Verdict, to_ten
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
 
@@ -219,7 +219,7 @@ def test_of_ten_on_another_scale_what_follows_a_one_is_asked() -> None:
     assert found.verdict.distribution == pytest.approx([0.2, 0.6, 0, 0, 0, 0, 0, 0, 0, 0, 0.2])
 
 
-def test_whole_conversations_and_verdicts_are_judged_where_they_were_scored() -> None:
+def test_whole_conversations_are_judged_where_they_were_scored() -> None:
     history = [{"user": "Hello?", "assistant": "Hi."}]
     whole = response(history=history, scope="conversation")
     asked: list[str] = []
@@ -230,9 +230,6 @@ def test_whole_conversations_and_verdicts_are_judged_where_they_were_scored() ->
 
     assert judged("direct_whole", answer, whole, vllm=False).score == 4
     assert "> User: Hello?\n> Assistant: Hi.\n> User: How many" in asked[0] and "# Question" not in asked[0]
-    text = response(response="All in all it deserves a four.", scope="verdict")
-    assert judged("extraction_rating", answer, text, vllm=False).score == 4
-    assert "> All in all it deserves a four." in asked[1] and "apples" not in asked[1]
 
 
 def test_samples_have_their_criteria_distributions_too() -> None:
@@ -278,18 +275,6 @@ def test_a_panels_majority_is_a_rating_of_its_scale(
     members = [member(str(n), to_ten(one, *scale), form, scale=scale) for n, one in enumerate(ratings)]
     found = panel_judgment(members, "majority", "p")
     assert found.score == found.verdict.rating == pytest.approx(to_ten(most, *scale))
-
-
-def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
-    def answer(request: Request) -> Reply:
-        second = "An examiner wrote" in request.messages[0]["content"]
-        return Reply(text='{"1":"yes","2":"Unknow' if second else "no idea")
-
-    judge = Judge(ScriptedBackend(answer), JudgeConfig(judge="j", score_kind="argmax"), 256)
-    items = PromptInputs(question="q", sides=[Candidate(answer="a")], checklist=["x", "y"])
-    found = asyncio.run(judge.opinion(inquiry("checklist", "en", items)))
-    assert found.score is None and found.verdict.failure == "no_verdict"
-    assert found.verdict.answers == [True, None]
 
 
 def test_samples_that_begin_alike_share_one_distribution() -> None:

@@ -108,8 +108,7 @@ KEYS = {
     **dict.fromkeys(("pairwise_turn", "pairwise_turn_forced", "pairwise_whole", "pairwise_whole_forced"), COMPARED),
     "quality": RATED, "pointwise_reason_first": REASONED, "pointwise_short": ["Rating"], "pairwise": ["Verdict"],
     "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *RATED], "answer": [],
-    "checklist": ["1", "2"], "extraction": ["Verdict"], "extraction_forced": ["Verdict"],
-    "extraction_rating": ["Rating"], "extraction_checklist": ["1", "2"],
+    "checklist": ["1", "2"],
 }  # fmt: skip
 """The keys of a verdict in each form, without the flags that are ever the same: reason first, and in full."""
 
@@ -134,7 +133,7 @@ def test_schemas_follow_from_key_and_scale() -> None:
     choices = {
         ("pairwise", "Verdict"): ["A", "B", "tie"],
         ("correct", "Correct"): ["yes", "no"], ("checklist", "2"): ["yes", "no"],
-        ("pairwise_turn_forced", "Verdict"): ["A", "B"], ("extraction_forced", "Verdict"): ["A", "B", "Unknown"],
+        ("pairwise_turn_forced", "Verdict"): ["A", "B"],
     }  # fmt: skip
     assert {(name, key): found[name][key]["enum"] for name, key in choices} == choices
 

@@ -35,9 +35,9 @@ TEXTS: dict[Language, dict[str, str]] = {
 }  # fmt: skip
 
 
-KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole", "extraction")
-SHOWN = [*KINDS, *("pairwise_turn_forced", "pairwise_whole_forced", "extraction_rating", "extraction_checklist")]
-SHOWN += ["extraction_forced", *(name for name in BY_NAME if name.endswith(("_in_full", "_reason_first")))]
+KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole")
+SHOWN = [*KINDS, "pairwise_turn_forced", "pairwise_whole_forced"]
+SHOWN += [name for name in BY_NAME if name.endswith(("_in_full", "_reason_first"))]
 SHOWN.remove("pointwise_reason_first")
 
 
@@ -45,8 +45,6 @@ def material(kind: str, lang: Language) -> PromptInputs:
     t = TEXTS[lang]
     first, second = Exchange(t["q1"], t["a1"]), Exchange(t["q2"], t["a2"])
     form = form_of(kind)
-    if form.scope == "verdict":
-        return PromptInputs(text="Well, A it is.\nOr not?")
     whole, pair = form.scope == "conversation", form.pair
     mine = Candidate(earlier=[first, second]) if whole else Candidate(earlier=[first], answer=t["a2"])
     theirs = (
@@ -93,7 +91,7 @@ def test_both_languages_say_the_same_things() -> None:
 HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)
 
 
-@given(HOSTILE, st.sampled_from([kind for kind in KINDS if kind != "extraction"]))
+@given(HOSTILE, st.sampled_from(KINDS))
 def test_no_answer_gets_out_of_its_lines(text: str, kind: str) -> None:
     """However an answer is written, every other line of the prompt stays as it is without it."""
 
@@ -318,7 +316,7 @@ def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
 
 
 def test_a_whole_needs_its_turns_verdicts() -> None:
-    judge = judge_that(lambda request: Reply(text="no idea"), extraction=False)
+    judge = judge_that(lambda request: Reply(text="no idea"))
     direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
     turn = asyncio.run(judge.verdict_on(direct.planned(1, setup)))
     assert turn.verdict.failure == "no_rating"

@@ -22,7 +22,6 @@ from critic.judging.render import PromptInputs, fit, images_in, render
 from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
-ASKED = [name for name, form in BY_NAME.items() if form.scope != "verdict"]
 
 
 def response(lang: Language = "en", **changes: Any) -> Response:
@@ -46,7 +45,7 @@ def seen(name: str, made: Response, **kept: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_every_form_shows_its_images_before_the_text_of_their_turn(name: str, lang: Language) -> None:
     made = response(lang)
     parts = seen(name, made)
@@ -320,9 +319,7 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
     for line in lines:
         turns = line.conversation.turns[: line.turn]
         there = len(dict.fromkeys(name for turn in turns for name in turn.images))
-        asked = [call for call in line.calls if not call.extracted]
-        assert asked and all(call.images == there for call in asked), line.verdict
-        assert all(not call.images for call in line.calls if call.extracted)
+        assert line.calls and all(call.images == there for call in line.calls), line.verdict
         assert line.setup.decoding.images == "show"
         most = max(most, there)
     assert most >= (2 if benchmark == "visitbench" else 1)
