@@ -151,9 +151,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are drawn: whether a reason is written beside the rating, and how many verdicts at what
-    `temperature` with which `seed` make one judgment (one, greedy, unless said otherwise). `images`: whether the judge
-    is shown them, made smaller to at most `max_image_pixels`."""
+    """How verdicts are asked for: whether a reason is written beside the rating. `images`: whether the judge is shown
+    them, made smaller to at most `max_image_pixels`. Earlier versions could draw several verdicts, `samples` at a
+    `temperature` with a `seed`; today's are greedy."""
 
     reason: bool = True
     samples: int = 1
@@ -483,11 +483,11 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
     where the other is, 1/2 for a tie; of yes and no 1 or 0; of a checklist the share of yes.
 
-    `samples` holds each verdict where several were drawn: `verdict` has then their mean distribution and most frequent
-    rating. `members` holds each judge's part where a panel judged, without what it shares with the panel's: `score` and
-    `verdict.rating` are then the panel's aggregate, `verdict.distribution` is the mean of the members'. `calls` holds
-    each question to the judge where a form takes several, or a protocol asks. Judgments of one conversation whose
-    `asked` is the same share their calls, and tokens count once; it is None where nothing was asked.
+    `samples` holds each verdict where an earlier version drew several: `verdict` has then their mean distribution and
+    most frequent rating. `members` holds each judge's part where a panel judged, without what it shares with the
+    panel's: `score` and `verdict.rating` are then the panel's aggregate, `verdict.distribution` is the mean of the
+    members'. `calls` holds each question to the judge where a form takes several, or a protocol asks. Judgments of one
+    conversation whose `asked` is the same share their calls, and tokens count once; it is None where nothing was asked.
 
     `judging` is how the judge was asked ("no_focus": without focus points), `unread`: it is a tie because no verdict
     could be read (Setup.unread). `unjudged`: how many turns' judgments, which failed, that of the whole had to do

@@ -425,4 +425,4 @@ def scripted() -> Iterator[Servers]:
 
 def asked_of(form: str, response: Response, other: Response | None = None) -> JudgeRequest:
     """What a judge is asked of a response in a form: its `messages` before anything is left out, its `schema()`."""
-    return inquiry(form, response.question.lang, form_of(form).material(response, other), response.id)
+    return inquiry(form, response.question.lang, form_of(form).material(response, other))

@@ -8,7 +8,6 @@ writes a 1 whatever they are (log probabilities do not show it), and the second 
 """
 
 import asyncio
-import hashlib
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -48,12 +47,9 @@ Shares = list[float] | None
 Found = tuple[Shares, list[Reply]]
 """Probabilities, and the calls that they took."""
 
-Known = dict[str | None, Shares]
-"""Probabilities of the ratings that follow a prefix, by the prefix."""
-
 
 class SampledVerdict(Struct, frozen=True):
-    """One verdict of the model, and the calls it took; the first call's reply is the verdict's text."""
+    """A verdict, and the calls it took; the first call's reply is the verdict's text."""
 
     verdict: Verdict
     calls: list[Reply]
@@ -83,9 +79,9 @@ class Grader:
         # the reply's own tokens, which have to be asked for with log probabilities.
         self._probes = backend.served.is_vllm
 
-    async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, list[SampledVerdict]]:
-        """The question as it was sent, and each verdict drawn: a rating, or a named failure; of several criteria the
-        rating by each as well. Raises Refused and Transient as the backend does."""
+    async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, SampledVerdict]:
+        """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
+        each as well. Raises Refused and Transient as the backend does."""
         if self.needs is None or self.score_kind == "argmax" or self._tried:
             return await self._rate(asked)
         # One verdict alone shows whether there are log probabilities, before others are paid for.
@@ -97,33 +93,24 @@ class Grader:
                     self._tried = True
         return await self._rate(asked)
 
-    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, list[SampledVerdict]]:
+    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, SampledVerdict]:
         if self.logprobs is False and not self.stated:
             self.take_stated()
         probed: list[Reply] = []
         if self.backend.served.is_classifier:
             asked, reply = await self._fitted(asked, _classified, 0)
-            return asked, [_by_head(asked, reply)]
+            return asked, _by_head(asked, reply)
         if not self.decoding.reason and self._can_probe and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
             alone = await self._alone(asked, reply)
             if self._can_probe:
-                return asked, [alone]
+                return asked, alone
             self.take_stated()  # what a probe writes is forced: the rating is asked for
             probed = alone.calls
-        asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
-        first = await self._read(asked, 0, {}, reply)
-        first = replace(first, calls=[*first.calls, *probed])
-        # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict all share
-        # the first one's. One read at its own tokens is not shared, for each brings its own.
-        known: Known = {}
-        if not first.calls[0].tokens:
-            known = {parse.prefix(first.calls[0].text): first.verdict.distribution}
-        if self.decoding.samples == 1:
-            return asked, [first]
-        others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
-        return asked, [first, *await all_of(others)]
+        asked, reply = await self._fitted(asked, self._request, self.max_tokens)
+        made = await self._read(asked, reply)
+        return asked, replace(made, calls=[*made.calls, *probed])
 
     async def ask(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """The question as it was sent and a greedy reply. Raises Refused and Transient as the backend does."""
@@ -177,19 +164,12 @@ class Grader:
             print(f"{said}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
         self.score_kind, self.stated = "argmax", True
 
-    def _request(self, asked: JudgeRequest, number: int) -> Request:
-        """What is asked for the verdict with this number, from 0."""
+    def _request(self, asked: JudgeRequest) -> Request:
         # A judge that is probed is asked for log probabilities behind the verdict, not with it.
         by_its_tokens = not self._probes and (self.backend.served.is_vllm or self._asks)
-        seed = None
-        if self.decoding.temperature > 0.0:  # one of its own for each verdict under each key, the same in every run
-            words = f"{self.decoding.seed}/{number}/{asked.key}"
-            seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")
         return Request(
             messages=asked.messages,
             max_tokens=self.max_tokens,
-            temperature=self.decoding.temperature,
-            seed=seed,
             schema=asked.schema(self.decoding.reason),
             top_logprobs=ALTERNATIVES if by_its_tokens else 0,
         )
@@ -203,17 +183,16 @@ class Grader:
         calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
         return SampledVerdict(_of(shares, scale), calls)
 
-    async def _read(self, asked: JudgeRequest, number: int, known: Known, reply: Reply | None = None) -> SampledVerdict:
-        """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
-        `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
-        reply = reply or await self._chat(asked, self._request(asked, number))
+    async def _read(self, asked: JudgeRequest, reply: Reply) -> SampledVerdict:
+        """The verdict in `reply`, and the distribution of its rating: by a probe or, where the judge cannot be probed,
+        at the reply's own tokens."""
         prefix = parse.prefix(reply.text)
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message.
         if not reply.tokens and self._can_probe:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
-            elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
-                return await self._reading(asked, reply, known.get(prefix), [])
+            elif prefix is None:  # a verdict cut off before its rating has no distribution
+                return await self._reading(asked, reply, None, [])
             else:
                 try:
                     probed = await self._chat(asked, probe(asked, prefix))
@@ -221,9 +200,8 @@ class Grader:
                     if error.failure != "context_length_exceeded":  # which the next verdict may be spared
                         self._probes = False
                 else:
-                    found = await self._probed(asked, prefix, probed, RATING)
-                    return await self._reading(asked, reply, *found)
-            again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
+                    return await self._reading(asked, reply, *await self._probed(asked, prefix, probed, RATING))
+            again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
             reply = instead(await self._chat(asked, again), reply)
             prefix = parse.prefix(reply.text)
         return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
@@ -361,21 +339,6 @@ def _behind(
 def _end(asked: JudgeRequest, key: str) -> str:
     """The character behind the rating under `key`."""
     return "}" if asked.keys()[-1] == key else ","
-
-
-def pooled(verdicts: Sequence[Verdict]) -> Verdict:
-    """Several verdicts by one judge on one response as one: the mean of their distributions, the most frequent
-    rating (the lowest of equals), and the first reason that came with it. Verdicts that failed are left out; if
-    all did, the first one's failure stands for all. Of several criteria each is pooled by itself."""
-    valid = [found for found in verdicts if found.failure is None and found.rating is not None]
-    if not valid or len(verdicts) == 1:
-        return verdicts[0]
-    scale = valid[0].scale
-    most = distribution.majority((found.rating for found in valid if found.rating is not None), scale or TEN)
-    reasons = (found.reason for found in valid if found.rating == most and found.reason)
-    by_name = {name: pooled([found.criteria[name] for found in valid]) for name in valid[0].criteria}
-    one = Verdict(rating=most, reason=next(reasons, None), criteria=by_name, scale=scale)
-    return with_mixture(one, [found.distribution for found in valid])
 
 
 def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:

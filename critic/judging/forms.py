@@ -286,14 +286,12 @@ def rates(name: str) -> bool:
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
     """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
-    data URIs of its images by name. What is sampled for one `key` is the same in every run. `paid` takes note of every
-    call for it and for what is asked beside it."""
+    data URIs of its images by name. `paid` takes note of every call for it and for what is asked beside it."""
 
     name: str
     form: Form
     prompt: Prompt
     material: PromptInputs
-    key: str = ""
     fitted: TruncatedPrompt | None = None
     uris: Mapping[str, str] = {}
     paid: list[Call] = field(default_factory=list)
@@ -352,11 +350,11 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return replace(found, failure="content_filter") if cut_off else found
 
 
-def inquiry(name: str, language: Language, material: PromptInputs, key: str = "", sees: bool = False) -> JudgeRequest:
+def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
     """What is asked of some material, by the prompt for `language`: a judge that `sees` is shown its images, and is
     told of none where there are none. Raises UsageError for an unknown form."""
     prompt = prompt_of(name, language, sees and bool(material.pictures()))
-    return JudgeRequest(name=name, form=form_of(name), prompt=prompt, material=material, key=key)
+    return JudgeRequest(name=name, form=form_of(name), prompt=prompt, material=material)
 
 
 def human_score(response: Response) -> HumanScore:

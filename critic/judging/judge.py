@@ -13,7 +13,7 @@ from critic.backends import Backend, Reply, unanswered
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
 from critic.judging import distribution
-from critic.judging.asker import Grader, all_of, call_of, pooled, with_mixture
+from critic.judging.asker import Grader, all_of, call_of, with_mixture
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import (
     POINTS,
@@ -46,15 +46,13 @@ from critic.records import (
 
 class JudgeResult(Struct, frozen=True, kw_only=True):
     """What a judge made of some material, and every call that it took. `score` is None exactly when the verdict failed;
-    of a comparison the verdict's value speaks of the model as A, whoever stood first. `samples` are the verdicts that
-    were drawn, `reply` is the text of the first. `unread`: it is a tie because no verdict could be read. `attempts` are
-    the tries of a call that was lost."""
+    of a comparison the verdict's value speaks of the model as A, whoever stood first. `unread`: it is a tie because no
+    verdict could be read. `attempts` are the tries of a call that was lost."""
 
     verdict: Verdict
     score: float | None = None
     reply: str = ""
     calls: list[Call] = field(default_factory=list)
-    samples: list[Verdict] = field(default_factory=list)
     detail: str | None = None
     unread: bool = False
     attempts: int = 0
@@ -88,7 +86,7 @@ class Judge:
             # None is taken for a reply from a cache without tries.
             failure, detail = planned.problem or ("not_run", "nothing to judge")
             return self._judgment(planned, JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1))
-        asked = inquiry(planned.form, sample.conversation.lang, material, planned.key, self.sees)
+        asked = inquiry(planned.form, sample.conversation.lang, material, self.sees)
         return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
 
     def _judgment(self, planned: PlannedVerdict, found: JudgeResult) -> Judgment:
@@ -112,7 +110,6 @@ class Judge:
             cached_tokens=sum(call.cached_tokens for call in calls),
             completion_tokens=sum(call.completion_tokens for call in calls),
             attempts=max([found.attempts, *(call.attempts for call in calls)]),
-            samples=found.samples,
             # Of a form with one question the reply says all that its calls do.
             calls=calls if planned.protocol or form_of(form).shown > 1 else [],
             images=min((call.images for call in calls), default=0),
@@ -184,26 +181,19 @@ class Judge:
 
     def _beside(self, asked: JudgeRequest, form: str, material: PromptInputs) -> JudgeRequest:
         """What is asked in another form."""
-        beside = inquiry(form, asked.prompt.language, material, asked.key, asked.prompt.sees)
+        beside = inquiry(form, asked.prompt.language, material, asked.prompt.sees)
         return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
-        asked, readings = await self.asker.rate(asked)
+        asked, rated = await self.asker.rate(asked)
         # The first of a verdict's calls has its rating.
-        calls = [
-            _call(asked, reply, reading.verdict if number == 0 else None)
-            for reading in readings
-            for number, reply in enumerate(reading.calls)
-        ]
-        drawn = [reading.verdict for reading in readings]
-        found = pooled(drawn)
+        verdict, (reply, *probes) = rated.verdict, rated.calls
         return JudgeResult(
-            verdict=found,
-            score=distribution.scored(found, self.asker.score_kind),
-            reply=calls[0].reply,
-            calls=calls,
-            samples=drawn if len(drawn) > 1 else [],
-            detail=_detail(readings[0].calls[0]) if found.failure is not None else None,
+            verdict=verdict,
+            score=distribution.scored(verdict, self.asker.score_kind),
+            reply=reply.text,
+            calls=[_call(asked, reply, verdict), *(_call(asked, probe, None) for probe in probes)],
+            detail=_detail(reply) if verdict.failure is not None else None,
         )
 
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
@@ -346,7 +336,6 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         reply="",
         detail=detail,
         shortened={},
-        samples=[],
         members=[one.part for one in members],
         calls=[],
         images=min(one.images for one in members),

@@ -152,15 +152,6 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     problem: tuple[Failure, str] | None = None
     material: PromptInputs | None = None
 
-    @property
-    def key(self) -> str:
-        """What the seeds of drawn verdicts are made of. A pointwise question is the same whatever the turn it comes
-        from, so its samples are."""
-        one = self.sample
-        if self.protocol in (None, "pointwise"):
-            return one.key
-        return f"{one.id}/{one.condition}/{one.turn}/{self.protocol}"
-
     def of(self, made: Judgment) -> Judgment:
         """What a judge made of another one that it was shown alike."""
         how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}

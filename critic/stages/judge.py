@@ -50,25 +50,19 @@ def _responses(path: Path, form: str, run: RunOptions, tell: Callable[[], bool])
     return FormResponses(read, path, form, run)
 
 
-def _decoding(
-    prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool, panel: bool
-) -> records.SamplingParams:
+def _decoding(prompt: str, no_reason: bool, panel: bool) -> records.SamplingParams:
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
     reason_first = no_reason and inquiry(prompt, "en", PromptInputs()).keys()[:1] == (REASON,)
-    drawn = temperature if temperature is not None else float(samples > 1)
     check(
         (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
-        (rates or (samples == 1 and not drawn), "--samples and --temperature draw ratings, not choices"),
         (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
-        (samples == 1 or drawn, "--samples draws verdicts, and at --temperature 0 they are all the same"),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
-    decoding = records.SamplingParams(
-        reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0
-    )
-    return records.GREEDY if decoding == records.GREEDY else decoding  # the very object is what records leave out
+    return (
+        records.SamplingParams(reason=False) if no_reason else records.GREEDY
+    )  # the very object is what records leave out
 
 
 def _refuse(where: str, **options_given: object) -> None:
@@ -144,9 +138,7 @@ def main(
         ),
     ] = None,
     no_reason: Annotated[bool, _how("--no-reason", help="The rating alone, several times as fast.")] = False,
-    samples: Annotated[int, _rare(min=1, help="Verdicts drawn of each, pooled.")] = 1,
-    temperature: Annotated[float | None, _rare(min=0, help="Of --samples.")] = None,
-    seed: Annotated[int, _rare(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, _rare(help="Of random orders and battles.")] = 0,
     battles: Annotated[records.Pairing | None, _rare(help="Which of several models meet.")] = None,
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
     order: Annotated[records.Order | None, _rare(help="In which order two answers are shown.")] = None,
@@ -170,7 +162,7 @@ def main(
         prompt = EVERY_REASON_FIRST
     steps = prompt == EVERY_REASON_FIRST
     form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
-    decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
+    decoding = _decoding(form, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
         flags = {"as published": published, "reference-free": reference_free}
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)

@@ -152,8 +152,7 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
 def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
     """Raises UsageError for options that none of the chosen protocols heeds."""
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
-    form, drawn = form_of(prompt), setup.decoding.samples > 1 or setup.decoding.temperature > 0
-    chooses = "pairwise" in chosen or "checklist" in chosen
+    form = form_of(prompt)
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
     check(
         (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),
@@ -163,5 +162,4 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) 
             "--prompt is one of --protocol pointwise; reason_first is one of all",
         ),
         (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),
-        (not (drawn and chooses), "--samples and --temperature draw ratings, not choices"),
     )

@@ -116,11 +116,7 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
     assert held.returncode == 0 and f"judge@1, prompt {protocol}_turn@" in held.stdout, held.stderr
     other = {"direct": "pairwise", "pairwise": "direct"}[protocol]
-<<<<<<< HEAD
-    for changed, part in ((("--protocol", other), "made with prompt"), (("--no-reparse",), "setup")):
-=======
     for changed, part in ((("--protocol", other), "made with prompt"), (("--no-reason",), "setup")):
->>>>>>> b35e564 (judging: delete the second question for unread replies)
         refused = run(*words, "--protocol", protocol, *changed, "--out", tmp_path / "n.jsonl", *file)
         assert_one_line_error(refused, part, "audit again")
 

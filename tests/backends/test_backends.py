@@ -28,7 +28,6 @@ from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.judging import distribution
-from critic.judging.asker import pooled
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge, panel_judgment
@@ -147,15 +146,6 @@ def verdict(number: float | None, **changes: Any) -> Verdict:
     return Verdict(**{"rating": number, "failure": failure, "distribution": spread, "reason": f"r{number}", **changes})
 
 
-def test_samples_are_pooled() -> None:
-    found = pooled([verdict(2.0), verdict(8.0), verdict(None), verdict(8.0)])
-    assert found.rating == 8.0 and found.reason == "r8.0" and found.failure is None
-    assert found.distribution == pytest.approx([0, 1 / 3, 0, 0, 0, 0, 0, 2 / 3, 0, 0])
-    assert found.summary is not None and found.summary.expected == pytest.approx(6.0)
-    assert pooled([verdict(None), verdict(None, failure="empty")]).failure == "truncated"
-    assert pooled([verdict(2.0), verdict(4.0, distribution=None)]).distribution is None
-
-
 def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
     said = verdict(score)
     common = {"judge": name, "score_kind": "expected"}
@@ -233,7 +223,6 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(judge("--judge", f"{server.url}#gpt-4"), "'gpt-4'", "it offers tiny")
     assert_one_line_error(judge("--judge", server.url, "--base-url", server.url), "either --judge or --base-url")
     assert_one_line_error(judge("--base-url", server.url, "--", "--tensor-parallel-size", "2"), "checkpoint folder")
-    assert_one_line_error(judge("--judge", server.url, "--samples", "3", "--temperature", "0"), "--temperature 0")
     reason_first = ("--prompt", "pointwise_reason_first")
     assert_one_line_error(judge("--judge", server.url, "--no-reason", *reason_first), "reason before the rating")
     assert not out.exists()
@@ -274,27 +263,6 @@ def ask(
     backend: ScriptedBackend, decoding: SamplingParams, prompt: str = "pointwise", kind: str = "expected"
 ) -> Judgment:
     return asyncio.run(ResponseJudge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
-
-
-def test_samples_are_seeded_and_each_is_kept() -> None:
-    asked: list[Request] = []
-
-    def answer(request: Request) -> Reply:
-        asked.append(request)
-        return certain(random.Random(request.seed).choice((2, 4, 9)))
-
-    backend = ScriptedBackend(answer)
-    found = ask(backend, SamplingParams(samples=8, temperature=0.7, seed=5))
-    assert len(asked) == len({request.seed for request in asked}) == 8
-    assert {request.temperature for request in asked} == {0.7}
-    said = [random.Random(request.seed).choice((2, 4, 9)) for request in asked]
-    assert sorted(one.rating for one in found.samples if one.rating) == sorted(said)
-    assert found.score == pytest.approx(sum(said) / 8)
-    assert ask(backend, SamplingParams(samples=8, temperature=0.7, seed=5)) == found
-    assert ask(backend, SamplingParams(samples=8, temperature=0.7, seed=6)).samples != found.samples
-    asked.clear()
-    ask(backend, SamplingParams())
-    assert asked[0].seed is None and asked[0].temperature == 0.0
 
 
 def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None:

@@ -42,7 +42,6 @@ WAYS: dict[str, list[str]] = {
     "served": ["--judge", "SERVER"],
     "served, reason first": ["--judge", "SERVER", "--prompt", "pointwise_reason_first"],
     "served, alone": ["--judge", "SERVER", "--no-reason"],
-    "served, sampled": ["--judge", "SERVER", "--samples", "3", "--seed", "1"],
     "panel": [*["--judge", "FOLDER", "--judge", "SERVER", "--judge", "FOLDER", "--no-reason", "--aggregate", "median"]],
 }
 IN_A_PROCESS = ("here", "here, reason first", "panel")
@@ -149,7 +148,7 @@ def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
         shares = line["verdict"]["distribution"]
         assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0.0
         assert line["score"] == pytest.approx(sum(n * share for n, share in enumerate(shares, 1)))
-        if "alone" not in way and "sampled" not in way:
+        if "alone" not in way:
             assert list(json.loads(line["reply"])) == KEYS[prompt]
             assert line["verdict"]["rating"] == json.loads(line["reply"])["Rating"]
     scores = [line["score"] for line in lines.values()]
@@ -158,8 +157,7 @@ def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("served")])
 def test_server_and_process_agree(way: str, judged: Judged) -> None:
-    """Also without reasons, and as the mean of samples: behind the same beginning a rating has one distribution.
-    A long response is shortened alike, and one that cannot fit fails alike."""
+    """Also without reasons. A long response is shortened alike, and one that cannot fit fails alike."""
     here, served = judged.lines("here, reason first" if "reason first" in way else "here"), judged.lines(way)
     assert served[LONG]["shortened"] == here[LONG]["shortened"]
     for key, line in here.items():
@@ -168,12 +166,6 @@ def test_server_and_process_agree(way: str, judged: Judged) -> None:
         assert served[key]["verdict"].get("distribution") == (shares and pytest.approx(shares, abs=SAME)), key
         if way in ("served", "served, reason first"):
             assert served[key].get("reply") == line.get("reply"), key
-
-
-def test_samples_differ(judged: Judged) -> None:
-    lines = [line for key, line in judged.lines("served, sampled").items() if key != TOO_LONG]
-    assert all(len(line["samples"]) == 3 for line in lines)
-    assert any(len({one["rating"] for one in line["samples"]}) > 1 for line in lines)
 
 
 def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:

@@ -232,22 +232,6 @@ def test_whole_conversations_are_judged_where_they_were_scored() -> None:
     assert "> User: Hello?\n> Assistant: Hi.\n> User: How many" in asked[0] and "# Question" not in asked[0]
 
 
-def test_samples_have_their_criteria_distributions_too() -> None:
-    """Samples that begin alike share the rating's distribution; each criterion is probed for all the same."""
-
-    def answer(request: Request) -> Reply:
-        if request.continue_final:
-            return Reply(text="", tokens=[chances(_3=0.5, _5=0.5), chances(**{"_,": 1.0})])
-        return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
-
-    found = judged(
-        "criteria", answer, response(criteria=CRITERIA), decoding=SamplingParams(samples=3, temperature=1.0, seed=1)
-    )
-    assert len(found.samples) == 3
-    for verdict in (*found.samples, found.verdict):
-        assert all(part.distribution == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0] for part in verdict.criteria.values())
-
-
 def member(judge: str, rating: float, form: str = "criteria", **verdict: Any) -> Judgment:
     return of_answer(
         response(criteria=CRITERIA), judge=judge, prompt=form, score_kind="expected",
@@ -275,20 +259,6 @@ def test_a_panels_majority_is_a_rating_of_its_scale(
     members = [member(str(n), to_ten(one, *scale), form, scale=scale) for n, one in enumerate(ratings)]
     found = panel_judgment(members, "majority", "p")
     assert found.score == found.verdict.rating == pytest.approx(to_ten(most, *scale))
-
-
-def test_samples_that_begin_alike_share_one_distribution() -> None:
-    asked: list[Request] = []
-
-    def answer(request: Request) -> Reply:
-        asked.append(request)
-        if request.continue_final:
-            return Reply(text="", tokens=[chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})])
-        return Reply(text=verdict(Rating=6 + len(asked) % 2, Reason=f"because {len(asked)}"))
-
-    found = judged("pointwise", answer, response(), decoding=SamplingParams(samples=3, temperature=1.0))
-    assert sum(request.continue_final for request in asked) == 1 and len(asked) == 4
-    assert [one.summary.expected for one in found.samples] == [7, 7, 7] and found.score == 7
 
 
 @pytest.mark.parametrize(
@@ -341,16 +311,15 @@ def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "lost", "samples", "text"),
+    ("form", "lost", "text"),
     [
-        ("pointwise", 1, 1, verdict(Rating=7, Reason="so")),
-        ("pointwise", 2, 3, verdict(Rating=7, Reason="so")),
-        ("criteria", 2, 1, verdict(**{"clarity": 3, "depth of detail": 8, "Rating": 6, "Reason": "so"})),
-        ("commit_first", 1, 1, "I count five."),
-        ("pairwise", 0, 1, verdict(Verdict="A")),
+        ("pointwise", 1, verdict(Rating=7, Reason="so")),
+        ("criteria", 2, verdict(**{"clarity": 3, "depth of detail": 8, "Rating": 6, "Reason": "so"})),
+        ("commit_first", 1, "I count five."),
+        ("pairwise", 0, verdict(Verdict="A")),
     ],
 )
-def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, samples: int, text: str) -> None:
+def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, text: str) -> None:
     """And beside it: an order or a criterion that is asked at the same time."""
     asked = 0
 
@@ -363,7 +332,7 @@ def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, s
         return Reply(text=text, tokens=tokens, prompt_tokens=100, cached_tokens=40, completion_tokens=9)
 
     shown = [response(criteria=CRITERIA), response(1, response="omega")][: 2 if form == "pairwise" else 1]
-    found = judged(form, answer, *shown, decoding=SamplingParams(samples=samples, temperature=float(samples > 1)))
+    found = judged(form, answer, *shown)
     assert (found.verdict.failure, found.attempts) == ("server_error", 3)
     paid, spent = asked - 1, (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
     assert paid >= 1 and spent == (100 * paid, 40 * paid, 9 * paid)

@@ -273,7 +273,7 @@ def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path
     by_name = scripted(lambda body: completion('{"clarity":4,"Rating":6,"Reason":"x"}'))
     row = human_row(0, criteria={"clarity": "Is it easy to follow?"})
     data, out = write_jsonl(tmp_path / "criteria.jsonl", [row]), tmp_path / "by_name.jsonl"
-    words = ["--out", out, "--base-url", by_name.url, "--prompt", "criteria", "--samples", "2"]
+    words = ["--out", out, "--base-url", by_name.url, "--prompt", "criteria"]
     assert run("critic", "judge", data, *words).returncode == 0
     assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in judged(out))
 

@@ -292,15 +292,8 @@ def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
         assert_one_line_error(judge(first, tmp_path / "k.jsonl", "visitbench", url, *words), part)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("words", [["--no-reparse"], []])
-def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any, words: list[str]) -> None:
-    """Not in the second question either."""
-    server = scripted(lambda body: completion('{"Verdict":"tie"}' if words else "[[C]]"))
-=======
 def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
     server = scripted(lambda body: completion('{"Verdict":"tie"}'))
->>>>>>> b35e564 (judging: delete the second question for unread replies)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     more = ["--protocol", "pairwise", "--order", "forced"]
     assert judge(file, out, "convbench", server.url, *more).returncode == 3
@@ -595,7 +588,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ),
         ([file, "--benchmark", "convbench", "--reference-free"], ("--against",)),
         ([file, "--benchmark", "convbench", "--prompt", "pointwise_reason_first"], ("--protocol pointwise",)),
-        ([file, "--benchmark", "convbench", "--samples", "3"], ("not choices",)),
         ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("none.jsonl: no such file",)),
     ]:
         assert_one_line_error(run("critic", "judge", *words, "--out", out, "--base-url", server.url), *parts)
@@ -636,11 +628,7 @@ def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, 
     assert (jsonl.facts(out)["asked"], jsonl.facts(out)["tokens"]["prompt"]) == (2, 22)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("words", [["--reference-free"], ["--no-reparse"], ["--order", "forced"]])
-=======
 @pytest.mark.parametrize("words", [["--reference-free"], ["--order", "forced"]])
->>>>>>> b35e564 (judging: delete the second question for unread replies)
 def test_options_of_conversations_need_a_benchmark(tmp_path: Path, words: list[str]) -> None:
     done = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(done, f"{words[0]} cannot be used without --benchmark")
