@@ -24,8 +24,8 @@ import typer
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.human_scored import Loaded
-from critic.judging.forms import BY_NAME, form_of, prompt_of
-from critic.judging.prompt import LANGUAGES, Prompt, prompt_hash
+from critic.judging.forms import BY_NAME, form_of
+from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
 from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Language, Question, Response
@@ -121,7 +121,7 @@ def _is_usable(response: Response, below: float, images: bool) -> bool:
 
 def _rating_prompt(name: str, language: Language) -> Prompt:
     """Raises UsageError for a prompt that does not rate one answer on 1..10, by the ranges that attacks quote."""
-    prompt, form = prompt_of(name, language), form_of(name)
+    prompt, form = load(name, language), form_of(name)
     if not (prompt.on_ten and prompt.ranges and form.shown == 1):
         rating = [each for each in BY_NAME if each.startswith("pointwise")]
         raise UsageError(f"prompt {name!r} does not rate one answer on 1..10; choose {', '.join(rating)}")

@@ -13,7 +13,8 @@ from msgspec import Meta, Struct, field
 from tiny import TinySpec
 
 from critic.errors import UsageError
-from critic.judging.forms import REASON_FIRST, check_mix, prompt_of, rates
+from critic.judging.forms import REASON_FIRST, check_mix, rates
+from critic.judging.prompt import load
 from critic.records import Showing
 
 Count = Annotated[int, Meta(ge=1)]
@@ -79,8 +80,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
       larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: names of parts that are not trained; without it the part of a base that looks.
-    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`; `pointwise@en` is a
-      form with the prompt in that language).
+    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
       column is NAME_score_1_10, each an example of its own; without it people's alone.
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
@@ -269,7 +269,7 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
     except UsageError as error:
         raise UsageError(f"{path}: forms: {error}") from None
     used = [form for form, share in recipe.forms.items() if share > 0.0]
-    on_ten = any(prompt_of(form, "en").on_ten for form in used)
+    on_ten = any(load(form, "en").on_ten for form in used)
     require(recipe.objective == "sft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
     others = ", ".join(form for form in used if not rates(form))
     require(recipe.objective != "head" or not others, f"objective head learns ratings on 1..10 alone, not {others}")

@@ -26,8 +26,8 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.judging.distribution import shares, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import AnswerKind, form_of, prompt_name, prompt_of
-from critic.judging.prompt import prompt_hash
+from critic.judging.forms import AnswerKind, form_of
+from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, Example, HumanScore, Response
 
@@ -52,7 +52,7 @@ class Data(Struct, frozen=True):
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
-    return sorted({prompt_name(form) for form, share in recipe.forms.items() if share > 0.0})
+    return sorted(form for form, share in recipe.forms.items() if share > 0.0)
 
 
 def sees(recipe: Recipe) -> bool:
@@ -338,7 +338,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
 def _people(made: Example) -> dict[str, Any]:
     """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10."""
-    if made.score is None or not prompt_of(made.form, "en").on_ten:
+    if made.score is None or not load(made.form, "en").on_ten:
         return {"rating": 0, "people": []}
     return {"rating": whole_rating(made.score), "people": made.label or shares(made.score)}
 

@@ -1,10 +1,8 @@
 """Asking a judge model for one verdict: in a prompt that fits, and of a rating the distribution as well.
 
-Where a server can go on with a message that is begun for it (vLLM), the distribution is not read off the verdict's own
-tokens but asked for behind it, by a probe: the verdict's prefix `…"Rating":`, a reply constrained to the scale's
-ratings, and the log probabilities of its first token. With 10 on the scale one more thing is unknown, whether a 1 goes
-on to be a 10. A probe of two tokens tells both: its first token shows the chances of all ratings, a logit bias then
-writes a 1 whatever they are (log probabilities do not show it), and the second token shows what follows a 1.
+Where a server can go on with a message that is begun for it (vLLM), the distribution is asked for behind the verdict,
+by a probe of two tokens after `…"Rating":`. The first shows the chances of all ratings; a logit bias then writes a 1,
+which log probabilities do not show, and the second token tells 1 from 10.
 """
 
 import asyncio
@@ -35,8 +33,7 @@ NEGLIGIBLE = 1e-4
 """Probability of a first "1" below which it is not worth asking whether a 0 follows."""
 
 LEAST_LIKELY = -60.0
-"""A log probability that no rating's token has beside another, whatever the model: it is 100 less than a favoured one's
-where the favour shows."""
+"""A log probability beside the highest that no rating's token has, but where a logit bias of 100 shows."""
 
 RATING_ALONE = '{"Rating":'
 """The prefix of a verdict whose reason is left out."""
@@ -56,9 +53,9 @@ class SampledVerdict(Struct, frozen=True):
 
 
 class Grader:
-    """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind). Where its first replies
-    come without log probabilities and nothing `needs` them, the ratings count that are stated (`score_kind` is argmax
-    from then on). What needs them is the option that was given; a UsageError then names it, after one verdict."""
+    """A judge model, and how its ratings are scored (distribution.ScoreKind). Where its first replies come without log
+    probabilities, the ratings count that are stated (`score_kind` is argmax from then on), or a UsageError names the
+    option that `needs` them."""
 
     def __init__(
         self,
@@ -120,13 +117,13 @@ class Grader:
     async def _fitted(
         self, asked: JudgeRequest, request: Callable[[JudgeRequest], Request], max_tokens: int
     ) -> tuple[JudgeRequest, Reply]:
-        """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
-        Raises Refused where none does. vLLM refuses a prompt longer than its context; one that only leaves too little
-        room for the reply it answers with a reply cut short, whose tokens count with those of the other."""
+        """The judge's reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
+        Raises Refused where none does."""
         context = self.backend.served.context
         asked, lost = replace(asked, fitted=TruncatedPrompt(render(asked.prompt, asked.material), {})), None
         try:
             lost = await self._chat(asked, request(asked))
+            # vLLM answers a prompt that leaves too little room with a reply cut short, whose tokens count as well.
             if context is None or not lost.truncated or lost.prompt_tokens + max_tokens <= context:
                 return asked, lost
         except Refused as error:
@@ -175,7 +172,7 @@ class Grader:
         )
 
     async def _alone(self, asked: JudgeRequest, probed: Reply) -> SampledVerdict:
-        shares, calls = await self._probed(asked, RATING_ALONE, probed, RATING)
+        shares, calls = await self._probed(asked, RATING_ALONE, probed)
         if shares is None:
             return SampledVerdict(Verdict(failure="no_distribution"), calls)
         scale = asked.prompt.scale
@@ -192,7 +189,7 @@ class Grader:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None:  # a verdict cut off before its rating has no distribution
-                return await self._reading(asked, reply, None, [])
+                return self._reading(asked, reply, None, [])
             else:
                 try:
                     probed = await self._chat(asked, probe(asked, prefix))
@@ -200,46 +197,27 @@ class Grader:
                     if error.failure != "context_length_exceeded":  # which the next verdict may be spared
                         self._probes = False
                 else:
-                    return await self._reading(asked, reply, *await self._probed(asked, prefix, probed, RATING))
+                    return self._reading(asked, reply, *await self._probed(asked, prefix, probed))
             again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
             reply = instead(await self._chat(asked, again), reply)
             prefix = parse.prefix(reply.text)
-        return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
+        return self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix))
 
-    async def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> SampledVerdict:
-        """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
-        found = asked.answer(reply)
-        if not found.criteria:
-            return SampledVerdict(self._with_shares(found, shares), [reply, *calls])
-        named = found.criteria.items()
-        parts = await all_of(self._by_criterion(asked, reply, name, one) for name, one in named)
-        criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
-        more = [call for part in parts for call in part.calls]
-        return SampledVerdict(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
-
-    async def _by_criterion(self, asked: JudgeRequest, reply: Reply, name: str, found: Verdict) -> SampledVerdict:
-        prefix = parse.prefix(reply.text, name)
-        if found.failure is not None:
-            return SampledVerdict(found, [])
-        if self._probes and self._can_probe and not reply.tokens and prefix is not None:
-            probed = await self._chat(asked, probe(asked, prefix, name))
-            shares, calls = await self._probed(asked, prefix, probed, name)
-        else:
-            shares, calls = await self._at_its_tokens(asked, reply, prefix, name)
-        return SampledVerdict(self._with_shares(found, shares), calls)
-
-    def _with_shares(self, found: Verdict, shares: Shares) -> Verdict:
-        """A rating with its distribution; without one it fails unless it is itself what counts."""
+    def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> SampledVerdict:
+        """The verdict in `reply` with its rating's distribution; without one it fails unless what is stated counts."""
+        verdict = asked.answer(reply)
         if self.stated:
-            return found
-        if shares is None and found.failure is None and self.score_kind != "argmax":
-            if self.logprobs is not False:
-                return replace(found, failure="no_distribution")
-            self.take_stated()
-            return found
-        return found if shares is None else with_mixture(found, [shares])
+            return SampledVerdict(verdict, [reply, *calls])
+        if shares is not None:
+            verdict = with_mixture(verdict, [shares])
+        elif verdict.failure is None and self.score_kind != "argmax":
+            if self.logprobs is False:
+                self.take_stated()
+            else:
+                verdict = replace(verdict, failure="no_distribution")
+        return SampledVerdict(verdict, [reply, *calls])
 
-    async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply, key: str) -> Found:
+    async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply) -> Found:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
         log probabilities are not the model's own."""
         alternatives = probed.tokens[0].alternatives if probed.tokens else []
@@ -255,21 +233,21 @@ class Grader:
         if ratings <= 0.5 * all_in_all:
             return None, [probed]
         reply = replace(probed, tokens=[Token(prefix, []), *probed.tokens], reasoned=False)
-        found, calls = await self._at_its_tokens(asked, reply, prefix, key)
+        found, calls = await self._at_its_tokens(asked, reply, prefix)
         return found, [probed, *calls]
 
-    async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None, key: str) -> Found:
+    async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None) -> Found:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
         scale = asked.prompt.scale
         # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
-        first = distribution.first_digit(reply.tokens, reply.reasoned, key, scale, prefix or "")
+        first = distribution.first_digit(reply.tokens, reply.reasoned, scale, prefix or "")
         if first is None:
             return None, []
         zero, calls = first.ten_given_one, list[Reply]()
         if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
             zero = 0.0
         elif zero is None and prefix is not None and self._can_probe:
-            regex = f"[0{_end(asked, key)}].*"
+            regex = f"[0{_end(asked)}].*"
             calls = [await self._chat(asked, _behind(asked, f"{prefix}1", regex, max_tokens=1))]
             zero = distribution.zero_share(calls[0].tokens)
         return None if zero is None else distribution.distribution(first, zero, scale), calls
@@ -313,11 +291,11 @@ def _by_head(asked: JudgeRequest, reply: Reply) -> SampledVerdict:
     return SampledVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
 
 
-def probe(asked: JudgeRequest, prefix: str, key: str = RATING) -> Request:
-    """Asks for the probabilities of what follows `prefix`, the start of a verdict: of the first token of the rating
-    under `key` whatever it would be and, with 10 on the scale, of what follows a 1, since a 1 is written."""
+def probe(asked: JudgeRequest, prefix: str) -> Request:
+    """Asks for the probabilities of what follows `prefix`, a verdict up to its rating: of the rating's first token
+    whatever it would be and, with 10 on the scale, of what follows a 1, since a 1 is written."""
     low, high = asked.prompt.scale
-    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(asked, key)}.*"
+    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(asked)}.*"
     if high < 10:
         return _behind(asked, prefix, f"{digits}{behind}", max_tokens=1)
     return _behind(asked, prefix, f"(10|{digits}){behind}", max_tokens=2, forced_token="1")
@@ -336,9 +314,9 @@ def _behind(
     )
 
 
-def _end(asked: JudgeRequest, key: str) -> str:
-    """The character behind the rating under `key`."""
-    return "}" if asked.keys()[-1] == key else ","
+def _end(asked: JudgeRequest) -> str:
+    """The character behind the rating."""
+    return "}" if asked.keys()[-1] == RATING else ","
 
 
 def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
-from statistics import fmean, median, multimode
+from statistics import fmean, median
 from typing import Literal
 
 from msgspec import Struct
@@ -23,13 +23,13 @@ from critic.records import TEN, Scale, Summary, Verdict, to_ten
 ScoreKind = Literal["expected", "median", "argmax"]
 """What of a distribution counts as the score."""
 
-Aggregation = Literal["mean", "median", "majority"]
+Aggregation = Literal["mean", "median"]
 """How a panel's scores become one."""
 
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 
 
-_VALUE = r'"%s"\s*:\s*'
+_VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 
 
 class FirstDigit(Struct, frozen=True):
@@ -41,15 +41,13 @@ class FirstDigit(Struct, frozen=True):
     ten_given_one: float | None
 
 
-def first_digit(
-    tokens: list[Token], last: bool = False, key: str = RATING, scale: Scale = TEN, behind: str = ""
-) -> FirstDigit | None:
-    """What the reply's tokens say of the rating under `key`, the first in them or the last, or None when they carry no
-    alternatives for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
+def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
+    """What the reply's tokens say of the rating, the first in them or the last, or None when they carry no alternatives
+    for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
     text, found = "", None
     start = answer_at("".join(token.text for token in tokens))
     for index, token in enumerate(tokens):
-        is_value = token.text.strip() and len(text) >= start and re.search(_VALUE % re.escape(key) + "$", text)
+        is_value = token.text.strip() and len(text) >= start and _VALUE.search(text)
         if is_value and text.rstrip().endswith(behind.rstrip()):
             found = _read(tokens[index : index + 2], *scale)
             if not last:
@@ -160,14 +158,6 @@ def shares(score: float, scale: Scale = TEN) -> list[float]:
     return [max(0.0, 1.0 - abs(_moved(score, scale) - rating)) for rating in range(low, high + 1)]
 
 
-def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
-    """The most frequent of the scale's whole ratings, all on 1..10, halves rounded up; the lowest of equals."""
-    return to_ten(min(multimode(whole_rating(rating, scale) for rating in ratings)), *scale)
-
-
-def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale | None) -> float:
-    """One or more scores on 1..10 as one; the majority is among the ratings of the form's scale."""
-    given = [score for score in scores if score is not None]
-    if how == "majority":
-        return majority(given, scale or TEN)
-    return float(fmean(given) if how == "mean" else median(given))
+def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:
+    """A panel's scores on 1..10, at least one of them known, as one."""
+    return float((fmean if how == "mean" else median)(score for score in scores if score is not None))

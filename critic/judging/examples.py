@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from critic.judging import forms
 from critic.judging.distribution import shares
-from critic.judging.prompt import Prompt
+from critic.judging.prompt import Prompt, load
 from critic.judging.render import escape_control_tokens, fit, images_in
 from critic.judging.targets import target
-from critic.records import Example, Language, Message, Response
+from critic.records import Example, Message, Response
 
 
 class Planned(Struct, frozen=True):
@@ -43,29 +43,26 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
 
     Each form keeps a row, or not, for itself, by a hash of form and id: more rows, or another share elsewhere, change
     nothing for the rows that are there. In a form that shows two answers, a row kept meets one other answer to its
-    question (`partner`), in both orders where the two are compared. What two forms would render alike (a row whose
-    language is the one a form fixes) is planned once. Raises UsageError for a mix with mistakes, ValueError for a
-    response that people did not score.
+    question (`partner`), in both orders where the two are compared. Raises UsageError for a mix with mistakes,
+    ValueError for a response that people did not score.
     """
     forms.check_mix(mix)
     questions = [question_key(response) for response in responses]
     answers: dict[bytes, list[Response]] = defaultdict(list)
     for question, response in zip(questions, responses, strict=True):
         answers[question].append(response)
-    planned: dict[tuple[str, Language, tuple[str, ...]], Planned] = {}
+    planned: dict[Planned, None] = {}
     left_out = Counter[str]()
     for form, share in mix.items():
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
                 continue
-            prompt = forms.prompt_of(form, response.question.lang)
-            shown = _shown(form, prompt, response, answers[question])
+            shown = _shown(form, load(form, response.question.lang), response, answers[question])
             if isinstance(shown, str):
                 left_out[f"{form}: {shown}"] += 1
             else:
-                for ids in shown:
-                    planned.setdefault((prompt.name, prompt.language, ids), Planned(form, ids))
-    return Plan(list(planned.values()), dict(left_out))
+                planned |= dict.fromkeys(Planned(form, ids) for ids in shown)
+    return Plan(list(planned), dict(left_out))
 
 
 def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[tuple[str, ...]] | str:
@@ -131,10 +128,8 @@ def example(
     sees: bool = False,
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
-    images or not. Where the form shows two
-    answers, `other` is B, or stands for the judge's own. The reason is the one people wrote, where it is in the
-    prompt's language. Raises ValueError for a response without a score, whose score leaves the form's verdict open, or
-    for an `other` too many or too few."""
+    images or not. Where the form shows two answers, `other` is B, or stands for the judge's own. Raises ValueError for
+    a response without a score or whose score leaves the verdict open, and for an `other` too many or too few."""
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     if len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
@@ -146,7 +141,7 @@ def example(
     fitted = fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
-    reason = escape_control_tokens(human.reason or "") if prompt.language == response.question.lang else ""
+    reason = escape_control_tokens(human.reason or "")
     soft = None
     if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
         of_raters = (shares(score, prompt.scale) for score in human.raters.values())

@@ -1,8 +1,7 @@
 """The forms: the ways in which a judge is asked for a verdict. One table says of each how it is asked and read.
 
 A form is an entry in FORMS and its prompt files (`critic/prompts/`), its flags are endings of its name. Whatever is in
-the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited. It is asked for in a
-row's own language (`pairwise`) or always in one (`pairwise@zh`).
+the table can be put into a recipe, asked with `critic judge --prompt`, read, scored and audited.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from critic.backends import Reply, unanswered, with_uris
 from critic.errors import UsageError, did_you_mean, whole
 from critic.judging import parse
 from critic.judging.distribution import whole_rating
-from critic.judging.prompt import LANGUAGES, Prompt, load
+from critic.judging.prompt import Prompt, load
 from critic.judging.render import Candidate, Exchange, PromptInputs, TruncatedPrompt, of_response, render, said_before
 from critic.judging.targets import RATING, REASON, Label
 from critic.judging.thoughts import without_thoughts
@@ -254,34 +253,20 @@ BY_NAME = dict(_by_name())
 
 
 def form_of(name: str) -> Form:
-    """The form by its name, with or without a language. Raises UsageError for an unknown one."""
-    plain = prompt_name(name)
+    """The form by its name. Raises UsageError for an unknown one."""
+    # Judgments of before may name a form together with a language that was fixed, `pointwise@en`.
+    plain = name.partition("@")[0]
     if plain not in BY_NAME:
         choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
         raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}{choices}")
     return BY_NAME[plain]
 
 
-def prompt_name(name: str) -> str:
-    """A form's name without the language, which is the name of its prompt."""
-    return name.partition("@")[0]
-
-
-def prompt_of(name: str, language: Language, sees: bool = False) -> Prompt:
-    """The prompt of a form for a row in `language`, for a judge that `sees` the row's images or not. Raises UsageError
-    for an unknown form."""
-    form_of(name)
-    form, at, fixed = name.partition("@")
-    if at and fixed not in LANGUAGES:
-        raise UsageError(f"form {name!r}: behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
-    return load(form, fixed if at else language, sees)
-
-
 def rates(name: str) -> bool:
     """Whether one rating on 1..10 is all that a form asks for, so that a scoring head can give it without a reply."""
     form = form_of(name)
     alone = isinstance(form.kind, RatingKind) and form.first is None
-    return alone and prompt_of(name, "en").on_ten
+    return alone and load(name, "en").on_ten
 
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
@@ -353,8 +338,8 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
     """What is asked of some material, by the prompt for `language`: a judge that `sees` is shown its images, and is
     told of none where there are none. Raises UsageError for an unknown form."""
-    prompt = prompt_of(name, language, sees and bool(material.pictures()))
-    return JudgeRequest(name=name, form=form_of(name), prompt=prompt, material=material)
+    form, prompt = form_of(name), load(name, language, sees and bool(material.pictures()))
+    return JudgeRequest(name=name, form=form, prompt=prompt, material=material)
 
 
 def human_score(response: Response) -> HumanScore:
@@ -377,7 +362,8 @@ def graded(score: float) -> str:
 def check_mix(mix: Mapping[str, float]) -> None:
     """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
     for form, share in mix.items():
-        prompt_of(form, "en")
+        form_of(form)
+        load(form, "en")
         if not 0.0 <= share <= 1.0:
             raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
     if not any(mix.values()):

@@ -23,9 +23,8 @@ class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Condition(Struct, frozen=True, kw_only=True):
     """Which history a model sees. Of the turns before the one asked, the first `references` are answered by their
-    references, the others by the model's own replies; without `history` they are left out, given ones as well. `first`
-    is the first that the model answers, None for the last turn alone. `rephrase`: it is not asked the question, but to
-    say the reference in other words."""
+    references, the others by the model's own replies; without `history` all are left out. `first` is the first turn
+    that the model answers, None for the last alone. `rephrase`: it is asked to say the reference in other words."""
 
     help: str
     references: int = 0
@@ -95,9 +94,8 @@ def messages(
     conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition
 ) -> list[HistoryMessage]:
     """What the model sees when it is asked turn `turn` (from 1), its question last. `replies` are the model's own, by
-    turn; those that the condition shows must be there. Images are shown with their own turn's question; those of turn 1
-    with the first question of a given history (what was said there is about them); those of turns that are left out
-    with the question asked."""
+    turn; those that the condition shows must be there. Images are shown with their own turn's question, or with the
+    first question of a given history; those of turns that are left out with the question asked."""
     turns = conversation.turns[:turn]
     images = [one.images if condition.images else [] for one in turns]
     if condition.rephrase:

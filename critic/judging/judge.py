@@ -24,7 +24,6 @@ from critic.judging.forms import (
     form_of,
     graded,
     inquiry,
-    prompt_name,
     rates,
 )
 from critic.judging.prompt import Prompt, prompt_hash
@@ -76,7 +75,6 @@ class Judge:
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.images, self.sees = images, images is not None
-        self._hashes: dict[str, str] = {}
         self.asker = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
 
     async def verdict_on(self, planned: PlannedVerdict) -> Judgment:
@@ -121,10 +119,8 @@ class Judge:
         if planned.material is None or planned.protocol is None:
             return None
         prompt = inquiry(planned.form, planned.sample.conversation.lang, planned.material, sees=self.sees).prompt
-        prompts = [
-            render(prompt, one) for one in in_orders(prompt, planned.material, self.presentation_orders(planned))
-        ]
-        shown = [self.setup, planned.protocol, prompts]
+        orders = in_orders(prompt, planned.material, self.presentation_orders(planned))
+        shown = [self.setup, planned.protocol, [render(prompt, material) for material in orders]]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
@@ -141,9 +137,7 @@ class Judge:
 
     def hash_of(self, form: str) -> str:
         """The hash of a form's prompt, in the wordings that are used."""
-        if form not in self._hashes:
-            self._hashes[form] = prompt_hash(prompt_name(form), self.sees)
-        return self._hashes[form]
+        return prompt_hash(form, self.sees)
 
     async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
         """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
@@ -311,23 +305,18 @@ class ResponseJudge(Judge):
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
-    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.aggregated). A panel
-    judges whole or not at all: where a member failed, the judgment fails with the member's failure and `detail` names
-    the member, because a mean over those who are left is another panel's."""
+    """One response judged by a panel: the members' scores and ratings made one by `how`. A panel judges whole or not at
+    all: where a member failed, the judgment fails with the member's failure and `detail` names the member, because a
+    mean over those who are left is another panel's. Ratings by single criteria stay with the members."""
     first, verdicts = members[0], [one.verdict for one in members]
-    scale, named = first.verdict.scale, first.verdict.criteria
     detail = score = None
     if failed := next((one for one in members if one.verdict.failure is not None), None):
         found = Verdict(failure=failed.verdict.failure)
         detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
     else:
-        found = Verdict(
-            rating=distribution.aggregated(how, (one.rating for one in verdicts), scale),
-            criteria={one: _of_criterion(verdicts, one, how, first.score_kind) for one in named},
-            scale=scale,
-        )
-        found = with_mixture(found, (one.distribution for one in verdicts))
-        score = distribution.aggregated(how, (one.score for one in members), scale)
+        rating = distribution.aggregated(how, (one.rating for one in verdicts))
+        found = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), (one.distribution for one in verdicts))
+        score = distribution.aggregated(how, (one.score for one in members))
     return replace(
         first,
         setup=replace(first.setup, judge=name),
@@ -341,13 +330,3 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         images=min(one.images for one in members),
         **spent(members),
     )
-
-
-def _of_criterion(verdicts: Sequence[Verdict], name: str, how: Aggregation, score_kind: str) -> Verdict:
-    """The panel's rating by one criterion, of the members' scores by it; failed where a member did."""
-    parts = [one.criteria[name] for one in verdicts]
-    failed = next((part.failure for part in parts if part.failure is not None), None)
-    if failed is not None:
-        return Verdict(failure=failed)
-    scores = (distribution.scored(part, score_kind) for part in parts)
-    return Verdict(rating=distribution.aggregated(how, scores, parts[0].scale), scale=parts[0].scale)

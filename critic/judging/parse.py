@@ -155,13 +155,12 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     return Verdict(answers=answers, reason=reason, failure=failure)
 
 
-def prefix(text: str, key: str = "Rating") -> str | None:
-    """The reply `text` up to the value under `key` that counts, `…"Rating":`; None where it has none."""
-    quoted = re.compile(rf'"{re.escape(key)}"\s*:\s*')
-    ends = [match.end() for match in quoted.finditer(text)]
+def prefix(text: str) -> str | None:
+    """The reply `text` up to the rating that counts, `…"Rating":`; None where it has none."""
+    ends = [match.end() for match in re.finditer(r'"Rating"\s*:\s*', text)]
     if len(ends) > 1:
         answer = AnswerText(text)
-        statements = answer.statements(_rating(TEN, NAMES.get(key, re.escape(key)), True))
+        statements = answer.statements(_rating(TEN, NAMES["Rating"], True))
         at = next((each.at for each in statements if each.stands and each.own), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])

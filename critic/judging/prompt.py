@@ -141,6 +141,7 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
     return msgspec.convert({**content, "name": name, "language": language, "sees": sees}, Prompt)
 
 
+@cache
 def prompt_hash(name: str, sees: bool = False) -> str:
     """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked where there is no
     picture."""

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.errors import UsageError, whole
 from critic.judging import replies
-from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
+from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry
 from critic.judging.history import CONDITIONS, lacks
+from critic.judging.prompt import load
 from critic.judging.render import Candidate, Exchange, PromptInputs, TurnJudgment
 from critic.judging.thoughts import without_thoughts
 from critic.records import (
@@ -258,7 +259,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
         else:
             verdicts = [_said(*each) for each in judged]
-        label, turns = prompt_of(form, one.conversation.lang).turn, enumerate(one.conversation.turns, 1)
+        label, turns = load(form, one.conversation.lang).turn, enumerate(one.conversation.turns, 1)
         focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
         mine = Candidate(earlier=one.whole(one.answer))
         theirs = Candidate(earlier=against.whole(against.answer) if against else one.whole(one.reference))
@@ -288,7 +289,7 @@ def _said(line: Judgment, form: str, first: Position | None = None) -> TurnJudgm
     if first is None and said is not None:  # a grade that was read is none where its scoring failed
         said = None if line.score is None else graded(line.score)
     if said is None:
-        return TurnJudgment(turn, prompt_of(form, lang).tie if line.unread else UNJUDGED[lang])
+        return TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
     return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))

@@ -1,13 +1,11 @@
 """Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
 
     id,turn,text                                     a table (.csv, .tsv, .jsonl, .json, .xlsx, .parquet)
-    1,1,A red kite.
     {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
     {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
     {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
 
-Ids are those of the benchmark's file. Beside them a table may have `condition` (asking.history; own unless said), and
-the question (`question`, `prompt` …, lmms-eval also in `doc`), which has to be the benchmark's.
+Ids are the benchmark's. A table may also have `condition` (own unless said), and the question, which is checked.
 """
 
 import re
@@ -56,10 +54,11 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     def replies(self, place: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
         """The turns, from 1, and what was replied."""
-        numbered = [name for name in row if name.startswith(f"{self.text}_") and name[len(self.text) + 1 :].isdigit()]
         if self.text not in row:
-            said = ((name, int(name[len(self.text) + 1 :]) + 1) for name in numbered)
-            yield from ((turn, found) for name, turn in said if (found := tables.optional_text(row, name)) is not None)
+            for name in row:
+                number = name.removeprefix(f"{self.text}_")
+                if number.isdigit() and (text := tables.optional_text(row, name)) is not None:
+                    yield int(number) + 1, text
             return
         texts = list(_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
@@ -107,13 +106,6 @@ def _contradiction(row: tables.Row, prompts: Sequence[str], known: Collection[st
     return f"asks {prompts[0][:200]!r}, the row has {(other or next(iter(texts.values())))[:200]!r}"
 
 
-def _check_questions(differ: Sequence[str]) -> None:
-    """Raises UsageError for the first of the rows that differ."""
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
-
-
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
     """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
     name none."""
@@ -141,7 +133,8 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     by_id = {one.id: one for one in conversations}
     said: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
-    known, differ = _prompts(conversations), list[str]()
+    known = {_words(turn.prompt) for one in conversations for turn in one.turns}
+    differ = list[str]()
     for place, row in tables.rows(path, FORMATS):
         layout = layout or _layout(place, row)
         key = tables.text(place, row, layout.id)
@@ -163,12 +156,10 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
             prompts.append(turns[turn - 1].prompt)
         if why := _contradiction(row, prompts, known):
             differ.append(f"{place}: {layout.id} {key!r} {why}")
-    _check_questions(differ)
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
     return [turn for (key, name), texts in said.items() for turn in _turns(by_id[key], name, texts, system, path)]
-
-
-def _prompts(conversations: Iterable[Conversation]) -> set[str]:
-    return {_words(turn.prompt) for one in conversations for turn in one.turns}
 
 
 def _layout(place: str, row: tables.Row) -> Layout:

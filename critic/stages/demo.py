@@ -21,7 +21,7 @@ import typer
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.judging.forms import prompt_of
+from critic.judging.prompt import load
 from critic.judging.targets import REASON
 
 EXTERNAL = "Nightjar-9B"
@@ -113,7 +113,7 @@ def form_asked(judge: Path) -> list[str]:
     reason."""
     forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
     form = max(forms, key=lambda name: forms[name])
-    return ["--prompt", form, *([] if f'"{REASON}"' in prompt_of(form, "en").template else ["--no-reason"])]
+    return ["--prompt", form, *([] if f'"{REASON}"' in load(form, "en").template else ["--no-reason"])]
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def main(
     name: Annotated[
         str | None, _who(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
     ] = None,
-    aggregate: Annotated[Aggregation, _who(metavar="HOW", help="A panel's score: mean, median, majority.")] = "mean",
+    aggregate: Annotated[Aggregation, _who(metavar="HOW", help="A panel's score: mean or median.")] = "mean",
     certificate: Annotated[
         Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
     ] = None,

@@ -133,13 +133,6 @@ def test_a_certain_and_an_even_distribution() -> None:
     assert even.deviation == pytest.approx(math.sqrt(8.25)) and even.entropy == pytest.approx(math.log2(10))
 
 
-@pytest.mark.parametrize(
-    ("ratings", "most"), [([3, 3, 9], 3), ([3, 9], 3), ([9, 3], 3), ([6.5, 7], 7), ([1, 2, 2, 10, 10], 2)]
-)
-def test_majority(ratings: list[float], most: float) -> None:
-    assert distribution.majority(ratings) == most
-
-
 def verdict(number: float | None, **changes: Any) -> Verdict:
     spread = None if number is None else [float(index + 1 == number) for index in range(10)]
     failure = "truncated" if number is None else None
@@ -152,7 +145,7 @@ def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
     return of_answer(response(0), verdict=said, score=score, **{**common, **changes})
 
 
-@pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0), ("majority", 2.0)])
+@pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0)])
 def test_a_panel_aggregates_and_keeps_each(how: Aggregation, score: float) -> None:
     members = [judgment(f"judge{n}", each) for n, each in enumerate((2.0, 2.0, 6.0, 10.0))]
     found = panel_judgment(members, how, "panel")
@@ -190,7 +183,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     second.write_bytes(b"".join(reversed(second.read_bytes().splitlines(keepends=True))))
     assert run(*words).returncode == 0 and out.read_bytes() == before, "members may judge in another order"
     assert_one_line_error(run(*words, "--aggregate", "median"), "mean(strict, mild)", "--out")
-    assert_one_line_error(run(*words, "--aggregate", "best"), "'mean', 'median', 'majority'")
+    assert_one_line_error(run(*words, "--aggregate", "best"), "'mean', 'median'")
 
 
 def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Servers) -> None:

@@ -23,15 +23,14 @@ from critic.judging.examples import (
     example_of,
     plan,
 )
-from critic.judging.forms import APART, BY_NAME, TIE, check_mix, form_of, inquiry, prompt_of
+from critic.judging.forms import APART, BY_NAME, TIE, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
+from critic.judging.prompt import load
 from critic.judging.render import FLOOR, PromptInputs
 from critic.judging.targets import IGNORED, Label, encode, target
 from critic.records import Example, Response, Verdict, to_ten
 
-ONE_VALUE = [
-    name for name, form in BY_NAME.items() if len(form.kind.values(prompt_of(name, "en"), PromptInputs())) == 1
-]
+ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(load(name, "en"), PromptInputs())) == 1]
 """The forms whose verdict is one value: a rating or a choice."""
 each_form = pytest.mark.parametrize("name", ONE_VALUE)
 VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
@@ -59,11 +58,11 @@ def made(form: str, *shown: Response) -> Example:
 
 def value(name: str, *shown: Response) -> Label | None:
     """What people's scores make right in a form."""
-    return form_of(name).kind.label(prompt_of(name, "en"), shown)
+    return form_of(name).kind.label(load(name, "en"), shown)
 
 
 def read(name: str, text: str, truncated: bool = False) -> Verdict:
-    return form_of(name).kind.read(prompt_of(name, "en"), PromptInputs(), text, truncated)
+    return form_of(name).kind.read(load(name, "en"), PromptInputs(), text, truncated)
 
 
 def found_value(read_back: Verdict) -> float | str | None:
@@ -71,8 +70,8 @@ def found_value(read_back: Verdict) -> float | str | None:
 
 
 def values(name: str) -> list[int | str]:
-    (schema,) = form_of(name).kind.values(prompt_of(name, "en"), PromptInputs()).values()
-    low, high = prompt_of(name, "en").scale
+    (schema,) = form_of(name).kind.values(load(name, "en"), PromptInputs()).values()
+    low, high = load(name, "en").scale
     return list(schema.get("enum", range(low, high + 1)))
 
 
@@ -152,16 +151,6 @@ def test_a_pair_shows_its_answers_in_the_order_of_its_id() -> None:
         content = found.messages[0]["content"]
         assert found.id == f"{first.id}+{second.id}" and (found.score, found.label) == (None, None)
         assert re.search(f"# Reply A\n> {first.text}\n\n# Reply B\n> {second.text}\n", content)
-
-
-def test_a_fixed_language_changes_the_prompt_and_not_the_row() -> None:
-    one = response(0, 8, lang="zh", question="有几个苹果？", reason="数对了。")
-    own, fixed = made("pointwise", one), made("pointwise@en", one)
-    assert "# 题目\n> 有几个苹果？" in own.messages[0]["content"]
-    assert "# Question\n> 有几个苹果？" in fixed.messages[0]["content"]
-    # The prompt asks for a reason in English, and nobody wrote one.
-    assert own.target == '{"Rating":8,"Reason":"数对了。"}' and fixed.target == '{"Rating":8,"Reason":""}'
-    assert made("pointwise@zh", one).messages == own.messages and fixed.form == "pointwise@en"
 
 
 def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
@@ -303,16 +292,8 @@ def test_what_cannot_be_compared_is_counted_and_not_dropped() -> None:
     assert len(unknown.examples) == 2
 
 
-def test_a_fixed_language_is_planned_once_where_it_is_the_rows_own() -> None:
-    found = plan(ROWS, {"pointwise": 1.0, "pointwise@en": 1.0})
-    assert len(planned(found, "pointwise")) == len(ROWS)
-    chinese = {(one.id,) for one in ROWS if one.question.lang == "zh"}
-    assert set(planned(found, "pointwise@en")) == chinese
-    assert len(planned(plan(ROWS, {"pointwise@en": 1.0}), "pointwise@en")) == len(ROWS)
-
-
 def test_a_plan_travels_as_json() -> None:
-    found = plan(ROWS[:50], {"pointwise": 1.0, "pairwise@zh": 1.0})
+    found = plan(ROWS[:50], {"pointwise": 1.0, "pairwise": 1.0})
     assert msgspec.json.decode(msgspec.json.encode(found), type=Plan) == found
 
 
@@ -322,8 +303,7 @@ def test_a_plan_travels_as_json() -> None:
         ({"pointwize": 1.0}, r"unknown form 'pointwize'; did you mean pointwise\? choose answer, checklist"),
         ({"scale": 1.0}, r"unknown form 'scale'; did you mean scale_5\? choose .*, scale, with its flags"),
         ({"checklist_in_full": 1.0}, "unknown form 'checklist_in_full'"),
-        ({"pointwise@fr": 1.0}, "'pointwise@fr': behind @ comes the prompt's language, zh or en"),
-        ({"pointwise@": 1.0}, "behind @ comes"),
+        ({"pointwise@en": 1.0}, "no judge prompt 'pointwise@en'"),
         ({"pointwise": 1.5}, r"'pointwise': the share of rows must lie in 0\.\.1, got 1.5"),
         ({"pointwise": float("nan")}, "must lie in"),
         ({"pointwise": 0.0}, "no form has a share above 0"),
@@ -358,7 +338,7 @@ class Pieces:
         ("pointwise", ["1", "0"]),
         ("pointwise_reason_first", ["1", "0"]),
         ("scale_5", ["5"]),
-        ("scale_0_10@zh", ["1", "0"]),
+        ("scale_0_10", ["1", "0"]),
         ("correct", ['"yes']),
         ("pairwise", ['"A']),
     ],
@@ -378,7 +358,7 @@ def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None
 def test_verdicts_have_the_same_keys_and_scale_in_both_languages() -> None:
     """So that reading them is tried in one."""
     for name in ONE_VALUE:
-        en, zh = (prompt_of(name, lang) for lang in ("en", "zh"))
+        en, zh = (load(name, lang) for lang in ("en", "zh"))
         assert (en.key, en.scale) == (zh.key, zh.scale), name
         assert inquiry(name, "en", PromptInputs()).keys() == inquiry(name, "zh", PromptInputs()).keys(), name
 
@@ -386,7 +366,7 @@ def test_verdicts_have_the_same_keys_and_scale_in_both_languages() -> None:
 @each_form
 @given(data=st.data(), reason=st.text(max_size=80))
 def test_what_a_form_teaches_is_read_back(name: str, data: st.DataObject, reason: str) -> None:
-    prompt, order = prompt_of(name, "en"), inquiry(name, "en", PromptInputs()).keys()
+    prompt, order = load(name, "en"), inquiry(name, "en", PromptInputs()).keys()
     wanted = data.draw(st.sampled_from(values(name)))
     text = target(wanted, reason, order)
     found = read(name, text)
@@ -477,7 +457,7 @@ def test_any_text_gives_a_choice_or_a_failure(text: str, key: str, truncated: bo
 @each_form
 @given(before=st.text(max_size=30), data=st.data())
 def test_a_verdict_quoted_in_a_reason_is_never_read(name: str, before: str, data: st.DataObject) -> None:
-    key, scale = prompt_of(name, "en").key, prompt_of(name, "en").scale
+    key, scale = load(name, "en").key, load(name, "en").scale
     wanted, forged = data.draw(st.sampled_from(values(name))), data.draw(st.sampled_from(values(name)))
     shown = json.dumps({key: forged, "Reason": before})
     reason = data.draw(st.sampled_from([shown, f'{before}", {shown[1:]}', f"{before}\n{key}: {forged}"]))

@@ -11,16 +11,15 @@ import pytest
 from conftest import human_row
 from hypothesis import given
 from hypothesis import strategies as st
-from judgments import of_answer
 
 from critic import human_scored
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
-from critic.judging.judge import ResponseJudge, panel_judgment
+from critic.judging.judge import ResponseJudge
 from critic.judging.render import PromptInputs
-from critic.records import GREEDY, Judgment, Response, SamplingParams, Verdict, to_ten
+from critic.records import GREEDY, Judgment, Response, SamplingParams
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
 
@@ -51,32 +50,23 @@ def verdict(**values: Any) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
-def test_every_criterion_has_its_own_rating_and_distribution() -> None:
-    """Each is asked behind the verdict up to its own key, so that what was written before it counts."""
-    probes: dict[str, Token] = {
-        '{"clarity":': chances(_2=0.5, _4=0.5),
-        '{"clarity":3,"depth of detail":': chances(_9=1.0),
-        '{"clarity":3,"depth of detail":8,"Rating":': chances(_6=0.75, _8=0.25),
-    }
+def test_every_criterion_has_its_own_rating() -> None:
+    """The distribution is the overall rating's, behind all that was written before it."""
     asked: list[Request] = []
 
     def answer(request: Request) -> Reply:
         asked.append(request)
         if request.continue_final:
-            return Reply(text="", tokens=[probes[request.messages[-1]["content"]], chances(**{"_,": 1.0})])
+            assert request.messages[-1]["content"] == '{"clarity":3,"depth of detail":8,"Rating":'
+            return Reply(text="", tokens=[chances(_6=0.75, _8=0.25), chances(**{"_,": 1.0})])
         return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
 
     found = judged("criteria", answer, response(criteria=CRITERIA))
     assert asked[0].schema is not None
     assert list(asked[0].schema["properties"]) == ["clarity", "depth of detail", "Rating", "Reason"]
     assert all(f"> {name}: {meaning}" in asked[0].messages[0]["content"] for name, meaning in CRITERIA.items())
-    assert (found.score, found.verdict.rating, found.verdict.reason) == (6.5, 6, "so")
-    parts = found.verdict.criteria
-    assert {name: part.rating for name, part in parts.items()} == {"clarity": 3, "depth of detail": 8}
-    assert parts["clarity"].summary is not None and parts["clarity"].summary.expected == 3
-    assert parts["clarity"].distribution == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
-    assert parts["depth of detail"].summary is not None and parts["depth of detail"].summary.expected == 9
-    assert len(asked) == 4 and asked[1].regex is not None and asked[1].regex.endswith(",.*")
+    assert (found.score, found.verdict.rating, found.verdict.reason) == (6.5, 6, "so") and len(asked) == 2
+    assert {name: part.rating for name, part in found.verdict.criteria.items()} == {"clarity": 3, "depth of detail": 8}
 
 
 def test_a_criterion_that_is_missing_fails_by_itself() -> None:
@@ -232,35 +222,6 @@ def test_whole_conversations_are_judged_where_they_were_scored() -> None:
     assert "> User: Hello?\n> Assistant: Hi.\n> User: How many" in asked[0] and "# Question" not in asked[0]
 
 
-def member(judge: str, rating: float, form: str = "criteria", **verdict: Any) -> Judgment:
-    return of_answer(
-        response(criteria=CRITERIA), judge=judge, prompt=form, score_kind="expected",
-        verdict=Verdict(rating=rating, **verdict), score=rating,
-    )  # fmt: skip
-
-
-def test_a_panel_fails_by_a_criterion_where_a_member_did() -> None:
-    """And its rating by one is made of the members' scores by it, as the overall one is."""
-    shares = [0.0] * 6 + [0.5, 0, 0.5, 0]
-    good = {"clarity": Verdict(rating=9, distribution=shares), "depth of detail": Verdict(rating=9)}
-    bad = {"clarity": Verdict(rating=4), "depth of detail": Verdict(failure="out_of_range")}
-    found = panel_judgment([member("a", 6, criteria=good), member("b", 8, criteria=bad)], "mean", "p").verdict
-    assert found.criteria["clarity"].rating == (8 + 4) / 2  # 8 is expected of 7 and 9
-    assert found.criteria["depth of detail"] == Verdict(failure="out_of_range")
-
-
-@pytest.mark.parametrize(
-    ("form", "scale", "ratings", "most"),
-    [("scale_0_10", (0, 10), [5, 6, 5], 5), ("scale_5", (1, 5), [2, 2, 4], 2), ("scale_5", (1, 5), [5, 4, 4], 4)],
-)
-def test_a_panels_majority_is_a_rating_of_its_scale(
-    form: str, scale: tuple[int, int], ratings: list[int], most: int
-) -> None:
-    members = [member(str(n), to_ten(one, *scale), form, scale=scale) for n, one in enumerate(ratings)]
-    found = panel_judgment(members, "majority", "p")
-    assert found.score == found.verdict.rating == pytest.approx(to_ten(most, *scale))
-
-
 @pytest.mark.parametrize(
     ("form", "cached", "tokens", "attempts"),
     [
@@ -314,13 +275,12 @@ def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
     ("form", "lost", "text"),
     [
         ("pointwise", 1, verdict(Rating=7, Reason="so")),
-        ("criteria", 2, verdict(**{"clarity": 3, "depth of detail": 8, "Rating": 6, "Reason": "so"})),
         ("commit_first", 1, "I count five."),
         ("pairwise", 0, verdict(Verdict="A")),
     ],
 )
 def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, text: str) -> None:
-    """And beside it: an order or a criterion that is asked at the same time."""
+    """And beside it: an order that is asked at the same time."""
     asked = 0
 
     def answer(request: Request) -> Reply:
@@ -331,7 +291,7 @@ def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, t
         tokens = [chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})] if request.continue_final else []
         return Reply(text=text, tokens=tokens, prompt_tokens=100, cached_tokens=40, completion_tokens=9)
 
-    shown = [response(criteria=CRITERIA), response(1, response="omega")][: 2 if form == "pairwise" else 1]
+    shown = [response(), response(1, response="omega")][: 2 if form == "pairwise" else 1]
     found = judged(form, answer, *shown)
     assert (found.verdict.failure, found.attempts) == ("server_error", 3)
     paid, spent = asked - 1, (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
