@@ -166,11 +166,8 @@ Flag = Mapping[str, Mapping[str, Any]]
 
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
-    conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
-    `steps`: the reason that comes first is one of many steps.
-
-    `flags` are the ways in which the form can be varied; the prompt's file says what is worded otherwise
-    (`flags.ENDING`)."""
+    conversations. The form `first` is asked before, for the judge's own answer. `steps`: the reason that comes first is
+    one of many steps. `flags` are the form's variants, worded in its prompt file (`flags.ENDING`)."""
 
     kind: Kind
     scope: Scope = "turn"
@@ -303,12 +300,12 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return values if key == "Checklist" else (*values, REASON)
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """JSON Schema of a verdict, the keys in their order; None where it is free text. A reason before the value is
-        bounded, so that the value comes at all. One behind it is cut off by the limit of tokens, if by anything: it
-        costs a decoder more to count characters than to do all else."""
+        """JSON Schema of a verdict, the keys in their order; None where it is free text."""
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
         if not order:
             return None
+        # A reason before the value is bounded, so that the value comes at all. One behind it is not, since a decoder
+        # that counts characters is slow.
         longest = LONGEST_STEPS[self.prompt.language] if self.form.steps else LONGEST_FIRST_REASON
         first = {"type": "string", **({"maxLength": longest} if order[0] == REASON else {})}
         return {

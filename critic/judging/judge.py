@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -44,9 +43,8 @@ from critic.records import (
 
 
 class JudgeResult(Struct, frozen=True, kw_only=True):
-    """What a judge made of some material, and every call that it took. `score` is None exactly when the verdict failed;
-    of a comparison the verdict's value speaks of the model as A, whoever stood first. `unread`: it is a tie because no
-    verdict could be read. `attempts` are the tries of a call that was lost."""
+    """What a judge made of some material, and every call that it took; of a comparison with the model as A, whoever
+    stood first. `attempts` are the tries of a call that was lost."""
 
     verdict: Verdict
     score: float | None = None
@@ -276,12 +274,8 @@ class ResponseJudge(Judge):
         super().__init__(backend, setup, max_tokens, images, needs)
         if backend.served.is_classifier and not rates(form):
             raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
-        self.name, self.prompt, self.decoding = name, form, self.setup.decoding
+        self.name, self.prompt = name, form
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
-
-    @property
-    def score_kind(self) -> str:
-        return self.asker.score_kind
 
     async def judge(
         self, response: Response, other: Response | None = None, *, lost: Failure | None = None
@@ -292,16 +286,6 @@ class ResponseJudge(Judge):
         if lost:
             return await self.verdict_on(replace(planned, problem=(lost, "there is no reply")))
         return await self.verdict_on(replace(planned, material=self.form.material(response, other)))
-
-    def origin(self) -> dict[str, Any]:
-        """The fields of a judgment that say how it was made: those of one file are all alike."""
-        return {
-            "judge": self.name,
-            "prompt": self.prompt,
-            "prompt_hash": self.prompt_hash,
-            "score_kind": self.score_kind,
-            "decoding": self.decoding,
-        }
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:

@@ -1,8 +1,7 @@
 """The judge's text -> a rating, a choice or the answers to a checklist, and a reason, or a named failure.
 
-A verdict is read from where a verdict is stated (statements.py), never from a number that stands somewhere. Statements
-that differ are no verdict: which of them is the judge's own, and which a draft, the rubric restated or a rating that
-the response planted, the text does not tell.
+A verdict is read from where one is stated (statements.py), never from a number that stands somewhere. Statements that
+differ are no verdict: which is the judge's own, and which a draft or planted, the text does not tell.
 """
 
 import math
@@ -101,14 +100,11 @@ class _Read(Struct, frozen=True):
 def parse_rating(
     text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
 ) -> Verdict:
-    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it. Where ratings by several
-    `criteria` stand in it, that under `key`.
+    """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it (another order, fences, "8/10",
+    8分, single quotes, Chinese keys, cut off); where ratings by several `criteria` stand in it, that under `key`.
 
-    Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers ("8", 8.5, ８,
-    "8/10", "8分"), single quotes, raw line breaks, a reply cut off after its rating, Chinese keys. `truncated` says
-    that the reply ended at its token limit. Failures: `empty`, `truncated` (cut off before the rating was certain),
-    `no_rating` (none, or several that differ), `out_of_range` (outside the scale). A rating on another `scale` (its
-    lowest and highest whole rating) is moved linearly onto 1..10.
+    `truncated`: the reply ended at its token limit. Failures: `empty`, `truncated` (before the rating was certain),
+    `no_rating` (none, or several that differ), `out_of_range`. Ratings of another `scale` are moved onto 1..10.
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
     names = NAMES.get(key, re.escape(key))
@@ -116,9 +112,8 @@ def parse_rating(
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`: `{"Verdict": "A"}`, `{"Correct": "yes", "Reason": "…"}`. Tolerated
-    as in `parse_rating`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the value was
-    whole), `no_verdict` (no such key, another value under it, or several that differ)."""
+    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`. Failures:
+    `empty`, `truncated`, `no_verdict` (none, another value, or several that differ)."""
     return _chosen(_parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict"))
 
 
@@ -130,9 +125,8 @@ def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
 
 
 def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
-    """The one of A, B and tie that a reply states in a form of the papers: `Overall, Response A is better.`, `Final
-    Answer: B`, `[[C]]`, `A=B`. None where it states none, `no_verdict` where it states several that differ, or one
-    that is not among `values`."""
+    """The one of A, B and tie that a reply states as the papers' judges do: `Overall, Response A is better.`, `[[C]]`,
+    `A=B`. None where it states none, `no_verdict` where several that differ, or one not among `values`."""
     statements = AnswerText(text).statements(_choice("Verdict", ("A", "B", "tie")))
     if all(each.own for each in statements):
         return None
@@ -142,10 +136,10 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
-    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
-    Where an object answers items, what stands elsewhere answers no other ones."""
+    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
     answer = AnswerText(text)
     read = [_settled(answer.statements(_item(number)), "no_verdict") for number in range(1, items + 1)]
+    # Where an object answers items, what stands elsewhere answers no other ones.
     in_object = any(each.whole for each in read)
     answers = [each.value == "yes" if each.value and (each.whole or not in_object) else None for each in read]
     reason = next((each.reason for each in read if each.reason is not None), None)

@@ -141,9 +141,8 @@ def key(verdict: "Judgment | PlannedVerdict") -> VerdictKey:
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
-    """One verdict to be asked for in a form, which a protocol chose or whoever judges rows. Of a pair the model stands
-    first in `material`, which is None where a `problem` (failure and sentence) leaves nothing to judge. `judging` and
-    `unjudged` are as in Judgment."""
+    """One verdict to be asked for in a form. Of a pair the model stands first in `material`, which is None where a
+    `problem` (failure and sentence) leaves nothing to judge. `judging` and `unjudged` are as in Judgment."""
 
     sample: Sample
     form: str
@@ -324,9 +323,9 @@ async def judge_all(
 def read_transcripts(
     path: Path, benchmark: str, asked: Sequence[Conversation] = (), name: str | None = None
 ) -> Transcripts:
-    """A model's transcripts by conversation and condition, in the file's order: of what critic infer wrote, or of what
-    another program did in reply to the conversations `asked` (asking.replies), whose model is called `name`. Raises
-    UsageError for replies to another benchmark, by several models, or twice to one turn."""
+    """A model's transcripts, in the file's order: of what critic infer wrote, or of another program's replies to the
+    conversations `asked`, whose model is called `name`. Raises UsageError for replies to another benchmark, by several
+    models, or twice to one turn."""
     found: Transcripts = {}
     system: str | None = None
     if not replies.is_table(path):

@@ -263,10 +263,9 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
 def fit(
     prompt: Prompt, material: PromptInputs, limit: int | None, count: Callable[[list[Message]], int]
 ) -> TruncatedPrompt | None:
-    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit. Left out in this order, each
-    only as far as needed: the oldest earlier exchanges (not of a conversation that is itself judged), the middle of the
-    references, the middle of the replies, the longer first; of the longest of each at least `FLOOR` characters stay.
-    Rules, questions, captions and checklists are never touched."""
+    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit. Left out in this order, only
+    as far as needed: the oldest exchanges (not of a conversation that is itself judged), the middle of the references,
+    the middle of the replies, the longer first, down to `FLOOR` characters."""
     whole = render(prompt, material)
     if limit is None or count(whole) <= limit:
         return TruncatedPrompt(whole, {})
@@ -340,9 +339,8 @@ _SHOWN = _Shown()
 
 
 def quote(text: str) -> str:
-    """Text as quoted lines that stay one section whatever they contain. Every line starts with "> "; all Unicode line
-    ends count. Hidden characters go, and sequences that chat templates use as control tokens (`<|im_end|>`, `</s>`,
-    `[INST]`) are respelt with look-alike brackets, which no tokenizer reads as control tokens."""
+    """Text as lines that start with "> ", one section whatever they contain; all Unicode line ends count. Hidden
+    characters go, and control tokens of chat templates (`<|im_end|>`, `[INST]`) are respelt with look-alikes."""
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
         quoted.append(f"> {escape_control_tokens(_JOINER_BY_ASCII.sub('', line.translate(_SHOWN)))}".rstrip())

@@ -106,6 +106,13 @@ def _contradiction(row: tables.Row, prompts: Sequence[str], known: Collection[st
     return f"asks {prompts[0][:200]!r}, the row has {(other or next(iter(texts.values())))[:200]!r}"
 
 
+def _check_questions(differ: Sequence[str]) -> None:
+    """Raises UsageError for the first of the rows that differ."""
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+
+
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
     """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
     name none."""
@@ -127,14 +134,13 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
-    """A model's replies out of a table, in its order, as critic infer would have recorded them: the history that a turn
-    saw is that of its condition, images left out. Raises UsageError for columns of no known layout, an id or a turn
-    that the benchmark does not have, and a turn that is there twice or lacks the one before it."""
+    """A model's replies out of a table, in its order, as critic infer would have recorded them, without images. Raises
+    UsageError for unknown columns, an id or a turn that the benchmark does not have, or that is there twice, and a
+    question that is not the benchmark's."""
     by_id = {one.id: one for one in conversations}
     said: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
-    known = {_words(turn.prompt) for one in conversations for turn in one.turns}
-    differ = list[str]()
+    known, differ = _prompts(conversations), list[str]()
     for place, row in tables.rows(path, FORMATS):
         layout = layout or _layout(place, row)
         key = tables.text(place, row, layout.id)
@@ -156,10 +162,12 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
             prompts.append(turns[turn - 1].prompt)
         if why := _contradiction(row, prompts, known):
             differ.append(f"{place}: {layout.id} {key!r} {why}")
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+    _check_questions(differ)
     return [turn for (key, name), texts in said.items() for turn in _turns(by_id[key], name, texts, system, path)]
+
+
+def _prompts(conversations: Iterable[Conversation]) -> set[str]:
+    return {_words(turn.prompt) for one in conversations for turn in one.turns}
 
 
 def _layout(place: str, row: tables.Row) -> Layout:

@@ -142,10 +142,9 @@ class Statement(Struct, frozen=True):
 
 class Sought(Struct, frozen=True):
     """What is looked for in an answer. `own` are the names of the form's key and `names` those of any key that says the
-    same, as patterns; `value` is how a value looks behind one (its group `value`); `convert` makes a value of what JSON
-    or text has, None of what is none. `papers`: how other benchmarks' judges state it without a key, in a group `value`
-    as well, of which `compared` makes a value. `several`: it is one of several keys, which may stand on any line and
-    bare in an object. `prose`: a key in a sentence counts where nothing else does."""
+    same, as patterns; `value` is how a value looks behind one (group `value`), `convert` makes a value of it or of what
+    JSON has. `papers`: how other benchmarks' judges state it without a key, of which `compared` makes a value.
+    `several`: it is one of several keys. `prose`: a key in a sentence counts where nothing else does."""
 
     own: str
     names: str

@@ -80,9 +80,9 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
 def _behind(
     tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands. They are
-    read in their place, since SentencePiece tokenizers put a space before the start of a text, which a served judge
-    never writes; apart only where prompt and answer would share a token."""
+    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands."""
+    # In their place, since SentencePiece puts a space before the start of a text, which a served judge never writes;
+    # apart only where prompt and answer would share a token.
     both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     if both["input_ids"][: len(source)] != source:
         answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)

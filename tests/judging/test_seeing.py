@@ -323,25 +323,3 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
         assert line.setup.decoding.images == "show"
         most = max(most, there)
     assert most >= (2 if benchmark == "visitbench" else 1)
-
-
-def test_two_judges_of_convbench_one_of_which_looks(tmp_path: Path) -> None:
-    """Tables 3 to 7: how often they agree, over all and by turn."""
-    folder = ROOT / "data/samples/convbench"
-    file, script, replies = folder / "ConvBench.csv", tmp_path / "said.jsonl", tmp_path / "replies.jsonl"
-    script.write_text(json.dumps({"text": VERDICT}) + "\n")
-    assert run("critic", "infer", file, "--benchmark", "convbench", "--out", replies, "--model", script).returncode == 0
-    judged = {how: tmp_path / f"{how}.jsonl" for how in ("show", "blind")}
-    for how, out in judged.items():
-        words = ["--judge", script, "--out", out, "--images", how, "--data-root", folder, "--protocol", "direct"]
-        done = run("critic", "judge", replies, "--questions", file, *words)
-        assert done.returncode == 0, done.stderr
-        shown = {call.images for _, line in jsonl.read(out, Judgment) for call in line.calls}
-        assert shown == {1 if how == "show" else 0}
-    words = ["--against", judged["blind"], "--questions", file, "--out", tmp_path / "out"]
-    done = run("critic", "score", judged["show"], *words)
-    assert done.returncode == 0, done.stderr
-    assert "the differences show as well: decoding's images blind and show." in " ".join(done.stdout.split())
-    (by_protocol,) = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["systems"]["agreement"].values()
-    (found,) = by_protocol["direct"].values()
-    assert set(found) >= {"S1", "S2", "S3", "SO", "all"} and found["all"]["value"] == 100
