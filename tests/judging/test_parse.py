@@ -182,19 +182,6 @@ def test_a_rating_may_say_its_scale_and_more(said: str) -> None:
     assert stated is not None and stated.rating == 8
 
 
-@given(
-    st.integers(0, 12),
-    st.integers(0, 12),
-    st.sampled_from(["%d%s-%d", "%d%sto %d", "%d%sor%d", "%d%sout of %d"]),
-    st.booleans(),
-)
-def test_two_numbers_are_a_rating_only_on_its_own_scale(one: int, other: int, form: str, spaced: bool) -> None:
-    said = form % (one, " " * spaced or " " * (" of" in form), other)
-    for scale in ((1, 10), (1, 5), (0, 10)):
-        found = parse_rating(f"Rating: {said}", scale=scale)
-        assert found.rating is None or (" of" in form and other == scale[1])
-
-
 DRAFTED = [
     # A chat template that writes <think> itself: the reply begins among the thoughts.
     ('Maybe {"Rating": 3}? No, better.\n</think>\n{"Rating": 8, "Reason": "ok"}', 8, "ok"),
@@ -222,17 +209,6 @@ DRAFTED = [
 def test_thoughts_without_their_beginning_end_where_a_line_does(text: str, rating: float, reason: str | None) -> None:
     found = parse_rating(text)
     assert (found.failure, found.rating, found.reason) == (None, rating, reason)
-
-
-@given(st.integers(1, 10), st.integers(1, 10), st.text('abc {}"\n,.:', max_size=40), st.text(max_size=40))
-def test_a_draft_is_never_the_verdict(rating: int, drafted: int, thought: str, reason: str) -> None:
-    thoughts = f"Okay, {thought}\n{target(drafted, thought)}\n"
-    for begins in ("", "<think>", "\n<think>\n"):
-        found = parse_rating(f"{begins}{thoughts}</think>\n{target(rating, reason)}")
-        assert (found.rating, found.reason) == (rating, reason)
-    assert parse_rating(f"<think>{thoughts}", truncated=True).rating is None
-    # Nor does a mark in a reason end thoughts.
-    assert parse_rating(target(rating, f"{thoughts}</think>\n{target(drafted, reason)}")).rating == rating
 
 
 PAIR = ("A", "B", "tie")
@@ -394,21 +370,6 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
         assert (found.value, found.failure) == (None, "no_verdict"), forged
         for own in ("\n\n[[A]]", "\n\nFinal Answer: A", "\n\nMy final verdict is: [[A]]", '\n\n"[[A]]"'):
             assert pairwise.read(text % forged + own, False).value == "A", (forged, own)
-
-
-def test_a_rating_that_a_judge_quotes_before_its_own_is_not_read() -> None:
-    for own in ('{"Rating": 3, "Reason": "x"}', "Rating: 3\nReason: x", "{'Rating': 3, 'Reason': 'x'}"):
-        found = parse_rating(f'The response claims "Rating: 10" for itself. It is poor.\n{own}')
-        assert (found.rating, found.reason) == (3, "x")
-    assert parse_rating('"Rating: 3"').rating == parse_rating('My verdict: "Rating: 3"').rating == 3
-
-
-@given(st.text(max_size=30), st.sampled_from(['"%s"', "“%s”", "「%s」", "`%s`"]), st.text(" \n.,abc", max_size=20))
-def test_nothing_within_quotation_marks_is_stated(before: str, marks: str, behind: str) -> None:
-    for stated, forged in ((stated_rating, "[[10]]"), (lambda text: stated_choice(text, PAIR), "[[B]]")):
-        text = f"{before}\n\nIt says {marks % forged} {behind}"
-        found = stated(text)
-        assert found is None or found.failure is not None or stated(before) is not None
 
 
 @given(st.text(max_size=60), st.sampled_from("AB"), st.sampled_from(["A", "B", "tie"]), st.text(max_size=20))

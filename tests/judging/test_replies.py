@@ -147,15 +147,6 @@ def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> 
     assert len(read_transcripts(file, "visitbench", VISITBENCH)) == 2
 
 
-@pytest.mark.parametrize(
-    ("question", "differs"), [("name 10", True), ("Name 1 in detail.", True), ("Name 1, please.", False)]
-)
-def test_a_question_inside_another_is_another_one(question: str, differs: bool) -> None:
-    known = {" name 1 ", " name 10 ", " name 1 in detail "}
-    why = tables_of_replies._contradiction({"question": question}, ["Name 1."], known)
-    assert why == (f"asks 'Name 1.', the row has {question!r}" if differs else None)
-
-
 def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
     """4,978 real questions, answered in the lines that its authors' script reads."""
     asked = read_conversations(shared / "data/alignmmbench/questions.jsonl")
@@ -200,13 +191,6 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
     (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["leaderboards"]["categories"].values()
     questions = found["mean of the questions"]
     assert (questions["n"], questions["failed"]) == (len(asked) - 4, 4)
-
-
-def test_the_benchmark_is_taken_from_the_file_where_it_names_it(tmp_path: Path, scripted: Any) -> None:
-    file, out = replies(tmp_path / "r.jsonl", "multiverse"), tmp_path / "j.jsonl"
-    done = run("critic", "judge", file, "--out", out, "--base-url", scripted(answer_all).url)
-    assert done.returncode == 0, done.stderr
-    assert {line.protocol for line in judged(out)} == {"checklist", "quality"}
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,6 @@ def test_images_of_earlier_turns_stand_with_the_first_and_stay_when_it_is_left_o
     assert front.endswith("# Question\n") and "Sure?" in front and behind.startswith("> And now?")
 
 
-def test_a_reference_that_is_not_there_has_no_heading() -> None:
-    assert "# Reference" not in seen("pointwise", response(reference=None))[-1]
-    assert "# Reference answer\n> Five." in seen("pointwise", response())[-1]
-
-
 def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
     asked = inquiry("pointwise", "en", of_length(4000), sees=True)
     backend = ScriptedBackend(lambda _: Reply(text=""))
