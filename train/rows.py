@@ -24,7 +24,7 @@ from critic import human_scored, jsonl
 from critic.backends import parts_of
 from critic.errors import UsageError
 from critic.images import ImageError, Images
-from critic.judging.distribution import shares, whole_rating
+from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
 from critic.judging.forms import AnswerKind, form_of
 from critic.judging.prompt import load, prompt_hash
@@ -340,7 +340,7 @@ def _people(made: Example) -> dict[str, Any]:
     """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10."""
     if made.score is None or not load(made.form, "en").on_ten:
         return {"rating": 0, "people": []}
-    return {"rating": whole_rating(made.score), "people": made.label or shares(made.score)}
+    return {"rating": whole_rating(made.score), "people": made.label or probabilities(made.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:

@@ -151,7 +151,7 @@ def whole_rating(score: float, scale: Scale = TEN) -> int:
     return min(max(math.floor(_moved(score, scale) + 0.5), low), high)
 
 
-def shares(score: float, scale: Scale = TEN) -> list[float]:
+def probabilities(score: float, scale: Scale = TEN) -> list[float]:
     """A score on 1..10 as shares (0..1, their sum 1) of the ratings of `scale`, lowest first: one between two ratings
     is shared between them, so that the mean is the score."""
     low, high = scale

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.judging import forms
-from critic.judging.distribution import shares
+from critic.judging.distribution import probabilities
 from critic.judging.prompt import Prompt, load
-from critic.judging.render import escape_control_tokens, fit, images_in
+from critic.judging.render import escape_control_tokens, images_in, truncate_to_fit
 from critic.judging.targets import target
 from critic.records import Example, Message, Response
 
@@ -138,13 +138,13 @@ def example(
     label = how.kind.label(prompt, answers)
     if label is None:
         raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
-    fitted = fit(prompt, asked.material, max_source_tokens, count)
+    fitted = truncate_to_fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
     reason = escape_control_tokens(human.reason or "")
     soft = None
     if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
-        of_raters = (shares(score, prompt.scale) for score in human.raters.values())
+        of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
         soft = [fmean(each) for each in zip(*of_raters, strict=True)]
     return Example(
         id=name,

@@ -44,7 +44,7 @@ class RatingKind(Struct, frozen=True):
         found = parse.parse_rating(text, truncated, prompt.scale)
         return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
 
-    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+    def parse_free_text(self, prompt: Prompt, text: str) -> Verdict | None:
         found = parse.stated_rating(text, prompt.scale)
         return found if found is None or prompt.scale == TEN else replace(found, scale=prompt.scale)
 
@@ -85,7 +85,7 @@ class ChoiceKind(Struct, frozen=True):
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
         return parse.parse_choice(text, prompt.key, self.choices, truncated)
 
-    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+    def parse_free_text(self, prompt: Prompt, text: str) -> Verdict | None:
         return parse.stated_choice(text, self.choices) if "A" in self.choices else None
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
@@ -320,7 +320,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         kind = self.form.kind
         found = kind.read(self.prompt, self.material, text, truncated)
         if isinstance(kind, RatingKind | ChoiceKind) and found.failure in UNREADABLE and not truncated:
-            found = kind.stated(self.prompt, text) or found
+            found = kind.parse_free_text(self.prompt, text) or found
         return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:

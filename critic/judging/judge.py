@@ -12,7 +12,6 @@ from critic.backends import Backend, Reply, unanswered
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
 from critic.judging import distribution
-from critic.judging.asker import Grader, all_of, call_of, with_mixture
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import (
     POINTS,
@@ -25,6 +24,7 @@ from critic.judging.forms import (
     inquiry,
     rates,
 )
+from critic.judging.grader import Grader, all_of, call_of, with_mixture
 from critic.judging.prompt import Prompt, prompt_hash
 from critic.judging.protocols import PLAYERS, PlannedVerdict, Position
 from critic.judging.render import PromptInputs, render
@@ -67,13 +67,13 @@ class Judge:
         needs: str | None = "--score",
     ) -> None:
         """`images` are those that a judge is shown; without them it is asked as one that cannot see. What `needs` log
-        probabilities is as in Asker."""
+        probabilities is as in Grader."""
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.images, self.sees = images, images is not None
-        self.asker = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
+        self.grader = Grader(backend, setup.score_kind, max_tokens, setup.decoding, needs)
 
     async def verdict_on(self, planned: PlannedVerdict) -> Judgment:
         """One judgment: a score, or a named failure. Never raises for what a server does."""
@@ -89,7 +89,7 @@ class Judge:
         calls, form = found.calls, planned.form
         return Judgment(
             sample=planned.sample,
-            setup=replace(self.setup, score_kind=self.asker.score_kind),
+            setup=replace(self.setup, score_kind=self.grader.score_kind),
             prompt=form,
             prompt_hash=self.hash_of(form),
             protocol=planned.protocol,
@@ -157,7 +157,7 @@ class Judge:
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
-            first, reply = await self.asker.ask(self._beside(asked, asked.form.first, question))
+            first, reply = await self.grader.ask(self._beside(asked, asked.form.first, question))
             said = first.answer(reply)
             before = [_call(first, reply, said)]
             if said.failure is not None:
@@ -177,12 +177,12 @@ class Judge:
         return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
-        asked, rated = await self.asker.rate(asked)
+        asked, rated = await self.grader.rate(asked)
         # The first of a verdict's calls has its rating.
         verdict, (reply, *probes) = rated.verdict, rated.calls
         return JudgeResult(
             verdict=verdict,
-            score=distribution.scored(verdict, self.asker.score_kind),
+            score=distribution.scored(verdict, self.grader.score_kind),
             reply=reply.text,
             calls=[_call(asked, reply, verdict), *(_call(asked, probe, None) for probe in probes)],
             detail=_detail(reply) if verdict.failure is not None else None,
@@ -190,7 +190,7 @@ class Judge:
 
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
-        asked, reply = await self.asker.ask(asked)
+        asked, reply = await self.grader.ask(asked)
         found = asked.answer(reply)
         call = _call(asked, reply, found, first)
         unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")

@@ -178,7 +178,7 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
     return {
         "ranges": prompt.ranges,
         "general": prompt.general,
-        "task": task.title if task else quote(material.task).removeprefix("> ").replace("\n> ", " "),
+        "task": task.title if task else quote_untrusted(material.task).removeprefix("> ").replace("\n> ", " "),
         "rules": task.rules if task else prompt.other_rules,
         "caption": _shown(prompt, caption or None),
         "sides": sides,
@@ -199,7 +199,7 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
 
 
 def _shown(prompt: Prompt, text: str | None, keep: int | None = None) -> str:
-    return "" if text is None else quote(_cut(prompt, text, keep))
+    return "" if text is None else quote_untrusted(_cut(prompt, text, keep))
 
 
 def _references(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Mapping[str, str]) -> str:
@@ -245,8 +245,8 @@ def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Truncation, 
 def _labelled(label: str, text: str, indent: str) -> str:
     """A quoted text behind a label of ours; its further lines are set in, so that none can pass for another label."""
     if not indent:
-        return quote(label + text)
-    first, *rest = quote(text).split("\n")
+        return quote_untrusted(label + text)
+    first, *rest = quote_untrusted(text).split("\n")
     further = (f"> {indent}{line[2:]}".rstrip() if label else line for line in rest)
     return "\n".join([f"> {label}{first[2:]}".rstrip(), *further])
 
@@ -260,7 +260,7 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
     return text[: keep - tail] + mark + (text[-tail:] if tail else "")
 
 
-def fit(
+def truncate_to_fit(
     prompt: Prompt, material: PromptInputs, limit: int | None, count: Callable[[list[Message]], int]
 ) -> TruncatedPrompt | None:
     """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit. Left out in this order, only
@@ -338,7 +338,7 @@ class _Shown(dict[int, int | None]):
 _SHOWN = _Shown()
 
 
-def quote(text: str) -> str:
+def quote_untrusted(text: str) -> str:
     """Text as lines that start with "> ", one section whatever they contain; all Unicode line ends count. Hidden
     characters go, and control tokens of chat templates (`<|im_end|>`, `[INST]`) are respelt with look-alikes."""
     quoted = []
@@ -348,7 +348,7 @@ def quote(text: str) -> str:
 
 
 def escape_control_tokens(text: str) -> str:
-    """Text whose control tokens, as `quote` says, are read as text."""
+    """Text whose control tokens, as `quote_untrusted` says, are read as text."""
     # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
     while (found := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
         text = found

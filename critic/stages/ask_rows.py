@@ -23,7 +23,7 @@ from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
 from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
-from critic.judging.render import quote
+from critic.judging.render import quote_untrusted
 from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, RunSummary, Stage, listed
 
@@ -92,7 +92,7 @@ def _content(language: Language) -> dict[str, Any]:
 def _templates(language: Language) -> dict[str, jinja2.Template]:
     content = _content(language)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
-    environment.filters["quote"] = quote
+    environment.filters["quote"] = quote_untrusted
     shared = {name: content[name] for name in ("categories", "aspects")}
 
     def whole(name: str, text: str) -> jinja2.Template:

@@ -50,7 +50,7 @@ class JudgeSamples(Stage[Item, Judgment]):
     @property
     def setup(self) -> JudgeConfig:
         """How verdicts are asked for, with the score that is taken now."""
-        return replace(self.judge.setup, score_kind=self.judge.asker.score_kind)
+        return replace(self.judge.setup, score_kind=self.judge.grader.score_kind)
 
     def key(self, record: Judgment) -> Hashable:
         return key(record)
@@ -76,30 +76,30 @@ class JudgeSamples(Stage[Item, Judgment]):
     def resume(self) -> None:
         """Where an earlier run took ratings as they are stated, for want of log probabilities, this one does as well;
         where it had distributions, they are needed."""
-        asker = self.judge.asker
-        if asker.score_kind != "argmax" and asker.needs is None:
+        grader = self.judge.grader
+        if grader.score_kind != "argmax" and grader.needs is None:
             kinds = {one.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
             if kinds == {"argmax"}:
-                asker.take_stated(f"{self.out} was judged without log probabilities")
+                grader.take_stated(f"{self.out} was judged without log probabilities")
             elif kinds:
-                asker.needs = f"what {self.out} has"
+                grader.needs = f"what {self.out} has"
         super().resume()
-        if any(one.score_kind != asker.score_kind for one in self.done.values()):
+        if any(one.score_kind != grader.score_kind for one in self.done.values()):
             self._take_one_score()
-        self.facts["setup"]["score_kind"] = asker.score_kind
+        self.facts["setup"]["score_kind"] = grader.score_kind
 
     async def ask(self, left: int) -> None:
-        asker, before = self.judge.asker, self.judge.asker.score_kind
+        grader, before = self.judge.grader, self.judge.grader.score_kind
         await super().ask(left)
-        if asker.logprobs is False:
+        if grader.logprobs is False:
             self.without.add("logprobs")
-        if asker.score_kind != before:
-            self.facts["setup"]["score_kind"] = asker.score_kind
+        if grader.score_kind != before:
+            self.facts["setup"]["score_kind"] = grader.score_kind
             self._take_one_score()
 
     def _take_one_score(self) -> None:
         """All judgments of a file name one kind of score: scoring and merging ask for that."""
-        kind, records = self.judge.asker.score_kind, known(self.out, Judgment, lambda _: None)
+        kind, records = self.judge.grader.score_kind, known(self.out, Judgment, lambda _: None)
         jsonl.write(self.out, (replace(one, setup=replace(one.setup, score_kind=kind)) for one in records))
 
     @abstractmethod

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
-from critic.judging.asker import ALTERNATIVES, RATING_ALONE, probe
+from critic.judging.grader import ALTERNATIVES, RATING_ALONE, probe
 from critic.judging.judge import ResponseJudge
 from critic.judging.render import TruncatedPrompt
 from critic.records import Judgment, Message, Response, SamplingParams

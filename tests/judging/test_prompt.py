@@ -13,7 +13,7 @@ from critic.benchmarks.alignmmbench import TASKS
 from critic.errors import UsageError
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.prompt import load
-from critic.judging.render import FLOOR, PromptInputs, fit, of_response, quote, render
+from critic.judging.render import FLOOR, PromptInputs, of_response, quote_untrusted, render, truncate_to_fit
 from critic.records import Language, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 
@@ -154,7 +154,7 @@ HOSTILE = st.text(
 
 @given(HOSTILE)
 def test_quoted_text_cannot_leave_its_section(text: str) -> None:
-    for line in quote(text).splitlines():
+    for line in quote_untrusted(text).splitlines():
         assert line == ">" or line.startswith("> ")
 
 
@@ -195,7 +195,7 @@ def test_control_tokens_are_defused(token: str) -> None:
         ("{}", "a {} b", "x{}y", "\u200b{}", "{}{}", "<{}>"), ("", "\u200b", "\u200d")
     ):
         hidden = token[:2] + joiner + token[2:]
-        text = quote(disguise.replace("{}", hidden))
+        text = quote_untrusted(disguise.replace("{}", hidden))
         assert token not in text and (not joiner or hidden not in text)
 
 
@@ -207,12 +207,12 @@ def test_control_tokens_are_defused(token: str) -> None:
     ],
 )
 def test_what_is_no_control_token_stays(text: str) -> None:
-    assert quote(text) == f"> {text}"
+    assert quote_untrusted(text) == f"> {text}"
 
 
 @pytest.mark.parametrize("hidden", ["\ufe0f", "\U000e0141", "\u034f", "\u3164", "\u200b", "\U000e0041", "\u202e"])
 def test_hidden_characters_go(hidden: str) -> None:
-    assert quote(f"a{hidden}b") == "> ab"
+    assert quote_untrusted(f"a{hidden}b") == "> ab"
 
 
 def count(messages: Any) -> int:
@@ -227,7 +227,7 @@ def long_response() -> Response:
 @pytest.mark.parametrize("limit", [20_000, 5_200, 4_600, 4_400, 4_000, 3_500, 3_000, 2_800, 1_000])
 def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
     prompt, made = load("pointwise", "en"), long_response()
-    fitted = fit(prompt, of_response(made), limit, count)
+    fitted = truncate_to_fit(prompt, of_response(made), limit, count)
     least = count(render(prompt, of_response(made), {"history": 0, "reference": FLOOR, "response": FLOOR}))
     if limit < least:
         assert fitted is None
@@ -249,7 +249,7 @@ def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
 
 @given(st.integers(2_500, 6_000))
 def test_shortening_leaves_out_no_more_than_needed(limit: int) -> None:
-    fitted = fit(load("pointwise", "en"), of_response(long_response()), limit, count)
+    fitted = truncate_to_fit(load("pointwise", "en"), of_response(long_response()), limit, count)
     if fitted is None or not fitted.shortened:
         return
     size = count(fitted.messages)
@@ -268,7 +268,7 @@ def pair(swapped: bool) -> tuple[Response, Response]:
 @pytest.mark.parametrize("limit", [20_000, 6_000, 5_200, 4_800, 4_400, 4_300, 4_200, 4_000, 3_900, 3_700, 3_000])
 def test_of_a_pair_both_answers_are_shortened_last_and_evenly(limit: int, swapped: bool) -> None:
     prompt, both = load("pairwise", "en"), of_response(*pair(swapped))
-    fitted = fit(prompt, both, limit, count)
+    fitted = truncate_to_fit(prompt, both, limit, count)
     if limit < count(render(prompt, both, {"history": 0, "reference": FLOOR, "response": FLOOR})):
         assert fitted is None
         return

@@ -17,7 +17,7 @@ from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
 from critic.judging.prompt import load
 from critic.judging.protocols import Assignment, Transcript
-from critic.judging.render import FLOOR, Candidate, Exchange, PromptInputs, TurnJudgment, fit, render
+from critic.judging.render import FLOOR, Candidate, Exchange, PromptInputs, TurnJudgment, render, truncate_to_fit
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Language, ModelTurn, Sampling, SentMessage, Turn
 
 GOLDEN = ROOT / "tests/golden"
@@ -141,7 +141,7 @@ def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
     least = count(render(prompt, made, {"history": 0, "reference": FLOOR, "response": FLOOR}))
     seen = set()
     for limit in range(full, least - 1, -97):
-        found = fit(prompt, made, limit, count)
+        found = truncate_to_fit(prompt, made, limit, count)
         assert found is not None and count(found.messages) <= limit
         seen |= set(found.shortened)
         dropped, reference = found.shortened.get("history", 0), found.shortened.get("reference", 0)
@@ -158,8 +158,8 @@ def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
             assert reference == 700 + (100 if whole else 0)
             assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
     assert seen == {"reference", "response"} | (set() if whole else {"history"})
-    assert fit(prompt, made, least - 1, count) is None
-    assert fit(prompt, made, least, count) is not None
+    assert truncate_to_fit(prompt, made, least - 1, count) is None
+    assert truncate_to_fit(prompt, made, least, count) is not None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

@@ -18,7 +18,7 @@ from critic.judging.examples import example
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load, prompt_hash
-from critic.judging.render import PromptInputs, fit, images_in, render
+from critic.judging.render import PromptInputs, images_in, render, truncate_to_fit
 from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
@@ -112,14 +112,14 @@ def test_fitting_counts_image_tokens_and_shortens_text_alone() -> None:
 
     whole = count(render(asked.prompt, asked.material))
     limit = whole - 1000
-    fitted = fit(asked.prompt, asked.material, limit, count)
+    fitted = truncate_to_fit(asked.prompt, asked.material, limit, count)
     assert fitted is not None and images_in(fitted.messages) == ["a.png", "b.png"]
     assert limit - IMAGE_TOKENS < count(fitted.messages) <= limit and sum(fitted.shortened.values()) >= 1000
     blind = inquiry("pointwise", "en", of_length(4000))
-    roomy = fit(blind.prompt, blind.material, limit, count)
+    roomy = truncate_to_fit(blind.prompt, blind.material, limit, count)
     assert roomy is not None and sum(roomy.shortened.values()) < sum(fitted.shortened.values()) - IMAGE_TOKENS
     # No image is ever cut away for room.
-    assert fit(asked.prompt, asked.material, 2 * IMAGE_TOKENS + 100, count) is None
+    assert truncate_to_fit(asked.prompt, asked.material, 2 * IMAGE_TOKENS + 100, count) is None
 
 
 def of_length(characters: int) -> PromptInputs:

@@ -20,7 +20,7 @@ from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, ins
 from critic.errors import Refused, UsageError
 from critic.judging import distribution, parse
 from critic.judging.forms import JudgeRequest, rates
-from critic.judging.render import TruncatedPrompt, fit, render
+from critic.judging.render import TruncatedPrompt, render, truncate_to_fit
 from critic.judging.targets import RATING
 from critic.records import GREEDY, RATINGS, TEN, Call, Message, SamplingParams, Verdict
 
@@ -133,7 +133,7 @@ class Grader:
         def count(messages: Sequence[Message]) -> int:
             return self.backend.count_tokens(asked.sent(messages))
 
-        fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - max_tokens, count)
+        fitted = await asyncio.to_thread(truncate_to_fit, asked.prompt, asked.material, context - max_tokens, count)
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         asked = replace(asked, fitted=fitted)
