@@ -45,7 +45,7 @@ Found = tuple[Shares, list[Reply]]
 """Probabilities, and the calls that they took."""
 
 
-class SampledVerdict(Struct, frozen=True):
+class RatedVerdict(Struct, frozen=True):
     """A verdict, and the calls it took; the first call's reply is the verdict's text."""
 
     verdict: Verdict
@@ -76,7 +76,7 @@ class Grader:
         # the reply's own tokens, which have to be asked for with log probabilities.
         self._probes = backend.served.is_vllm
 
-    async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, SampledVerdict]:
+    async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
         each as well. Raises Refused and Transient as the backend does."""
         if self.needs is None or self.score_kind == "argmax" or self._tried:
@@ -90,7 +90,7 @@ class Grader:
                     self._tried = True
         return await self._rate(asked)
 
-    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, SampledVerdict]:
+    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         if self.logprobs is False and not self.stated:
             self.take_stated()
         probed: list[Reply] = []
@@ -171,16 +171,16 @@ class Grader:
             top_logprobs=ALTERNATIVES if by_its_tokens else 0,
         )
 
-    async def _alone(self, asked: JudgeRequest, probed: Reply) -> SampledVerdict:
+    async def _alone(self, asked: JudgeRequest, probed: Reply) -> RatedVerdict:
         shares, calls = await self._probed(asked, RATING_ALONE, probed)
         if shares is None:
-            return SampledVerdict(Verdict(failure="no_distribution"), calls)
+            return RatedVerdict(Verdict(failure="no_distribution"), calls)
         scale = asked.prompt.scale
         most = scale[0] + max(range(len(shares)), key=lambda place: shares[place])
         calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
-        return SampledVerdict(_of(shares, scale), calls)
+        return RatedVerdict(_of(shares, scale), calls)
 
-    async def _read(self, asked: JudgeRequest, reply: Reply) -> SampledVerdict:
+    async def _read(self, asked: JudgeRequest, reply: Reply) -> RatedVerdict:
         """The verdict in `reply`, and the distribution of its rating: by a probe or, where the judge cannot be probed,
         at the reply's own tokens."""
         prefix = parse.prefix(reply.text)
@@ -203,19 +203,19 @@ class Grader:
             prefix = parse.prefix(reply.text)
         return self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix))
 
-    def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> SampledVerdict:
+    def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> RatedVerdict:
         """The verdict in `reply` with its rating's distribution; without one it fails unless what is stated counts."""
         verdict = asked.answer(reply)
-        if self.stated:
-            return SampledVerdict(verdict, [reply, *calls])
+        if self.stated:  # a file has one kind of score
+            return RatedVerdict(verdict, [reply, *calls])
         if shares is not None:
             verdict = with_mixture(verdict, [shares])
         elif verdict.failure is None and self.score_kind != "argmax":
-            if self.logprobs is False:
+            if self.logprobs is False:  # this reply shows that the server gives none at all
                 self.take_stated()
             else:
                 verdict = replace(verdict, failure="no_distribution")
-        return SampledVerdict(verdict, [reply, *calls])
+        return RatedVerdict(verdict, [reply, *calls])
 
     async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply) -> Found:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
@@ -246,6 +246,7 @@ class Grader:
         zero, calls = first.ten_given_one, list[Reply]()
         if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
             zero = 0.0
+        # The reply goes on with another rating than a 1, so it does not show whether a 1 would be a 10.
         elif zero is None and prefix is not None and self._can_probe:
             regex = f"[0{_end(asked)}].*"
             calls = [await self._chat(asked, _behind(asked, f"{prefix}1", regex, max_tokens=1))]
@@ -284,11 +285,11 @@ def _classified(asked: JudgeRequest) -> Request:
     return Request(messages=asked.messages, max_tokens=0, classify=True)
 
 
-def _by_head(asked: JudgeRequest, reply: Reply) -> SampledVerdict:
+def _by_head(asked: JudgeRequest, reply: Reply) -> RatedVerdict:
     if reply.classes is None or len(reply.classes) != len(RATINGS):
-        return SampledVerdict(Verdict(failure="no_distribution"), [reply])
+        return RatedVerdict(Verdict(failure="no_distribution"), [reply])
     found = _of(reply.classes, TEN)
-    return SampledVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
+    return RatedVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
 
 
 def probe(asked: JudgeRequest, prefix: str) -> Request:

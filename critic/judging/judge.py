@@ -31,7 +31,6 @@ from critic.judging.render import PromptInputs, render
 from critic.records import (
     GREEDY,
     Call,
-    Failure,
     JudgeConfig,
     Judgment,
     Response,
@@ -277,15 +276,10 @@ class ResponseJudge(Judge):
         self.name, self.prompt = name, form
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 
-    async def judge(
-        self, response: Response, other: Response | None = None, *, lost: Failure | None = None
-    ) -> Judgment:
-        """The judgment of `response` or, in a form that compares, of it beside the `other`; of one that was `lost` the
-        failure that it is."""
-        planned = PlannedVerdict(sample=Sample.of(response, other), form=self.prompt)
-        if lost:
-            return await self.verdict_on(replace(planned, problem=(lost, "there is no reply")))
-        return await self.verdict_on(replace(planned, material=self.form.material(response, other)))
+    async def judge(self, response: Response, other: Response | None = None) -> Judgment:
+        """The judgment of `response` or, in a form that compares, of it beside the `other`."""
+        sample, material = Sample.of(response, other), self.form.material(response, other)
+        return await self.verdict_on(PlannedVerdict(sample=sample, form=self.prompt, material=material))
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:

@@ -40,9 +40,6 @@ from critic.records import (
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
 
-NOT_JUDGED: Failure = "turn_not_judged"
-"""The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
-
 
 def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig) -> str:
     """The form in which a protocol asks of a turn, or of the whole (None)."""
@@ -194,9 +191,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
         one, against = self.one, self.against
         shown = one.asked if turn is None else [turn]
         problem = one.problem(shown) or (against.problem(shown) if against else None)
-        failed = next((line for line in lines if line.failure is not None), None)
-        if problem is None and failed and setup.strict:
-            problem = NOT_JUDGED, f"the verdict on turn {failed.turn} failed: {failed.failure}"
         answer = one.answer(turn) if turn is not None and problem is None else None
         sample = Sample(
             id=one.conversation.id,
@@ -209,6 +203,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             opponent=against.system if against else None,
         )
         form, material = form_name(self.protocol, turn, setup), None
+        # A turn without a reply, the model's or its opponent's, leaves nothing to judge or to compare.
         if problem is None and turn is not None:
             material = self._turn(turn, setup)
         elif problem is None:
@@ -218,6 +213,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             protocol=self.protocol,
             form=form,
             judging=self.judging,
+            # The whole is judged without the judgment of a turn that failed, and says how many it lacked.
             unjudged=sum(line.failure is not None for line in lines) if problem is None else 0,
             problem=problem,
             material=material,

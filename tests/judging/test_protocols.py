@@ -315,16 +315,6 @@ def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
     assert 8 < presentation_orders.count("model") < 32
 
 
-def test_a_whole_needs_its_turns_verdicts() -> None:
-    judge = judge_that(lambda request: Reply(text="no idea"))
-    direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
-    turn = asyncio.run(judge.verdict_on(direct.planned(1, setup)))
-    assert turn.verdict.failure == "no_rating"
-    whole = direct.planned(None, setup, [turn])
-    assert whole.problem is not None and whole.problem[0] == "turn_not_judged" and judge.asked(whole) is None
-    assert direct.planned(None, setup).problem is None
-
-
 def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
     """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
