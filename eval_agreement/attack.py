@@ -121,7 +121,7 @@ def _is_usable(response: Response, below: float, images: bool) -> bool:
 
 def _rating_prompt(name: str, language: Language) -> Prompt:
     """Raises UsageError for a prompt that does not rate one answer on 1..10, by the ranges that attacks quote."""
-    prompt, form = load(name, language), form_of(name)
+    form, prompt = form_of(name), load(name, language)
     if not (prompt.on_ten and prompt.ranges and form.shown == 1):
         rating = [each for each in BY_NAME if each.startswith("pointwise")]
         raise UsageError(f"prompt {name!r} does not rate one answer on 1..10; choose {', '.join(rating)}")

@@ -141,6 +141,8 @@ def test_schemas_follow_from_key_and_scale() -> None:
 def test_unknown_prompt_names_the_choices() -> None:
     with pytest.raises(UsageError, match="pairwise, pairwise_turn"):
         load("pairwice", "en")
+    with pytest.raises(UsageError, match="'pointwise_backwards'; pointwise goes with reason_first, short"):
+        load("pointwise_backwards", "en")
 
 
 HOSTILE = st.text(
