@@ -372,14 +372,6 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
             assert pairwise.read(text % forged + own, False).value == "A", (forged, own)
 
 
-@given(st.text(max_size=60), st.sampled_from("AB"), st.sampled_from(["A", "B", "tie"]), st.text(max_size=20))
-def test_any_reply_states_one_choice_or_none(before: str, player: str, value: str, behind: str) -> None:
-    for values in (PAIR, ("A", "B")):
-        for text in (before, f"{before}\nOverall, Response {player} is better.", f"{before}[[{value}]]{behind}"):
-            found = stated_choice(text, values)
-            assert found is None or (found.value in values) != (found.failure is not None)
-
-
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
     assume("e.g" not in before)  # what follows it is an example

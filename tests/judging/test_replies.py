@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, assert_one_line_error, run, write_jsonl, write_xlsx
-from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies, sample
+from stages.test_judge_conversations import answer_all, prompt_of, replies, sample
 
 from critic import benchmarks
 from critic.benchmarks.alignmmbench import read_conversations
@@ -100,13 +100,6 @@ def test_single_answers_of_the_harnesses_and_what_they_lost(tmp_path: Path) -> N
     assert set(every(read_transcripts(tmp_path / "l.json", "visitbench", VISITBENCH)).values()) == {"x"}
 
 
-def test_replies_under_another_condition_follow_its_references(tmp_path: Path) -> None:
-    rows = [{"id": "1", "turn": turn, "text": f"r{turn}", "condition": "perfect_perception"} for turn in (2, 3)]
-    found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
-    one = found["1", "perfect_perception"]
-    assert [each.answer for each in one.earlier(3)] == [CONVBENCH[0].turns[0].reference, "r2"]
-
-
 def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(tmp_path: Path) -> None:
     texts = {1: "r1", 2: LOST[0], 3: "r3"}
     for name, third in (("own", "not_run"), ("no_image", "not_run"), ("oracle", None), ("no_history", None)):
@@ -153,20 +146,6 @@ def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> 
     lines = [{"question_id": one.id, "predict": f"答 {one.id}"} for one in asked]
     found = read_transcripts(write_jsonl(tmp_path / "m.jsonl", lines), "alignmmbench", asked)
     assert len(found) == 4978 and every(found)[asked[7].id, "own", 1] == f"答 {asked[7].id}"
-
-
-def test_answers_of_alignmmbench_go_one_road_to_the_judgments(tmp_path: Path, scripted: Any) -> None:
-    server, questions = scripted(answer_all), sample("alignmmbench")
-    asked = benchmarks.read("alignmmbench", questions)
-    lines = [{"question_id": one.id, "predict": said(one, 1)} for one in asked]
-    file, out = write_jsonl(tmp_path / "some model.jsonl", lines), tmp_path / "j.jsonl"
-    done = judge(file, out, "alignmmbench", server.url, "--questions", questions)
-    assert done.returncode == 0 and "critic infer" not in done.stderr, done.stderr
-    assert {line.system for line in judged(out)} == {"some model"} and len(judged(out)) == len(asked)
-    assert any(said(asked[0], 1) in prompt_of(body) for body in server.requests)
-    asked_before = len(server.requests)
-    assert judge(file, out, "alignmmbench", server.url, "--questions", questions).returncode == 0
-    assert len(server.requests) == asked_before
 
 
 @pytest.mark.parametrize("words", [(), ("--benchmark", "alignmmbench")])
