@@ -37,22 +37,22 @@ class Run(Struct, frozen=True, kw_only=True):
     @property
     def verdicts(self) -> list[Judgment]:
         """Those that are not on another model's answers as well."""
-        return [one for one in self.turns if one.opponent is None]
+        return [judgment for judgment in self.turns if judgment.opponent is None]
 
     @property
     def battles(self) -> list[Judgment]:
         """Those between two models."""
-        return [one for one in self.turns if one.opponent is not None]
+        return [judgment for judgment in self.turns if judgment.opponent is not None]
 
     def counted(self, of: Callable[[Judgment], Any]) -> Counter[Any]:
         """How many verdicts there are of what `of` says of one."""
         return Counter(map(of, self.turns))
 
     def protocols(self) -> list[Protocol]:
-        return list(dict.fromkeys(one.protocol for one in self.verdicts if one.protocol))
+        return list(dict.fromkeys(judgment.protocol for judgment in self.verdicts if judgment.protocol))
 
     def conditions(self) -> list[str]:
-        return list(dict.fromkeys(one.condition for one in self.verdicts))
+        return list(dict.fromkeys(judgment.condition for judgment in self.verdicts))
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -98,8 +98,8 @@ def load(name: str) -> Benchmark:
     """Raises UsageError for an unknown benchmark."""
     if name not in BENCHMARKS:
         raise UsageError(f"{name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}choose {', '.join(BENCHMARKS)}")
-    found: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
-    return found
+    benchmark: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
+    return benchmark
 
 
 def read(name: str, path: Path) -> list[Conversation]:
@@ -124,7 +124,11 @@ def _reads(name: str, path: Path) -> bool:
 def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
     """A hash of each reply that a file judges, by conversation, condition and turn; of those that it does not say,
     as older files, or verdicts on whole conversations, none."""
-    return {(one.sample.id, one.condition, one.turn): hash(one.sample.answer) for one in run.turns if one.sample.answer}
+    return {
+        (judgment.sample.id, judgment.condition, judgment.turn): hash(judgment.sample.answer)
+        for judgment in run.turns
+        if judgment.sample.answer
+    }
 
 
 def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
@@ -138,9 +142,9 @@ def order_reading(run: Run, battles: bool = False) -> list[str]:
     """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
     and how many of them are ties for want of a verdict."""
 
-    compared = [one for one in (run.battles if battles else run.verdicts) if one.protocol == "pairwise"]
-    unread = sum(one.unread for one in compared)
-    pairs = [[(call.first, call.value) for call in one.calls if call.value] for one in compared]
+    compared = [judgment for judgment in (run.battles if battles else run.verdicts) if judgment.protocol == "pairwise"]
+    unread = sum(judgment.unread for judgment in compared)
+    pairs = [[(call.first, call.value) for call in judgment.calls if call.value] for judgment in compared]
     values = [value for calls in pairs for _, value in calls]
     readings = list[str]()
     if values:

@@ -91,21 +91,21 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
     """The unweighted mean of the tasks that have a score, by its name; nothing where none has. Of all 13 it is the
     paper's Avg. Its counts and bounds are those of all tasks: what the mean would be had what is missing been rated
     lowest, or highest."""
-    means = {task: mean(ratings.verdicts, ratings.asked, ratings.scale) for task, ratings in tasks.items()}
-    scored = [task for task, found in means.items() if found.n]
+    means = {task: mean(term.verdicts, term.asked, term.scale) for task, term in tasks.items()}
+    scored = [task for task, of_task in means.items() if of_task.n]
     if not scored:
         return {}
-    counts = combine([(1 / len(tasks), found) for found in means.values()])
+    counts = combine([(1 / len(tasks), of_task) for of_task in means.values()])
     parts = [replace(tasks[task], weight=1 / len(scored)) for task in scored]
     return {name: Score(parts=parts, of=len(tasks), counts=counts)}
 
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
     """The mean of each category's tasks, and that over the questions, which the original script prints."""
-    terms, found = _terms(ratings, conversations), dict[str, Score]()
+    terms, means = _terms(ratings, conversations), dict[str, Score]()
     for category, own in CATEGORIES.items():
-        found |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
-    return found | {"mean of the questions": score_of(ratings, groups_of(conversations), SCALES["pointwise"])}
+        means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
+    return means | {"mean of the questions": score_of(ratings, groups_of(conversations), SCALES["pointwise"])}
 
 
 def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
@@ -119,27 +119,27 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
             every[group] = pstdev(known)
         if len(known) > 1:
             several[group] = every[group]
-    found = {}
+    by_heading = {}
     for heading, spread in (("alignment", every), ("alignment without singletons", several)):
         terms = [Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))]
-        found[heading] = Score(parts=terms, inverse=True)
-    return found
+        by_heading[heading] = Score(parts=terms, inverse=True)
+    return by_heading
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of table 3: the mean of the tasks, each task, and the alignment score; and of the means over others."""
-    made = []
+    rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
         over_tasks = overviews(ratings, conversations)
-        for key, caption, found in (
+        for key, caption, columns in (
             ("tasks", "Mean rating 1 to 10 (table 3 of the paper)", of_tasks),
             ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
         ):
-            made.append(LeaderboardRow(key=key, caption=caption, scores=found, condition=cell.condition))
-    return made
+            rows.append(LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition))
+    return rows
 
 
 def _task(conversation: Conversation) -> str:

@@ -93,33 +93,33 @@ def read_conversations(path: Path) -> list[Conversation]:
     duplicate id.
     """
     ids = tables.Ids()
-    found: list[Conversation] = []
-    for place, row in tables.rows(path, FORMATS):
+    conversations: list[Conversation] = []
+    for location, row in tables.rows(path, FORMATS):
         annotated = not row.keys().isdisjoint(ANNOTATED)
         if missing := [column for column in (*PUBLIC, *(ANNOTATED if annotated else ())) if column not in row]:
             raise UsageError(f"{path}: the sheet lacks {', '.join(missing)}; ask ConvBench's authors for the full one")
-        image = tables.text(place, row, IMAGE)
+        image = tables.text(location, row, IMAGE)
         turns = [
             ConversationTurn(
-                prompt=tables.text(place, row, INSTRUCTIONS[turn]),
-                reference=tables.text(place, row, REFERENCES[turn]) if annotated else None,
-                task=tables.text(place, row, TASKS[turn]) if annotated else None,
+                prompt=tables.text(location, row, INSTRUCTIONS[turn]),
+                reference=tables.text(location, row, REFERENCES[turn]) if annotated else None,
+                task=tables.text(location, row, TASKS[turn]) if annotated else None,
                 images=[image] if turn == 0 else [],
-                focus=tables.text(place, row, FOCUS) if annotated and turn == 2 else None,
+                focus=tables.text(location, row, FOCUS) if annotated and turn == 2 else None,
             )
             for turn in range(3)
         ]
-        found.append(
+        conversations.append(
             Conversation(
-                id=ids.add(place, tables.optional_text(row, "ID") or str(len(found) + 1)),
+                id=ids.add(location, tables.optional_text(row, "ID") or str(len(conversations) + 1)),
                 benchmark="convbench",
-                lang=tables.language(place, row),
+                lang=tables.language(location, row),
                 group=image,
                 turns=turns,
-                caption=tables.text(place, row, CAPTION) if annotated else None,
+                caption=tables.text(location, row, CAPTION) if annotated else None,
             )
         )
-    return found
+    return conversations
 
 
 def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
@@ -127,12 +127,12 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     order: the cells that have a verdict, and the derived ones for which there is all that they follow from."""
     judged, groups = _scores(verdicts, protocol), groups_of(conversations)
     parts = {name: {name: 1.0} for name in CELLS} | DERIVED
-    found = {}
+    by_name = {}
     for name in HEADINGS:
         if all(CELLS[cell] in judged for cell in parts[name]):
             terms = [Term(by, judged[CELLS[cell]], groups, SCALE[protocol]) for cell, by in parts[name].items()]
-            found[name] = Score(parts=terms)
-    return found
+            by_name[name] = Score(parts=terms)
+    return by_name
 
 
 class Flip(Struct, frozen=True):
@@ -194,14 +194,14 @@ def agreement(one: Verdicts, other: Verdicts, conversations: Conversations, prot
     return {"all": score_of(every, asked, (0, 100)), **by_heading}
 
 
-def _equal(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else 100.0 * (one == other)
+def _equal(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else 100.0 * (first == second)
 
 
 def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
     scored = by_cell(verdicts, protocol)
-    return {cell: {key: _times(unit, score) for key, score in found.items()} for cell, found in scored.items()}
+    return {cell: {key: _times(unit, score) for key, score in by_id.items()} for cell, by_id in scored.items()}
 
 
 def _times(unit: float, score: float | None) -> float | None:
@@ -222,9 +222,9 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     for run in runs:
         for protocol in run.protocols():
             if protocol in TITLES:
-                found = attribution(run.verdicts, conversations, protocol)
-                sections.append(_errors(run, protocol, found))
-                summary.setdefault(run.name, {})[protocol] = {"attribution": found}
+                attributed = attribution(run.verdicts, conversations, protocol)
+                sections.append(_errors(run, protocol, attributed))
+                summary.setdefault(run.name, {})[protocol] = {"attribution": attributed}
     shown = [section for section in sections if section.readings or section.tables]
     return Report(rows=_agreed(runs, conversations), sections=shown, summary=summary)
 
@@ -281,19 +281,21 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     return rows
 
 
-def _errors(run: Run, protocol: Protocol, found: Attribution) -> Section:
+def _errors(run: Run, protocol: Protocol, attributed: Attribution) -> Section:
     """Where a run's errors come from; without a reading or a table where nothing says it."""
     readings = order_reading(run) if protocol == "pairwise" else []
     tables_ = []
-    if found.pairs:
-        better = sum(flip.after > flip.before for flip in found.flips)
+    if attributed.pairs:
+        better = sum(flip.after > flip.before for flip in attributed.flips)
         readings.append(
-            f"{len(found.flips)} verdicts on turns change when an earlier step is made perfect: {better} for the "
-            f"better, {len(found.flips) - better} for the worse."
+            f"{len(attributed.flips)} verdicts on turns change when an earlier step is made perfect: {better} for the "
+            f"better, {len(attributed.flips) - better} for the worse."
         )
         tables_ = [
-            differences("What a perfect step adds by pair of tasks, the costliest first", found.pairs, folded=True),
-            FLIPS.table("Every verdict that changes", found.flips, folded=True),
+            differences(
+                "What a perfect step adds by pair of tasks, the costliest first", attributed.pairs, folded=True
+            ),
+            FLIPS.table("Every verdict that changes", attributed.flips, folded=True),
         ]
     return Section(
         heading=f"{run.name}: where errors come from ({protocol})",

@@ -70,41 +70,41 @@ def read_conversations(path: Path) -> list[Conversation]:
     naming place and key for a checklist item without a question, a turn without a reference or a checklist, more than
     TURNS turns, speakers that do not alternate, or a duplicate index.
     """
-    ids, found = tables.Ids(), []
-    for place, raw in tables.rows(path, FORMATS):
+    ids, conversations = tables.Ids(), []
+    for location, raw in tables.rows(path, FORMATS):
         try:
-            row = msgspec.convert({**raw, "conversation": _utterances(place, raw.get("conversation"))}, _Row)
+            row = msgspec.convert({**raw, "conversation": _utterances(location, raw.get("conversation"))}, _Row)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{place}: {error}") from None
-        key = ids.add(place, row.index)
-        found.append(
+            raise UsageError(f"{location}: {error}") from None
+        key = ids.add(location, row.index)
+        conversations.append(
             Conversation(
                 id=key,
                 benchmark="multiverse",
-                lang=tables.language(place, raw),
+                lang=tables.language(location, raw),
                 group=key,  # each conversation has an image of its own
-                turns=_turns(place, row, tables.image(place, raw.get("image"))),
+                turns=_turns(location, row, tables.image(location, raw.get("image"))),
                 goal=row.main_goal_category,
                 domain=row.image_main_category,
             )
         )
-    return found
+    return conversations
 
 
-def _utterances(place: str, value: Any) -> Any:
+def _utterances(location: str, value: Any) -> Any:
     """The conversation as a list of utterances."""
-    spoken = _listed(place, "conversation", value)
+    spoken = _listed(location, "conversation", value)
     if not isinstance(spoken, list):
         return spoken
     return [
-        {**one, "checklist": _listed(place, f"conversation[{number}].checklist", one.get("checklist"))}
-        if isinstance(one, dict)
-        else one
-        for number, one in enumerate(spoken)
+        {**utterance, "checklist": _listed(location, f"conversation[{number}].checklist", utterance.get("checklist"))}
+        if isinstance(utterance, dict)
+        else utterance
+        for number, utterance in enumerate(spoken)
     ]
 
 
-def _listed(place: str, key: str, value: Any) -> Any:
+def _listed(location: str, key: str, value: Any) -> Any:
     """Parquet files hold lists of objects as objects of lists."""
     if not isinstance(value, dict):
         return value
@@ -112,36 +112,36 @@ def _listed(place: str, key: str, value: Any) -> Any:
     try:
         return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     except (TypeError, ValueError):
-        raise UsageError(f"{place}: {key!r} has lists of different lengths; expected one entry each") from None
+        raise UsageError(f"{location}: {key!r} has lists of different lengths; expected one entry each") from None
 
 
-def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
+def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     spoken = row.conversation
     if not spoken:
-        raise UsageError(f"{place}: 'conversation' is empty")
+        raise UsageError(f"{location}: 'conversation' is empty")
     if len(spoken) > 2 * TURNS:
-        raise UsageError(f"{place}: {(len(spoken) + 1) // 2} turns; a conversation has at most {TURNS}")
+        raise UsageError(f"{location}: {(len(spoken) + 1) // 2} turns; a conversation has at most {TURNS}")
     # The user begins, and two names alternate, whatever they are.
-    names = [one.speaker.strip().lower() for one in spoken]
+    names = [utterance.speaker.strip().lower() for utterance in spoken]
     if "assistant" in names[0]:
-        raise UsageError(f"{place}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
+        raise UsageError(f"{location}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
     for number, name in enumerate(names):
         if name != names[number % 2] or (number % 2 and name == names[0]):
-            said = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
-            raise UsageError(f"{place}: {said}; user and assistant must alternate")
+            speaker = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
+            raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
     if len(spoken) % 2:
-        raise UsageError(f"{place}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
+        raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
     return [
         ConversationTurn(
-            prompt=_spoken(place, spoken, 2 * turn),
-            reference=_spoken(place, spoken, 2 * turn + 1),
+            prompt=_spoken(location, spoken, 2 * turn),
+            reference=_spoken(location, spoken, 2 * turn + 1),
             task=row.main_task_category,
             images=[image] if turn == 0 else [],
             checklist=[item.question.strip() for item in items],
             aspects=_aspects(items),
         )
         for turn, items in enumerate(
-            _checklist(place, turn + 1, spoken[2 * turn : 2 * turn + 2]) for turn in range(len(spoken) // 2)
+            _checklist(location, turn + 1, spoken[2 * turn : 2 * turn + 2]) for turn in range(len(spoken) // 2)
         )
     ]
 
@@ -152,21 +152,21 @@ def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
     return named if any(main for main, _ in named) else []
 
 
-def _spoken(place: str, spoken: Sequence[_Utterance], number: int) -> str:
-    if found := spoken[number].utterance.strip():
-        return found
+def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
+    if text := spoken[number].utterance.strip():
+        return text
     what = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
-    raise UsageError(f"{place}: {what}: conversation[{number}].utterance is empty")
+    raise UsageError(f"{location}: {what}: conversation[{number}].utterance is empty")
 
 
-def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
-    lists = [one.checklist for one in spoken if one.checklist]
+def _checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
+    lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
         how_many = "two checklists" if lists else "no checklist"
-        raise UsageError(f"{place}: turn {turn} has {how_many}; expected one")
+        raise UsageError(f"{location}: turn {turn} has {how_many}; expected one")
     questions = [item.question.strip() for item in lists[0]]
     if "" in questions:
-        raise UsageError(f"{place}: turn {turn}: checklist item {questions.index('') + 1} has no question")
+        raise UsageError(f"{location}: turn {turn}: checklist item {questions.index('') + 1} has no question")
     return lists[0]
 
 
@@ -205,7 +205,11 @@ def _product(completion: float | None, quality: float | None) -> float | None:
 def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
     """The turns that a model is asked under a condition."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
-    return [(one, (one.id, number)) for one in conversations for number in asked(len(one.turns))]
+    return [
+        (conversation, (conversation.id, number))
+        for conversation in conversations
+        for number in asked(len(conversation.turns))
+    ]
 
 
 def _named(turn: Turn, condition: str) -> str:
@@ -219,14 +223,14 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
     ("1" to "4", or "last")."""
     terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
     average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
-    found = {"average": Score(parts=average)}
+    scores = {"average": Score(parts=average)}
     if len(terms) > 1:
         centred = [number - (len(terms) - 1) / 2 for number in range(len(terms))]
         square = sum(position**2 for position in centred)
         weights = [position / square for position in centred]
         slopes = [replace(term, weight=by) for by, term in zip(weights, terms.values(), strict=True)]
-        found["slope"] = Score(parts=slopes)
-    return found | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
+        scores["slope"] = Score(parts=slopes)
+    return scores | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
@@ -253,10 +257,10 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
     """How far completion ratio and quality say the same (figure 5): quality (1..10) on the ratio, over all turns."""
-    found = measures(verdicts, condition)
+    judged = measures(verdicts, condition)
     pairs = [
-        (found["completion"][turn], found["quality"][turn])
-        for turn, score in found["score"].items()
+        (judged["completion"][turn], judged["quality"][turn])
+        for turn, score in judged["score"].items()
         if score is not None
     ]
     ratio, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
@@ -310,20 +314,20 @@ def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, di
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
     """The share of yes, in per cent, among the checklist items of each main aspect."""
     answers = {
-        (one.sample.id, one.turn): one.verdict.answers
-        for one in run.turns
-        if one.protocol == "checklist" and one.condition == condition
+        (judgment.sample.id, judgment.turn): judgment.verdict.answers
+        for judgment in run.turns
+        if judgment.protocol == "checklist" and judgment.condition == condition
     }
     verdicts = dict[tuple[str, int, int], float | None]()
     asked: dict[str, dict[tuple[str, int, int], str]] = {}
-    for one, turn in _turns_of(conversations, condition):
+    for conversation, turn in _turns_of(conversations, condition):
         answered = answers.get(turn)
-        for item, (main, _) in enumerate(one.turns[turn[1] - 1].aspects):
+        for item, (main, _) in enumerate(conversation.turns[turn[1] - 1].aspects):
             if answered is not None:
                 answer = answered[item] if item < len(answered) else None
                 verdicts[(*turn, item)] = None if answer is None else 100.0 * answer
             if main:
-                asked.setdefault(main, {})[(*turn, item)] = one.group
+                asked.setdefault(main, {})[(*turn, item)] = conversation.group
     return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
 
 

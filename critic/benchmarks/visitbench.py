@@ -48,27 +48,29 @@ def read_conversations(path: Path) -> list[Conversation]:
     images, captions or references, and place and column for an empty cell or a duplicate id.
     """
     ids = tables.Ids()
-    found = []
-    for number, (place, row) in enumerate(tables.rows(path, FORMATS), 1):
+    conversations = []
+    for number, (location, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
-        key = ids.add(place, tables.optional_text(row, "id") or str(number))
-        images = _images(place, row)
-        category = tables.text(place, row, "instruction_category")
-        prompt, reference = tables.text(place, row, "instruction"), _reference(place, row)
+        key = ids.add(location, tables.optional_text(row, "id") or str(number))
+        images = _images(location, row)
+        category = tables.text(location, row, "instruction_category")
+        prompt, reference = tables.text(location, row, "instruction"), _reference(location, row)
         # Rows about the same images belong together; embedded ones are known by their hashes.
-        names = [hashlib.sha256(one.encode()).hexdigest()[:16] if one.startswith("data:") else one for one in images]
-        found.append(
+        names = [
+            hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
+        ]
+        conversations.append(
             Conversation(
                 id=key,
                 benchmark="visitbench",
-                lang=tables.language(place, row),
+                lang=tables.language(location, row),
                 group=" ".join(sorted(names)),
                 turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
-                caption=_caption(place, row, len(images)),
+                caption=_caption(location, row, len(images)),
                 category=category,
             )
         )
-    return found
+    return conversations
 
 
 def _check_columns(path: Path, row: tables.Row) -> None:
@@ -84,29 +86,29 @@ def _first(row: tables.Row, names: Collection[str]) -> str:
     return next(column for column in names if column in row)
 
 
-def _images(place: str, row: tables.Row) -> list[str]:
+def _images(location: str, row: tables.Row) -> list[str]:
     """Of a URL the file name; paths and data URIs as they are."""
     column = _first(row, IMAGES)
-    images = [tables.image(place, value) for value in _listed(place, row, column)]
-    images = [unquote(urlsplit(one).path).rsplit("/", 1)[-1] if _URL.match(one) else one for one in images]
+    images = [tables.image(location, value) for value in _listed(location, row, column)]
+    images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
-        raise UsageError(f"{place}: {column!r} has {'one image twice' if images else 'no image'}")
+        raise UsageError(f"{location}: {column!r} has {'one image twice' if images else 'no image'}")
     return images
 
 
-def _caption(place: str, row: tables.Row, images: int) -> str:
+def _caption(location: str, row: tables.Row, images: int) -> str:
     """The caption, one a line and numbered where there are several images. Sheets pad their lists with NaN."""
     column = _first(row, CAPTIONS)
-    captions = [tables.optional_text({column: value}, column) for value in _listed(place, row, column)]
-    given = [caption for caption in captions if caption is not None]
-    if len(given) != images:
-        raise UsageError(f"{place}: {column!r} has {len(given)} captions for {images} images")
+    captions = [tables.optional_text({column: value}, column) for value in _listed(location, row, column)]
+    known = [caption for caption in captions if caption is not None]
+    if len(known) != images:
+        raise UsageError(f"{location}: {column!r} has {len(known)} captions for {images} images")
     if images == 1:
-        return given[0]
-    return "\n".join(f"{number}. {caption}" for number, caption in enumerate(given, 1))
+        return known[0]
+    return "\n".join(f"{number}. {caption}" for number, caption in enumerate(known, 1))
 
 
-def _listed(place: str, row: tables.Row, column: str) -> list[object]:
+def _listed(location: str, row: tables.Row, column: str) -> list[object]:
     """The entries of a cell: a JSON list in the columns of several images, else the cell itself."""
     value = row[column]
     if not column.startswith("images"):
@@ -115,24 +117,24 @@ def _listed(place: str, row: tables.Row, column: str) -> list[object]:
         try:
             value = loads(value)
         except ValueError:
-            raise UsageError(f"{place}: {column!r} is not a JSON list") from None
+            raise UsageError(f"{location}: {column!r} is not a JSON list") from None
     if not isinstance(value, list):
-        raise UsageError(f"{place}: {column!r} is not a list")
+        raise UsageError(f"{location}: {column!r} is not a list")
     return value
 
 
-def _reference(place: str, row: tables.Row) -> str | None:
+def _reference(location: str, row: tables.Row) -> str | None:
     if "output_human_annotated" in row:
-        return tables.text(place, row, "output_human_annotated")
-    confirmed = _is_true(place, row, CORRECT) and not _is_true(place, row, CAPTION_PROBLEM)
-    return tables.text(place, row, "gpt4_prediction") if confirmed else None
+        return tables.text(location, row, "output_human_annotated")
+    confirmed = _is_true(location, row, CORRECT) and not _is_true(location, row, CAPTION_PROBLEM)
+    return tables.text(location, row, "gpt4_prediction") if confirmed else None
 
 
-def _is_true(place: str, row: tables.Row, column: str) -> bool:
-    found = tables.text(place, row, column).lower()
-    if found not in TRUE | FALSE:
-        raise UsageError(f"{place}: {column!r} is {found!r}; expected true or false")
-    return found in TRUE
+def _is_true(location: str, row: tables.Row, column: str) -> bool:
+    text = tables.text(location, row, column).lower()
+    if text not in TRUE | FALSE:
+        raise UsageError(f"{location}: {column!r} is {text!r}; expected true or false")
+    return text in TRUE
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
@@ -147,7 +149,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             counts[f"{run.name}, {condition}"] = summary.setdefault(run.name, {})[condition] = rate
     if not counts:
         return Report(sections=[], summary={})
-    rows = [blocks.row(name, one.wins, one.ties, one.losses) for name, one in counts.items()]
+    rows = [blocks.row(name, rate.wins, rate.ties, rate.losses) for name, rate in counts.items()]
     unreferenced = len(conversations) - len(asked)
     section = Section(
         heading="Against the reference",
@@ -160,14 +162,17 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
 def _asked(conversations: Conversations) -> dict[str, str]:
     """The instructions with a reference, with their groups."""
-    return groups_of(one for one in conversations if one.turns[0].reference is not None)
+    return groups_of(conversation for conversation in conversations if conversation.turns[0].reference is not None)
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Win rates against the reference, and by category."""
     rows = []
     asked = _asked(conversations)
-    categories = groups_by((one for one in conversations if one.id in asked), lambda one: one.category or "none")
+    categories = groups_by(
+        (conversation for conversation in conversations if conversation.id in asked),
+        lambda conversation: conversation.category or "none",
+    )
     for condition in run.conditions():
         points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
         percent = {key: None if score is None else 100 * score for key, score in points.items()}

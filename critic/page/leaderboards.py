@@ -30,7 +30,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     caption: str
     columns: list[str]
     entries: dict[str, LeaderboardRow]
-    found: Standings
+    standings: Standings
     baseline: str | None = None
     folded: bool = False
 
@@ -50,15 +50,15 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 def _leaderboard(key: str, rows: Sequence[LeaderboardRow], baseline: str | None) -> Leaderboard:
     columns = list(dict.fromkeys(column for entry in rows for column in entry.scores))
     base = baseline if any(entry.name == baseline for entry in rows) else None
-    found = standings(rows, base)
-    ranked = sorted(rows, key=lambda entry: (entry.apart, *_rank(found[entry.name].get(columns[0]))))
-    names = [*(entry.name for entry in ranked), *([MEAN] if MEAN in found else [])]
+    cells = standings(rows, base)
+    ranked = sorted(rows, key=lambda entry: (entry.apart, *_rank(cells[entry.name].get(columns[0]))))
+    names = [*(entry.name for entry in ranked), *([MEAN] if MEAN in cells else [])]
     return Leaderboard(
         key=key,
         caption=rows[0].caption,
         columns=columns,
         entries={entry.name: entry for entry in rows},
-        found={name: found[name] for name in names},
+        standings={name: cells[name] for name in names},
         baseline=base,
         folded=rows[0].folded,
     )
@@ -77,7 +77,7 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 
 def _table_of(board: Leaderboard) -> Table:
-    return table_of(board) if len(board.found) > 1 else _single(board)
+    return table_of(board) if len(board.standings) > 1 else _single(board)
 
 
 def table_of(board: Leaderboard) -> Table:
@@ -87,7 +87,7 @@ def table_of(board: Leaderboard) -> Table:
     missing = any(cell.n < cell.asked for cell in _column(board, lead))
     apart, rows = any(entry.apart for entry in board.entries.values()), []
     bars = {}
-    for name, scores in board.found.items():
+    for name, scores in board.standings.items():
         cells = [cell_of(scores.get(column), 0 if column in (ELO, BRADLEY_TERRY) else 2) for column in board.columns]
         cells.append(TableCell(_coverage(scores.values())))
         if missing:
@@ -102,7 +102,7 @@ def table_of(board: Leaderboard) -> Table:
 
 def _single(board: Leaderboard) -> Table:
     """The only row's scores one below the other, and of how many verdicts each is made."""
-    ((name, scores),) = board.found.items()
+    ((name, scores),) = board.standings.items()
     rows = []
     for column, cell in scores.items():
         missing = span(cell.low, cell.high) if cell.n < cell.asked else ""
@@ -113,7 +113,7 @@ def _single(board: Leaderboard) -> Table:
 
 
 def _column(board: Leaderboard, column: str) -> list[LeaderboardCell]:
-    return [scores[column] for scores in board.found.values() if column in scores]
+    return [scores[column] for scores in board.standings.values() if column in scores]
 
 
 def _coverage(scores: Iterable[LeaderboardCell]) -> str:
@@ -136,7 +136,7 @@ def _differences(board: Leaderboard) -> list[Table]:
         return []
     rows = [
         TableRow(name=name, cells=[_change(scores.get(column)) for column in board.columns])
-        for name, scores in board.found.items()
+        for name, scores in board.standings.items()
         if name not in (board.baseline, MEAN)
     ]
     return [Table(caption=f"{board.caption}: less {board.baseline}", head=["", *board.columns], rows=rows, sticky=True)]
@@ -161,7 +161,7 @@ def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
 def as_csv(board: Leaderboard) -> str:
     """A row a model; of each score its value, interval, counts and, with a baseline, the difference from it."""
     rows = []
-    for name, scores in board.found.items():
+    for name, scores in board.standings.items():
         cells: dict[str, Any] = {"model": name}
         for column in board.columns:
             cell = scores.get(column)

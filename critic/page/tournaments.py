@@ -43,29 +43,29 @@ def tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournamen
     for run in fighting:
         for judgment in run.battles:
             cells.setdefault(Cell(judgment.condition, judgment.turn, judgment.judging), []).append(judgment)
-    made = Tournaments([], [], {})
+    result = Tournaments([], [], {})
     for cell in sorted(cells, key=attrgetter("order")):
-        _tournament(made, cell, cells[cell], fighting, asked)
-    return made
+        _tournament(result, cell, cells[cell], fighting, asked)
+    return result
 
 
 def _tournament(
-    made: Tournaments, cell: Cell, verdicts: list[Judgment], runs: Sequence[Run], asked: Sequence[Conversation]
+    result: Tournaments, cell: Cell, verdicts: list[Judgment], runs: Sequence[Run], asked: Sequence[Conversation]
 ) -> None:
     """Add the battles of one condition and turn."""
     setups = {run.setup for run in runs}
     name = _tournament_name(cell, asked)
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(asked, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
-    found = tournament.tournament(tournament.battles(verdicts, groups))
+    ratings = tournament.tournament(tournament.battles(verdicts, groups))
     drawn = any(setup.battles == "random" for setup in setups)  # who meets whom is known by the files alone
-    rated, wins = of_battles(re.sub(r"\W+", "-", name), verdicts, groups, found, drawn)
-    reasons = dict.fromkeys(ratings.undefined for ratings in (found.elo, found.bradley_terry) if ratings.undefined)
+    rated, wins = of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
+    reasons = dict.fromkeys(each.undefined for each in (ratings.elo, ratings.bradley_terry) if each.undefined)
     mixed = [f"The battles were judged in {len(setups)} ways, which the ratings mix."] if len(setups) > 1 else []
     order = order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
-    counts = [(model, found.win_rates[model]) for model in rated.found]
+    counts = [(model, ratings.win_rates[model]) for model in rated.standings]
     rows = [row(model, rate.wins, rate.ties, rate.losses, rate.failed) for model, rate in counts]
-    made.sections.append(
+    result.sections.append(
         Section(
             heading=name.capitalize(),
             readings=[*(f"Ratings: {reason}." for reason in reasons), *mixed, *order],
@@ -74,12 +74,12 @@ def _tournament(
                 table_of(wins),
                 Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=rows),
             ],
-            note="" if made.sections else RATINGS,
+            note="" if result.sections else RATINGS,
         )
     )
-    made.boards.extend((rated, wins))
-    counted = {model: scores[RATE].asked for model, scores in rated.found.items()}
-    made.summary[name] = asdict(found) | {"asked": counted}
+    result.boards.extend((rated, wins))
+    counted = {model: scores[RATE].asked for model, scores in rated.standings.items()}
+    result.summary[name] = asdict(ratings) | {"asked": counted}
 
 
 def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
@@ -90,7 +90,7 @@ def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
 
 
 def of_battles(
-    key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], found: tournament.Tournament, drawn: bool
+    key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], ratings: tournament.Tournament, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
     are those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
@@ -99,7 +99,7 @@ def of_battles(
         model, other = judgment.system, judgment.opponent or ""
         points[model][other, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
         points[other][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
-    order = sorted(points, key=lambda model: -(found.elo.ratings or {}).get(model, 0.0))
+    order = sorted(points, key=lambda model: -(ratings.elo.ratings or {}).get(model, 0.0))
     entries = [_of_model(key, points[model], order, groups, drawn) for model in order]
     entries = [replace(entry, name=model, system=model) for entry, model in zip(entries, order, strict=True)]
     rated, wins = {}, {}
@@ -107,13 +107,13 @@ def of_battles(
         if model != MEAN:
             rate = cells.pop(RATE)
             wins[model] = cells
-            ratings = {ELO: found.elo, BRADLEY_TERRY: found.bradley_terry}
-            rated[model] = {name: _rated(rate, *each.of(model)) for name, each in ratings.items()} | {RATE: rate}
+            by_name = {ELO: ratings.elo, BRADLEY_TERRY: ratings.bradley_terry}
+            rated[model] = {name: _rated(rate, *rating.of(model)) for name, rating in by_name.items()} | {RATE: rate}
     named = {entry.name: entry for entry in entries}
     of_wins, columns = "Wins of the row over the column in %, a tie half a win", [ELO, BRADLEY_TERRY, RATE]
     return (
-        Leaderboard(key=key, caption=entries[0].caption, columns=columns, entries=named, found=rated),
-        Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=named, found=wins),
+        Leaderboard(key=key, caption=entries[0].caption, columns=columns, entries=named, standings=rated),
+        Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=named, standings=wins),
     )
 
 
@@ -125,8 +125,8 @@ def _of_model(
     drawn: bool,
 ) -> LeaderboardRow:
     """A model's win rate over each opponent that it met, and over all."""
-    met = {other for other, _ in points}
-    opponents = [model for model in models if model in met]
+    opposed = {other for other, _ in points}
+    opponents = [model for model in models if model in opposed]
     pairs = points if drawn else product(opponents, groups)
     asked = {(other, question): groups[question] for other, question in pairs}
     scores = {RATE: score_of(points, asked, (0, 100))}

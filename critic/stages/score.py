@@ -62,16 +62,16 @@ def main(
     asked = _asked(runs, name, questions)
     report = chosen.report(runs, asked)
     boards = leaderboards.leaderboards([*_rows(chosen, runs, asked), *report.rows], baseline)
-    met = tournaments(runs if "pairwise" in chosen.protocols else [], asked)
-    sections = [_counts(runs), *leaderboards.sections(boards), *met.sections, *report.sections]
+    battles = tournaments(runs if "pairwise" in chosen.protocols else [], asked)
+    sections = [_counts(runs), *leaderboards.sections(boards), *battles.sections, *report.sections]
     sections = [replace(section, tables=[*map(blocks.lean, section.tables)]) for section in sections]
     print(as_text(sections))
-    boards += met.boards
+    boards += battles.boards
     origin = {str(run.path): {"sha256": jsonl.sha256(run.path), **jsonl.facts(run.path)} for run in runs}
     scores = {
         "benchmark": name,
-        "systems": {**report.summary, **met.summary},
-        "leaderboards": {board.key: board.found for board in boards},
+        "systems": {**report.summary, **battles.summary},
+        "leaderboards": {board.key: board.standings for board in boards},
         "files": origin,
     }
     if out is not None:
@@ -127,20 +127,20 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
 def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list[Run]:
     """The runs of a file: one, or of a file of battles between several models one for each that stands first. `asked`
     are the conversations so far, by id, each of which is kept once."""
-    turns, lines = list[Judgment](), dict[tuple[str, JudgeConfig], int]()
+    judgments, lines = list[Judgment](), dict[tuple[str, JudgeConfig], int]()
     for number, line in jsonl.read(path, Judgment):
-        one = _scorable(line, path, number, benchmark)
-        before = asked.setdefault(one.sample.id, one.conversation)
-        if not alike(before, one.conversation):
-            raise UsageError(f"{path}:{number}: conversation {one.sample.id!r} reads otherwise than before")
-        lines.setdefault((one.system, one.setup), number)
-        turns.append(replace(one, sample=replace(one.sample, conversation=before)))
-    if any(one.opponent is None for one in turns):
-        return [_run(path, turns, lines)]
+        judgment = _scorable(line, path, number, benchmark)
+        known = asked.setdefault(judgment.sample.id, judgment.conversation)
+        if not alike(known, judgment.conversation):
+            raise UsageError(f"{path}:{number}: conversation {judgment.sample.id!r} reads otherwise than before")
+        lines.setdefault((judgment.system, judgment.setup), number)
+        judgments.append(replace(judgment, sample=replace(judgment.sample, conversation=known)))
+    if any(judgment.opponent is None for judgment in judgments):
+        return [_run(path, judgments, lines)]
     by_model: dict[str, list[Judgment]] = {}
-    for one in turns:
-        by_model.setdefault(one.system, []).append(one)
-    return [_run(path, some, lines) for some in by_model.values()]
+    for judgment in judgments:
+        by_model.setdefault(judgment.system, []).append(judgment)
+    return [_run(path, own, lines) for own in by_model.values()]
 
 
 def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[Run]:
@@ -154,13 +154,13 @@ def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[R
 
 def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
     """A judgment as it counts: of an answer out of a row by the protocol of its form, as one to AlignMMBench."""
-    of = line.conversation.benchmark or OF_SINGLE_ANSWERS
-    if of != benchmark:
-        raise UsageError(f"{path}:{number}: judges {of}, expected {benchmark}")
+    judged_benchmark = line.conversation.benchmark or OF_SINGLE_ANSWERS
+    if judged_benchmark != benchmark:
+        raise UsageError(f"{path}:{number}: judges {judged_benchmark}, expected {benchmark}")
     if line.protocol is not None:
         return line
     # Answers to one question are told apart by their own ids.
-    asked = replace(line.conversation, id=line.sample.id, benchmark=of)
+    asked = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
     sample = replace(line.sample, conversation=asked, system=line.sample.system or whole(path.stem))
     return replace(line, sample=sample, protocol=_protocol(line))
 
@@ -176,7 +176,8 @@ def _protocol(judgment: Judgment) -> Protocol:
 
 def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
     """`lines` are those where the file has each setup of a model first."""
-    systems, judges = ([*dict.fromkeys(map(of, turns))] for of in (attrgetter("system"), attrgetter("judge")))
+    systems = list(dict.fromkeys(judgment.system for judgment in turns))
+    judges = list(dict.fromkeys(judgment.judge for judgment in turns))
     for what, values in (("models", systems), ("judges", judges)):
         if len(values) > 1:
             raise UsageError(f"{path}: several {what} ({', '.join(sorted(values))}); one of each in a file")
@@ -184,9 +185,9 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfi
     for other, line in others:
         raise UsageError(f"{path}:{line}: {differing(setup, other)}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
-    system, opponents = systems[0], sorted({one.opponent or "" for one in turns})
-    met = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
-    name = system if "" in opponents else f"{system} against {met}"
+    system, opponents = systems[0], sorted({judgment.opponent or "" for judgment in turns})
+    against = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
+    name = system if "" in opponents else f"{system} against {against}"
     return Run(name=name, path=path, system=system, judge=judges[0], setup=setup, turns=turns)
 
 
@@ -195,11 +196,11 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
     UsageError where a file and the questions have two conversations under one id."""
     judged: dict[str, tuple[Conversation, Path]] = {}
     for run in runs:
-        for one in run.turns:
-            judged.setdefault(one.sample.id, (one.conversation, run.path))
+        for judgment in run.turns:
+            judged.setdefault(judgment.sample.id, (judgment.conversation, run.path))
     if questions is None:
         return [conversation for conversation, _ in judged.values()]
-    asked = {one.id: one for one in named_images(benchmarks.read(benchmark, questions))[0]}
+    asked = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
         if not alike(asked.get(key), conversation):
             raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")

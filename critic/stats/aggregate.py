@@ -202,13 +202,13 @@ def asked_of(
     """
     condition = CONDITIONS.get(cell.condition, CONDITIONS["own"])
 
-    def short(one: Conversation) -> int:
+    def short(conversation: Conversation) -> int:
         """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
-        count = len(one.turns)
+        count = len(conversation.turns)
         if cell.turn is None:
-            turns = one.turns if count > 1 else []
+            turns = conversation.turns if count > 1 else []
         else:
-            turns = [one.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
+            turns = [conversation.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
         return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
 
     lacking = {one.id: short(one) for one in conversations}

@@ -85,12 +85,12 @@ def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], sca
 
 def aggregate_of(score: Score) -> Aggregate:
     """A score's value and counts. Of one over a sum no range is known."""
-    found = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
+    total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
     if score.inverse:
-        found = replace(found, value=1 / found.value if found.value else None, low=None, high=None)
+        total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
     if score.counts is None:
-        return found
-    return Aggregate(**{name: getattr(score.counts, name) for name in found.__struct_fields__} | {"value": found.value})
+        return total
+    return Aggregate(**{name: getattr(score.counts, name) for name in total.__struct_fields__} | {"value": total.value})
 
 
 class _Column(NamedTuple):
@@ -132,13 +132,13 @@ class _Sums:
         columns = [self.of(part, other) for part, other in zip_longest(score.parts, others)]
         if not columns:
             return np.full(1 + self.draws.resamples, np.nan)
-        means = (part.weight * ratio(one.total, one.n) for part, one in zip(score.parts, columns, strict=True))
-        found = np.sum(list(means), axis=0)
-        return ratio(np.ones_like(found), found) if score.inverse else found
+        means = (part.weight * ratio(column.total, column.n) for part, column in zip(score.parts, columns, strict=True))
+        total = np.sum(list(means), axis=0)
+        return ratio(np.ones_like(total), total) if score.inverse else total
 
     def groups(self, columns: Sequence[_Column]) -> int:
         """How many groups have a verdict in any of the columns."""
-        return int(np.any([one.there for one in columns], axis=0).sum())
+        return int(np.any([column.there for column in columns], axis=0).sum())
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
@@ -150,17 +150,17 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
         return {}
     sums = _Sums(_groups(entries))
     base = rows[baseline] if baseline else {}
-    found: Standings = {row: {} for row in rows}
+    cells: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
     for row, scores in rows.items():
         for column, score in scores.items():
             values = drawn.setdefault(column, {})[row] = sums.values(score)
-            found[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
+            cells[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
     together = {entry.name: entry.system for entry in entries if not entry.apart}
     # Where several judges or ways of judging give a model several rows, it would count as several models.
     if len(set(together.values())) == len(together) > 1:
-        found[MEAN] = _means(found, drawn, list(together), sums)
-    return found
+        cells[MEAN] = _means(cells, drawn, list(together), sums)
+    return cells
 
 
 def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
@@ -171,13 +171,13 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
 
 
 def _means(
-    found: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Sequence[str], sums: _Sums
+    cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Sequence[str], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
     """The mean of some rows by column, as far as they have it."""
     means = {}
     for column, by_row in drawn.items():
-        if some := [row for row in rows if row in by_row]:
-            means[column] = _mean_of([found[row][column] for row in some], [by_row[row] for row in some], sums)
+        if known := [row for row in rows if row in by_row]:
+            means[column] = _mean_of([cells[row][column] for row in known], [by_row[row] for row in known], sums)
     return means
 
 
@@ -213,22 +213,24 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
 def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     """A score less another on the verdicts that both have, part by part: by name, or by position where they have no
     names. A mean over parts is compared on those in which both have something."""
-    of_base = {part.name or place: part for place, part in enumerate(base.parts)}
-    both = [(part, of_base.get(part.name or place)) for place, part in enumerate(score.parts)]
-    pairs = [(part, other) for part, other in both if other and (not part.name or sums.of(part, other).n[0])]
-    mine, theirs = [part for part, _ in pairs], [other for _, other in pairs]
+    of_base = {part.name or position: part for position, part in enumerate(base.parts)}
+    both = [(part, of_base.get(part.name or position)) for position, part in enumerate(score.parts)]
+    pairs = [
+        (part, base_part) for part, base_part in both if base_part and (not part.name or sums.of(part, base_part).n[0])
+    ]
+    mine, theirs = [part for part, _ in pairs], [base_part for _, base_part in pairs]
     values = sums.values(_over(score, mine), theirs) - sums.values(_over(base, theirs), mine)
-    columns = [sums.of(part, other) for part, other in pairs]
-    n, groups = sum(int(one.n[0]) for one in columns), sums.groups(columns)
+    columns = [sums.of(part, base_part) for part, base_part in pairs]
+    n, groups = sum(int(column.n[0]) for column in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
-    one, other = aggregate_of(score), aggregate_of(base)
+    own, other = aggregate_of(score), aggregate_of(base)
     return Difference(
         mean=estimate.value,
         n=n,
-        missing=one.asked - n,
+        missing=own.asked - n,
         groups=groups,
-        low=None if one.low is None or other.high is None else one.low - other.high,
-        high=None if one.high is None or other.low is None else one.high - other.low,
+        low=None if own.low is None or other.high is None else own.low - other.high,
+        high=None if own.high is None or other.low is None else own.high - other.low,
         interval=estimate.interval,
         p_value=estimate.p_value,
         undefined=estimate.undefined,
@@ -239,12 +241,12 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
 def _mean_of(parts: Sequence[LeaderboardCell], drawn: Sequence[Floats], sums: _Sums) -> LeaderboardCell:
     """Of the models that have the whole score; `partly` says of how many where others lack it or a part of it."""
     known = [number for number, part in enumerate(parts) if part.value is not None and not part.partly]
-    held = [parts[number] for number in known]
+    complete = [parts[number] for number in known]
     interval = None
-    if held and all(one.interval for one in held):
+    if complete and all(cell.interval for cell in complete):
         interval = sums.draws.interval(np.mean([drawn[number][1:] for number in known], axis=0))
     return LeaderboardCell(
-        **asdict(combine([(1 / len(held or parts), one) for one in held or parts])),
+        **asdict(combine([(1 / len(complete or parts), cell) for cell in complete or parts])),
         interval=interval,
-        partly="" if len(held) == len(parts) else f"{len(held)} of {len(parts)}",
+        partly="" if len(complete) == len(parts) else f"{len(complete)} of {len(parts)}",
     )

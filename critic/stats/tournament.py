@@ -90,14 +90,14 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
     What is nearer to a win counts among the wins. The standard error is that of a mean, with n - 1. Raises ValueError
     for points outside 0..1.
     """
-    given = np.array([np.nan if value is None else value for value in points], dtype=np.float64)
-    kept = given[~np.isnan(given)]
+    values = np.array([np.nan if value is None else value for value in points], dtype=np.float64)
+    kept = values[~np.isnan(values)]
     off = kept[(kept < 0) | (kept > 1)]
     if off.size:
         raise ValueError(f"{off[0]:g} is outside 0..1; expected 1 for a win, 0.5 for a tie, 0 for a loss")
     return WinRate(
         n=len(kept),
-        failed=len(given) - len(kept),
+        failed=len(values) - len(kept),
         wins=int((kept > 0.5).sum()),
         ties=int((kept == 0.5).sum()),
         losses=int((kept < 0.5).sum()),
@@ -245,9 +245,9 @@ def _maximum_likelihood(wins: Floats) -> Floats:
         step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         length = np.ptp(step, axis=1, keepdims=True)
         strength += step * np.divide(np.log1p(length), length, where=length > 0, out=np.ones_like(length))
-    found = np.full(wins.shape[:2], np.nan)
-    found[finite] = np.where(length < PRECISE, strength, np.nan)
-    return found
+    strengths = np.full(wins.shape[:2], np.nan)
+    strengths[finite] = np.where(length < PRECISE, strength, np.nan)
+    return strengths
 
 
 def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
@@ -269,8 +269,8 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
             f"score {verdict.score}; expected 1, 0.5 or 0": verdict.score not in outcomes,
             f"{' and '.join(models)} compared twice": (question, frozenset(models)) in by_pair,
         }
-        for mistake, made in mistakes.items():
-            if made:
+        for mistake, occurs in mistakes.items():
+            if occurs:
                 raise UsageError(f"{name(verdict)}: {mistake}")
         outcome = outcomes[verdict.score]
         by_pair[question, frozenset(models)] = Battle(a=models[0], b=models[1], outcome=outcome, group=groups[question])

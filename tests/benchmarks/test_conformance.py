@@ -86,11 +86,11 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
         assert list(scores) == list(convbench.HEADINGS.values())
         entries.append(LeaderboardRow(key="t", caption="", system=row["model"], name=row["model"], scores=scores))
     (board,) = leaderboards(entries, baseline="GPT4V")
-    assert list(board.found)[:-1] == [row["model"] for row in sorted(rows, key=lambda row: -row["R1"])]
+    assert list(board.standings)[:-1] == [row["model"] for row in sorted(rows, key=lambda row: -row["R1"])]
     wrong = set()
     for row in rows:
         for name, heading in convbench.HEADINGS.items():
-            found = board.found[row["model"]][heading]
+            found = board.standings[row["model"]][heading]
             assert found.value is not None and found.low == pytest.approx(found.value) == found.high
             assert found.coverage == 1
             tolerance = {"R": paper["tolerance"]["R"], "d": paper["tolerance"]["delta"], "S": 0.0051}[name[0]]
@@ -100,10 +100,10 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     listed = {(one["row"], one["cell"]) for one in paper["known_errata"]}
     assert wrong - {("BLIP2-FLAN-T5-XL", "delta_S3_tilde")} == listed
     assert len(listed) == 6
-    means = {heading: one.value for heading, one in board.found[MEAN].items()}
+    means = {heading: one.value for heading, one in board.standings[MEAN].items()}
     expected = {"S1": 15.76, "S2": 15.70, "S3": 12.82, "Ŝ2−S2": 10.875, "S̃3−Ŝ3": 5.007}
     assert {name: means[name] for name in expected} == pytest.approx(expected, abs=0.02)
-    less = board.found["BLIP2-FLAN-T5-XL"]["S1"].difference
+    less = board.standings["BLIP2-FLAN-T5-XL"]["S1"].difference
     assert less is not None and less.interval is not None and less.interval[1] < 0 and less.n == count
 
 
@@ -169,6 +169,6 @@ def test_multiverse_table_3(shared: Path) -> None:
         entries += multiverse.BENCHMARK.rows(run, asked)
     board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")
     for model, row in paper["per_goal"].items():
-        assert {goal: board.found[model][goal].value for goal in goals} == pytest.approx(row)
-    means = {goal: board.found[MEAN][goal].value or 0 for goal in goals}
+        assert {goal: board.standings[model][goal].value for goal in goals} == pytest.approx(row)
+    means = {goal: board.standings[MEAN][goal].value or 0 for goal in goals}
     assert set(sorted(means, key=lambda goal: -means[goal])[:2]) == {"Analysis", "Understanding"}
