@@ -259,7 +259,7 @@ def paired_difference(
     draws = Bootstrap(members)
     cell = (whole * LABELS + one) * LABELS + other
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
-    kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1))[0] for axis in (2, 1)]
+    kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
     same = "people and a judge give every item the same verdict"
     return PairedDifference(
         first=names[0],

@@ -54,20 +54,12 @@ class Table(Struct, frozen=True, kw_only=True):
     sticky: bool = False
 
 
-class Picture(Struct, frozen=True):
-    """An SVG that was drawn here, and what it shows."""
-
-    caption: str
-    svg: str
-
-
 class Part(Struct, frozen=True, kw_only=True):
-    """Sentences, tables and pictures under a heading."""
+    """Sentences and tables under a heading."""
 
     heading: str = ""
     readings: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
 
 
 class Section(Part, frozen=True, kw_only=True):
@@ -183,7 +175,7 @@ def differences(caption: str, rows: Mapping[str, "Difference"], folded: bool = F
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """The sections as fixed-width text, folded tables and pictures left out."""
+    """The sections as fixed-width text, folded tables left out."""
     lines: list[str] = []
     for section in sections:
         said = [line for part in (section, *section.parts) for line in _said(part)]

@@ -30,15 +30,7 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
     environment.filters["number"] = number
     environment.filters["shortened"] = shortened
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
-    environment.filters["plain"] = plain
     return environment
-
-
-def plain(text: str) -> str:
-    """A text as one cell of a Markdown table, where nothing in it can act as markup."""
-    for mark in "\\`*_{}[]<>|#":
-        text = text.replace(mark, "\\" + mark)
-    return " ".join(text.split())
 
 
 def write(

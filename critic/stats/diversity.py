@@ -1,13 +1,7 @@
-"""MTLD, the measure of textual lexical diversity (McCarthy and Jarvis 2010), and what a text is counted in."""
+"""MTLD, the measure of textual lexical diversity (McCarthy and Jarvis 2010), and the words of a text."""
 
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
-from critic.errors import UsageError
-
-Tokens = Callable[[str], Sequence[Any]]
+from collections.abc import Sequence
 
 RATIO = 0.72
 """Types per token below which a factor is full."""
@@ -19,27 +13,6 @@ SHORTEST = 10
 def words(text: str) -> list[str]:
     """A text's words in lower case; of Chinese and Japanese, which do without spaces, every character."""
     return re.findall(r"[\u3040-\u30ff\u4e00-\u9fff]|[^\W\u3040-\u30ff\u4e00-\u9fff]+(?:['’-]\w+)*", text.lower())
-
-
-def tokenizer(name: str) -> Tokens:
-    """What lengths are counted in: `words` (a Chinese character each), `characters`, or the tokenizer of a checkpoint
-    folder or tokenizer.json. Raises UsageError for another."""
-    if name == "words":
-        return words
-    if name == "characters":
-        return list
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    if not path.is_file():
-        raise UsageError(f"--tokenizer {name}: expected words, characters, or a folder with tokenizer.json")
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - not part of a plain installation
-    except ImportError:
-        raise UsageError(f"--tokenizer {name}: needs: pip install tokenizers") from None
-    try:
-        made = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower for a file that is no tokenizer
-        raise UsageError(f"--tokenizer {path}: no tokenizer: {error}") from None
-    return lambda text: made.encode(text, add_special_tokens=False).ids
 
 
 def mtld(tokens: Sequence[str]) -> float | None:

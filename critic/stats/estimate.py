@@ -6,8 +6,7 @@ said of it follows from these values in `Bootstrap.estimate`. A paired differenc
 Intervals are percentile intervals, widened for few groups (Hesterberg 2015, "What Teachers Should Know About the
 Bootstrap", §3.2).
 
-The p-value is the interval read backwards, so that it never contradicts it. (Tables of benchmark scores have another
-one for means of paired differences: `aggregate.sign_flip_p`.)
+The p-value is the interval read backwards, so that it never contradicts it.
 
 SciPy, which the rest of `critic` does without, may stand in this folder: it is installed with the project, and a stage
 is loaded when it is run. Its parts are written out, `scipy.special`, for so they are imported when they are first
@@ -209,14 +208,6 @@ class Bootstrap:
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))
         narrow = scipy.special.ndtri(tail) * np.sqrt((groups - 1) / groups)
         return float(2 * scipy.special.stdtr(groups - 1, narrow))
-
-
-def mean_interval(sums: Floats, counts: Floats) -> Interval | None:
-    """The 95 % interval of a mean over rows, from each group's sum and number of rows, shape (G,) each; None with fewer
-    than FEWEST_GROUPS groups."""
-    draws = Bootstrap(np.arange(len(sums)))
-    totals = draws.of_groups(np.stack([sums, counts]))[1:]
-    return draws.interval(totals[:, 0] / totals[:, 1])
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -4,12 +4,11 @@ Yes and no are the same with a for yes, b for no, and never a tie. Every statist
 counts of verdicts, so intervals come from resampled tables of counts. Kappa: Cohen 1960.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
@@ -29,11 +28,11 @@ LABELS = 3
 
 def codes(verdicts: Iterable[Label | None]) -> Codes:
     """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
-    given = list(verdicts)
-    for place, verdict in enumerate(given):
+    column = list(verdicts)
+    for number, verdict in enumerate(column):
         if verdict not in CODES:
-            raise ValueError(f"verdict {place} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
-    return np.array([CODES[verdict] for verdict in given], dtype=np.int8)
+            raise ValueError(f"verdict {number} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
+    return np.array([CODES[verdict] for verdict in column], dtype=np.int8)
 
 
 def both_orders(orders: Codes) -> Codes:
@@ -70,70 +69,18 @@ def failures(first: Codes, second: Codes) -> int:
     return int((asked & ~labelled(first, second)).sum())
 
 
-Statistic = Callable[[Floats], tuple[Floats, Floats]]
-"""Counts of C cells in r samples, shape (C, r), to the statistic in each, shape (r,), NaN where it is undefined, and
-the number of items it is about, shape (r,)."""
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class VerdictStatistic(Struct, frozen=True):
-    """A statistic, why it would be undefined, whether a p-value of 0 is asked for, and whether it is a share."""
-
-    statistic: Statistic
-    undefined: str
-    p_value: bool = False
-    share: bool = False
-
-
-def estimates(
-    cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, VerdictStatistic], weight: Floats | None = None
-) -> dict[Key, Estimate]:
-    """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups. With a
-    `weight` (n,) each item counts for so many, as many as there are in all."""
-    draws = Bootstrap(group)
-    weight = weight if weight is None or not len(weight) else weight / weight.mean()
-    counts = np.concatenate(list(draws.tables(cell, cells, weight)), axis=1)
-    result = {}
-    for name, about in wanted.items():
-        values, n = about.statistic(counts)
-        undefined, null = about.undefined if len(cell) else "no items", 0.0 if about.p_value else None
-        result[name] = draws.estimate(values, round(n[0]), undefined=undefined, share=about.share, null=null)
-    return result
-
-
-def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:
-    """The share of items in the cells `part` among those in the cells `whole`, both of shape (C,)."""
-    part = part & whole
-
-    def statistic(counts: Floats) -> tuple[Floats, Floats]:
-        n = whole @ counts
-        return ratio(part @ counts, n), n
-
-    return statistic
-
-
-def kappa(counts: Floats) -> tuple[Floats, Floats]:
-    """Cohen's kappa of tables (9, r); undefined where both sides always give one and the same label."""
+def kappa(counts: Floats) -> Floats:
+    """Cohen's kappa of r tables, shape (9, r); NaN where both sides always give one and the same label."""
     table = counts.reshape(LABELS, LABELS, -1)
     n = counts.sum(axis=0)
     chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
-    return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
-
-
-def kappa_of_raters(counts: Floats) -> tuple[Floats, Floats]:
-    """`kappa` where either side could stand first: a label is as likely by chance as it is on both together (Scott
-    1955)."""
-    table = counts.reshape(LABELS, LABELS, -1)
-    return kappa(((table + table.swapaxes(0, 1)) / 2).reshape(LABELS**2, -1))
+    return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance)
 
 
 FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
-"""The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie, all."""
+"""The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie."""
 EQUAL = FIRST == SECOND
 DECIDED = (FIRST != TIE) & (SECOND != TIE)
-EVERY = np.ones(LABELS**2, dtype=bool)
 
 
 class VerdictAgreement(Struct, frozen=True, kw_only=True):
@@ -160,27 +107,34 @@ def verdict_agreement(
 ) -> VerdictAgreement:
     """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
     `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all. Of two
-    raters, who are `alike`, it does not matter who is called the judge: kappa is `kappa_of_raters`, and `table` has the
-    label that comes first of each two in its rows."""
+    raters, who are `alike`, it does not matter who is called the judge: for kappa a label is as likely by chance as it
+    is on both together (Scott 1955), and `table` has the label that comes first of each two in its rows."""
     both = labelled(people, judge)
-    one, other, wanted = people[both].astype(np.intp), judge[both], _AGREEMENT
+    first, second = people[both].astype(np.intp), judge[both]
     if alike:
-        one, other = np.minimum(one, other), np.maximum(one, other)
-        wanted = {**_AGREEMENT, "kappa": replace(_AGREEMENT["kappa"], statistic=kappa_of_raters)}
-    cell = one * LABELS + other
-    found = estimates(cell, LABELS**2, group_numbers(group)[both], wanted, None if weight is None else weight[both])
-    unasked = (people != UNASKED) & (judge == UNASKED)
-    table = np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist()
-    n = int(both.sum())
-    return VerdictAgreement(n=n, failed=failures(people, judge), unasked=int(unasked.sum()), table=table, **found)
+        first, second = np.minimum(first, second), np.maximum(first, second)
+    cell, draws = first * LABELS + second, Bootstrap(group_numbers(group)[both])
+    # Weighted, there are as many items as without weights.
+    times = weight[both] / weight[both].mean() if weight is not None and both.any() else None
+    counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
+    table = counts.reshape(LABELS, LABELS, -1)
+    kappas = kappa((table + table.swapaxes(0, 1)).reshape(LABELS**2, -1) / 2 if alike else counts)
 
+    def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
+        return draws.estimate(values, round(n[0]), undefined=undefined if len(cell) else "no items", share=share)
 
-_AGREEMENT = {
-    "accuracy": VerdictStatistic(share_of(EQUAL, EVERY), "no items", share=True),
-    "decided": VerdictStatistic(share_of(EQUAL, DECIDED), "one side or the other says tie on every item", share=True),
-    "coverage": VerdictStatistic(share_of(DECIDED, EVERY), "no items", share=True),
-    "kappa": VerdictStatistic(kappa, "both sides give every item the same verdict"),
-}
+    n, decided = counts.sum(axis=0), DECIDED @ counts
+    no_decision = "one side or the other says tie on every item"
+    return VerdictAgreement(
+        n=len(cell),
+        failed=failures(people, judge),
+        unasked=int(((people != UNASKED) & (judge == UNASKED)).sum()),
+        table=np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist(),
+        accuracy=estimate(ratio(EQUAL @ counts, n), n, "no items"),
+        decided=estimate(ratio((EQUAL & DECIDED) @ counts, decided), decided, no_decision),
+        coverage=estimate(ratio(decided, n), n, "no items"),
+        kappa=estimate(kappas, n, "both sides give every item the same verdict", share=False),
+    )
 
 
 def breakdown(

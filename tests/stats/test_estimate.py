@@ -5,7 +5,7 @@ import pytest
 from draws import counts_of, times_of
 from scipy import stats
 
-from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate, mean_interval
+from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate
 
 
 def tail(groups: int) -> float:
@@ -25,9 +25,9 @@ def test_intervals_are_those_of_scipy() -> None:
     values = np.random.default_rng(5).normal(0.3, 1, 40)
     level = 1 - 2 * tail(40)
     expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
-    found = mean_interval(values, np.ones(40))
+    draws = Bootstrap(np.arange(40))
+    found = draws.interval(draws.of_groups(values[None])[1:, 0] / 40)
     assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
-    assert mean_interval(values[: FEWEST_GROUPS - 1], np.ones(FEWEST_GROUPS - 1)) is None
 
 
 @pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
