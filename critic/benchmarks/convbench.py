@@ -23,7 +23,7 @@ from msgspec import Struct
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of, order_reading
 from critic.errors import UsageError
-from critic.page.blocks import Columns, Section, differences, number
+from critic.page.blocks import Columns, Part, Section, differences, number
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, Protocol
 from critic.stats.aggregate import Cell, Difference, Scale, by_cell, difference, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
@@ -218,15 +218,22 @@ def _two_tasks(cause: int, turn: int, conversation: Conversation) -> tuple[str, 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """Where each run's errors come from, and how far the judges of one model agree."""
-    sections, summary = [], dict[str, Any]()
+    parts, summary = [], dict[str, Any]()
     for run in runs:
         for protocol in run.protocols():
             if protocol in TITLES:
                 attributed = attribution(run.verdicts, conversations, protocol)
-                sections.append(_errors(run, protocol, attributed))
+                parts.append(_errors(run, protocol, attributed))
                 summary.setdefault(run.name, {})[protocol] = {"attribution": attributed}
-    shown = [section for section in sections if section.readings or section.tables]
-    return Report(rows=_agreed(runs, conversations), sections=shown, summary=summary)
+    shown = [part for part in parts if part.readings or part.tables]
+    sections = [Section(heading="Where errors come from", parts=shown, note=NOTE)] if shown else []
+    return Report(rows=_agreed(runs, conversations), sections=sections, summary=summary)
+
+
+NOTE = (
+    "S1 to S3 are the turns, SO the conversation as a whole; a hat is after perfect perception, a tilde after perfect "
+    "perception and reasoning. 95 % intervals from a paired bootstrap over groups (images)."
+)
 
 
 def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
@@ -281,7 +288,7 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     return rows
 
 
-def _errors(run: Run, protocol: Protocol, attributed: Attribution) -> Section:
+def _errors(run: Run, protocol: Protocol, attributed: Attribution) -> Part:
     """Where a run's errors come from; without a reading or a table where nothing says it."""
     readings = order_reading(run) if protocol == "pairwise" else []
     tables_ = []
@@ -297,13 +304,7 @@ def _errors(run: Run, protocol: Protocol, attributed: Attribution) -> Section:
             ),
             FLIPS.table("Every verdict that changes", attributed.flips, folded=True),
         ]
-    return Section(
-        heading=f"{run.name}: where errors come from ({protocol})",
-        readings=readings,
-        tables=tables_,
-        note="S1 to S3 are the turns, SO the conversation as a whole; a hat is after perfect perception, a tilde "
-        "after perfect perception and reasoning. 95 % intervals from a paired bootstrap over groups (images).",
-    )
+    return Part(heading=f"{run.name}, {protocol}", readings=readings, tables=tables_)
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")

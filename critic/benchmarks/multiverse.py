@@ -26,7 +26,7 @@ from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS
 from critic.page import blocks
-from critic.page.blocks import Section, Table, differences
+from critic.page.blocks import Part, Section, Table, differences
 from critic.records import Conversation, ConversationTurn, Protocol
 from critic.stats.aggregate import Cell, Difference, Scale, by_cell, difference
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
@@ -276,7 +276,7 @@ NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """What the references as history add, and how far the two judgments of a turn say the same."""
-    sections, summary = [], dict[str, Any]()
+    parts, summary = [], dict[str, Any]()
     for run in runs:
         fits = {condition: ratio_against_quality(run.verdicts, condition) for condition in run.conditions()}
         rows = [
@@ -296,8 +296,9 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             effect = oracle_effect(run.verdicts, conversations)
             tables_.insert(0, differences("What the references as history add (oracle less self-prediction)", effect))
             summary[run.name]["oracle_effect"] = effect
-        note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
-        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables_, note=note))
+        parts.append(Part(heading=f"{run.name}, judged by {run.judge}", tables=tables_))
+    note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
+    sections = [Section(heading="History, and what explains what", parts=parts, note=note)]
     return Report(sections=sections, summary=summary)
 
 

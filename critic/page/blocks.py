@@ -171,7 +171,7 @@ def differences(caption: str, rows: Mapping[str, "Difference"], folded: bool = F
         missing = span(change.low, change.high) if change.missing else ""
         made.append(row(name, number(change.mean), bounds, p, change.n, change.missing, missing))
     head = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
-    return Table(caption=caption, head=head, rows=made, folded=folded)
+    return lean(Table(caption=caption, head=head, rows=made, folded=folded))
 
 
 def as_text(sections: Sequence[Section]) -> str:

@@ -11,15 +11,18 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, number, row, span
+from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, lean, number, row, span
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, standings
 
 ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
 
-NOTE = (
-    "In small print 95 % intervals: bootstrap over groups. Coverage is that of the score with the least. The mean "
-    "is that of the models in the table; its interval is about these models. Differences are paired, on what both "
-    "models have; * where the interval leaves out 0, not corrected."
+NOTE = "In small print 95 % intervals: bootstrap over groups."
+NOTE_OF_SEVERAL = (
+    " Coverage is that of the score with the least. The mean is that of the models in the table; its interval is about "
+    "these models."
+)
+NOTE_OF_DIFFERENCES = (
+    " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
 )
 
 
@@ -73,7 +76,9 @@ def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     """One section with all tables; a table of one row has its scores one below the other."""
     tables = [table for board in boards for table in (_table_of(board), *_differences(board))]
-    return [Section(heading="Scores", tables=tables, note=NOTE)] if tables else []
+    note = NOTE + NOTE_OF_SEVERAL * any(len(board.standings) > 1 for board in boards)
+    note += NOTE_OF_DIFFERENCES * any(board.baseline is not None for board in boards)
+    return [Section(heading="Scores", tables=tables, note=note)] if tables else []
 
 
 def _table_of(board: Leaderboard) -> Table:
@@ -109,7 +114,7 @@ def _single(board: Leaderboard) -> Table:
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, cell_of(cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
+    return lean(Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded))
 
 
 def _column(board: Leaderboard, column: str) -> list[LeaderboardCell]:

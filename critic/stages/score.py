@@ -20,7 +20,7 @@ from critic.benchmarks import BENCHMARKS, Benchmark, Run
 from critic.errors import UsageError, whole
 from critic.images import named_images
 from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
-from critic.page import blocks, leaderboards, page
+from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
 from critic.records import Conversation, JudgeConfig, Judgment, Protocol, alike, differing, is_judgment
@@ -64,7 +64,6 @@ def main(
     boards = leaderboards.leaderboards([*_rows(chosen, runs, asked), *report.rows], baseline)
     battles = tournaments(runs if "pairwise" in chosen.protocols else [], asked)
     sections = [_counts(runs), *leaderboards.sections(boards), *battles.sections, *report.sections]
-    sections = [replace(section, tables=[*map(blocks.lean, section.tables)]) for section in sections]
     print(as_text(sections))
     boards += battles.boards
     origin = {str(run.path): {"sha256": jsonl.sha256(run.path), **jsonl.facts(run.path)} for run in runs}

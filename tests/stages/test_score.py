@@ -51,7 +51,7 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
     assert {(flip["turn"], flip["conversation"]) for flip in found["attribution"]["flips"]} == flips
     assert f"{means['S1']:.2f}" in printed and f"{means['S1']:.2f}" in page
     assert "range with what is missing" not in printed + page, "of a complete run nothing is missing"
-    assert "where errors come from" in printed and "Every verdict that changes" in page
+    assert "Where errors come from" in printed and "Every verdict that changes" in page
 
 
 @pytest.mark.parametrize("benchmark", list(ASKED))
