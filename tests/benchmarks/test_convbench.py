@@ -329,6 +329,8 @@ def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
     assert expected.interval is not None and expected.value is not None
     assert found.value == pytest.approx(100 * expected.value)
     assert found.interval == pytest.approx([100 * end for end in expected.interval], abs=3)
+    alike = verdict_agreement(people, people, [each.group for each in asked])
+    assert alike.accuracy.interval == (pytest.approx(0.025 ** (1 / 20)), 1) and alike.kappa.interval == (1, 1)
 
 
 def test_the_samples_have_their_images() -> None:
