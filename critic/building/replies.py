@@ -165,11 +165,6 @@ class Made(Struct, kw_only=True, omit_defaults=True):
         return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))
 
 
-def schema(reply: type[StepReply]) -> dict[str, Any]:
-    """The JSON schema that constrains a reply."""
-    return msgspec.json.schema(reply)
-
-
 def example(kind: Any) -> Any:
     """A reply's keys as JSON has them, with an ellipsis for each value."""
     if isinstance(kind, type) and issubclass(kind, Struct):

@@ -134,7 +134,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         md5_of: Mapping[str, str],
     ) -> None:
         self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
-        self._request = replace(request, schema=replies.schema(self._step.reply))
+        self._request = replace(request, schema=msgspec.json.schema(self._step.reply))
         self._rows = {row.key: row for row in rows}
         self._texts = {row.key: prompt(step, row) for row in rows}
         self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}

@@ -2,7 +2,7 @@
 of them, what people decide, and the frozen benchmark."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from critic import benchmarks, jsonl, tables
+from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
 from critic.building.replies import Made, MadeTurn
 from critic.errors import UsageError
-from critic.records import Judgment, ModelTurn, Protocol, alike
+from critic.records import Conversation, Judgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
 from critic.stats.aggregate import SCALES, by_cell
@@ -104,7 +104,7 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
 
 def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
-    yes nor no can be said, are left out and listed in items.csv. A conversation with a turn without any item goes."""
+    yes nor no can be said, are left out: held.jsonl has them. A conversation with a turn without any item goes."""
     checklists = building.ask("checklist", _turn_rows(building, made, items=False))
     whole = [conversation for conversation in made if checklists.keys() >= set(conversation.turn_keys())]
     keyed = dict[str, MadeTurn]()
@@ -112,29 +112,17 @@ def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
         keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
     for key, turn in keyed.items():
         turn.items = checklists[key].items
-    total = sum(len(turn.items) for turn in keyed.values())
     held = building.ask("held", _turn_rows(building, whole, items=True))
-    left_out = list[dict[str, str]]()
+    answers = list[str]()
     for key, turn in keyed.items():
-        answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
-        left_out += _leave_out(key, turn, answers)
+        fulfilled = held[key].answers if key in held else ["unclear"] * len(turn.items)
+        turn.items = [item for item, answer in zip(turn.items, fulfilled, strict=True) if answer == "yes"]
+        answers += fulfilled
     left = [conversation for conversation in whole if all(turn.items for turn in conversation.turns)]
-    if left_out:
-        tables.write_csv(building.out / "items.csv", left_out)
-    why = [f"reference: {row['the reference fulfils it']}" for row in left_out]
-    print(building.count("items", "checklist items", total, total - len(left_out), why))
+    why = [f"reference: {answer}" for answer in answers if answer != "yes"]
+    print(building.count("items", "checklist items", len(answers), len(answers) - len(why), why))
     print(building.count("checklists", "conversations", len(made), len(left), []))
     return left
-
-
-def _leave_out(key: str, turn: MadeTurn, answers: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Take the items out of a turn that its reference does not fulfil: a row for each."""
-    answered = list(zip(turn.items, answers, strict=True))
-    turn.items = [item for item, answer in answered if answer == "yes"]
-    for item, answer in answered:
-        if answer != "yes":
-            about = {"question": turn.question, "answer": turn.answer}
-            yield {"turn": key, "item": item.question, "the reference fulfils it": answer, **about}
 
 
 def solved_blind(building: Building, made: Sequence[Made], name: str, endpoint: Mapping[str, Any]) -> dict[str, float]:
@@ -147,7 +135,7 @@ def solved_blind(building: Building, made: Sequence[Made], name: str, endpoint: 
     # What is no longer made, because a rule is stricter or an image gone, is no other run's.
     asked = {conversation.id: conversation for conversation in benchmarks.read(name, draft)}
     for path, record in ((replies, ModelTurn), (judged, Judgment)):
-        _drop_others(path, record, lambda line: alike(asked.get(line.conversation.id), line.conversation))
+        _drop_others(path, record, asked)
     protocol, options = PLANS[name].protocol, {**endpoint, "max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **options)
     if not options["base_url"]:
@@ -164,8 +152,12 @@ def solved_blind(building: Building, made: Sequence[Made], name: str, endpoint: 
     return {key: fmean(some) for key, some in shares.items()}
 
 
-def _drop_others(path: Path, record: type[Any], wanted: Callable[[Any], bool]) -> None:
-    """Drop the records of a file that are not wanted; it is left as it is where there is none."""
+def _drop_others(path: Path, record: type[Any], asked: Mapping[str, Conversation]) -> None:
+    """Drop what is about other conversations; the file is left as it is where there is none of it."""
+
+    def wanted(line: Any) -> bool:
+        return alike(asked.get(line.conversation.id), line.conversation)
+
     if not all(map(wanted, known(path, record, lambda _: None))):
         jsonl.rewrite(path, record, wanted)
 

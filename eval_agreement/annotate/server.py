@@ -14,7 +14,6 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import jinja2
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +25,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from critic.images import ImageError, Images
+from critic.page.page import render
 from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged
 from eval_agreement.annotate.store import Open, Said, Stale, Store
@@ -51,14 +51,6 @@ _LONGEST = 100_000
 def words(lang: str) -> dict[str, str]:
     """What the page says, by name, in a language."""
     return tomllib.loads((_PAGE / "words.toml").read_text("utf-8"))[lang]  # type: ignore[no-any-return]
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string((_PAGE / "label.html.jinja").read_text("utf-8"))
 
 
 class Annotation:
@@ -134,7 +126,7 @@ class Annotation:
             "scheme": self.name,
             **({} if found is None else self._shown(found)),
         }
-        return HTMLResponse(_template().render(facts))
+        return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
     def _shown(self, found: Open) -> dict[str, Any]:
         """The item as this rater sees it: the side B called A where sides are exchanged."""
