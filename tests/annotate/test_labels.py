@@ -432,12 +432,8 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     ):
         (tmp_path / "bad.json").write_text(content)
         fails("--db", store.path, "--import", tmp_path / "bad.json", parts=(part,))
-    stray = [
-        {
-            "data": {"item": "999"},
-            "annotations": [{"result": [{"type": "choices", "from_name": "choice_1", "value": {"choices": ["7"]}}]}],
-        }
-    ]
+    result = [{"from_name": "choice_1", "value": {"choices": ["7"]}}]
+    stray = [{"data": {"item": "999"}, "annotations": [{"result": result}]}]
     (tmp_path / "bad.json").write_text(json.dumps(stray))
     fails("--db", store.path, "--import", tmp_path / "bad.json", parts=("'999'",))
 

@@ -1,6 +1,5 @@
 """The page: blind, inert, and one label for whatever happens between a rater and the server."""
 
-import json
 import os
 import signal
 import threading
@@ -26,11 +25,10 @@ from annotating import (
     rows_file,
     source,
 )
-from conftest import run, write_jsonl
+from conftest import write_jsonl
 
 from eval_agreement.annotate.schemes import SCHEMES
 from eval_agreement.annotate.store import Store
-from eval_agreement.attacks import suite
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -57,30 +55,12 @@ def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme
 
 
 def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
-    """Every attack of critic attack, and what browsers take for markup, reaches the page as the letters it is."""
-    human = [row(n, human_score=1, scale_min=1, scale_max=10) for n in range(0, 8, 2)]
-    attacked = tmp_path / "attacked.jsonl"
-    assert run("critic", "attack", write_jsonl(tmp_path / "low.jsonl", human), "--out", attacked).returncode == 0
-    nasty = [
-        "<script>x</script>",
-        "<img src=x onerror=x>",
-        "</div></form><form action=//x>",
-        "{{ 7*7 }}",
-        "\u202e<b>",
-        "&lt;",
-    ]
-    nasty += [
-        "| <b>a</b> | b |\n|---|---|\n| <svg onload=x> | 2 |",
-        "$<script>x</script>$",
-        "<!--",
-        "javascript:x",
-        "\x00",
-    ]
-    lines = [json.loads(line) for line in attacked.read_text("utf-8").strip().split("\n")]
-    lines += [row(100 + n, response=text) for n, text in enumerate(nasty)]
-    assert len({line["id"].rpartition("#")[2] for line in lines}) > len(suite().attacks)
+    """What browsers take for markup reaches the page as the letters it is."""
+    nasty = ["<script>x</script>", "<img src=x onerror=x>", "</div></form><form action=//x>", "{{ 7*7 }}", "&lt;"]
+    nasty += ["\u202e<b>", "| <b>a</b> | b |\n|---|---|\n| <svg onload=x> | 2 |", "$<script>x</script>$", "<!--"]
+    lines = [row(number, response=text) for number, text in enumerate([*nasty, "\x00"])]
     page = page_of(planned(tmp_path, rows=write_jsonl(tmp_path / "rows.jsonl", lines)))
-    answers = {line["response"].strip() for line in lines}
+    missing = set(nasty)
     while (form := fields(page, "rater-1")).hidden:
         reply = page.get("/", params={"rater": "rater-1"})
         assert "script-src 'self'" in reply.headers["content-security-policy"]
@@ -89,9 +69,9 @@ def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
         assert not [given for _, given in form.tags if any(name.startswith("on") for name in given)]
         assert {tag for tag, _ in form.tags}.isdisjoint({"b", "svg", "iframe", "object", "base"})
         assert len([tag for tag, _ in form.tags if tag == "form"]) == 1
-        answers = {text for text in answers if " ".join(text.split()) not in " ".join(form.text.split())}
+        missing = {text for text in missing if " ".join(text.split()) not in " ".join(form.text.split())}
         label(page, "rater-1", form)
-    assert not answers - {"\x00"}, answers  # of NUL, HTML has no spelling
+    assert not missing
 
 
 def test_a_page_that_is_sent_twice_is_one_label(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The page for raters: items a second with ten at once, time to the next item among many rows and labels, and kills.
+"""The page for raters: items a second with ten at once, and time to the next item among many rows and labels.
 
     python tests/bench/annotate.py
 
@@ -7,8 +7,6 @@ time to the next item among 1,000 rows ÷ that among 100,000 rows and 990,000 la
 """
 
 import json
-import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -16,16 +14,15 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from annotating import client_of, fields, forked, label, planned, rows_file
+from annotating import client_of, fields, forked, label, planned
 from conftest import write_jsonl
 
 from eval_agreement.annotate.store import Said, Store
 
-RATERS, LABELS, KILLS = 10, 100, 200
+RATERS, LABELS = 10, 100
 SIZES = ((1_000, 0), (100_000, 0), (100_000, 990_000))
 
 
@@ -60,25 +57,6 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
     return store
 
 
-def kills(folder: Path) -> tuple[int, int]:
-    """Labels that were confirmed over KILLS kills of the server, and those of them that are gone."""
-    store = planned(folder, rows=rows_file(folder, 20_000))
-    confirmed = set()
-    for number in range(KILLS):
-        with forked(store.path) as (child, url), client_of(url) as client:
-            form = fields(client, "rater-1")
-            timer = threading.Timer(0.01 + 0.02 * (number % 17), os.kill, (child, signal.SIGKILL))
-            timer.start()
-            try:
-                while form.hidden and label(client, "rater-1", form).status_code == 200:
-                    confirmed.add(int(form.hidden["task"]))
-                    form = fields(client, "rater-1")
-            except httpx.HTTPError:
-                timer.join()
-    kept = {task for (task,) in store._rows("SELECT task FROM labels")}
-    return len(confirmed), len(confirmed - kept)
-
-
 def measured(store: Store) -> dict[str, float]:
     """Milliseconds of a label and of the next page, and items a second of ten raters at once."""
     raters = [f"rater-{number}" for number in range(1, RATERS + 1)]
@@ -105,10 +83,8 @@ def main() -> None:
             folder = Path(name) / f"{rows}-{labelled}"
             folder.mkdir()
             results[f"{rows} rows, {labelled} labels"] = measured(many(folder, rows, labelled))
-        confirmed, lost = kills(Path(name))
     few, *_, many_labels = (sizes["next_page_median_ms"] for sizes in results.values())
-    more = {"kills": KILLS, "confirmed": confirmed, "lost": lost}
-    print(json.dumps({"name": "annotate", "ratio": round(few / many_labels, 2), **results, **more}))
+    print(json.dumps({"name": "annotate", "ratio": round(few / many_labels, 2), **results}))
 
 
 if __name__ == "__main__":

@@ -86,37 +86,17 @@ def test_the_published_counts_of_alignmmbench_come_out() -> None:
 TURN = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_turn_instruction")
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "columns", "expected"),
-    [
-        (
-            "convbench",
-            "conversations.jsonl",
-            lambda one: {"image_id": one["image"], **dict(zip(TURN, one["turns"], strict=True))},
-            {"conversations": 578, "questions": 1734, "images": 574, "questions without reference": 1734},
-        ),
-        (
-            "visitbench",
-            "annotated_examples.jsonl",
-            lambda one: {
-                **{name: one[name] for name in ("image_url", "image_dense_caption", "instruction_category")},
-                "instruction": one["instruction"],
-                "output_human_annotated": one["reference"],
-            },
-            {"conversations": 10, "questions": 10, "images": 10, "questions without reference": 0},
-        ),
-    ],
-)
-def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
-    name: str, file: str, columns: Any, expected: dict[str, int], shared: Path, tmp_path: Path
-) -> None:
-    """All of ConvBench's public sheet (578 rows; the paper says 577) and VisIT-Bench's ten annotated examples."""
-    found = [columns(one) for _, one in jsonl.read(shared / "data" / name / file, dict[str, Any])]
+def test_the_public_sheet_of_convbench_has_a_card(shared: Path, tmp_path: Path) -> None:
+    """All of it: 578 rows (the paper says 577) without references."""
+    found = [
+        {"image_id": one["image"], **dict(zip(TURN, one["turns"], strict=True))}
+        for _, one in jsonl.read(shared / "data/convbench/conversations.jsonl", dict[str, Any])
+    ]
     tables.write_csv(tmp_path / "sheet.csv", found)
-    done = run("critic", "describe", tmp_path / "sheet.csv", "--benchmark", name, "--out", tmp_path)
+    done = run("critic", "describe", tmp_path / "sheet.csv", "--benchmark", "convbench", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads((tmp_path / "card.json").read_text("utf-8"))["counts"]
-    assert {key: said[key] for key in expected} == expected
+    counts = json.loads((tmp_path / "card.json").read_text("utf-8"))["counts"]
+    assert [*counts.values()][:3] == [578, 1734, 574] and counts["questions without reference"] == 1734
 
 
 @pytest.mark.parametrize("name", SAMPLES)

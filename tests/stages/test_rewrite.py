@@ -21,18 +21,6 @@ def worded(lines: list[str] = LINES) -> dict[str, Any]:
     return completion(json.dumps({"wordings": lines}))
 
 
-def test_a_wording_that_is_asked_already_is_not_added_again(tmp_path: Path, scripted: Any) -> None:
-    server = scripted(lambda body: worded())
-    review, out = tmp_path / "review.jsonl", tmp_path / "questions.jsonl"
-    assert run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url).returncode == 0
-    lines = [{**line, "accepted": True} for line in read(review)]
-    write_jsonl(review, lines)
-    assert run("critic", "rewrite", SAMPLE, "--apply", review, "--out", out).returncode == 0
-    done = run("critic", "rewrite", out, "--apply", review, "--out", tmp_path / "again.jsonl")
-    assert done.returncode == 0 and done.stderr.count("asked already") == len(lines)
-    assert read(tmp_path / "again.jsonl") == read(out)
-
-
 def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: Any) -> None:
     asked = seeds(alignmmbench.read_questions(SAMPLE).values())
     assert {one.task for one in asked}.isdisjoint({"Coherence", "Incoherence"})
