@@ -48,7 +48,7 @@ def planned(folder: Path, *options: object, rows: Path | None = None) -> Store:
 
 def page_of(store: Store, root: Path | None = None) -> TestClient:
     images = None if root is None else Images(root)
-    return TestClient(Annotation(store, images, lambda: "owner", "key").app(["testserver"]), follow_redirects=False)
+    return TestClient(Annotation(store, images).app(["testserver"]), follow_redirects=False)
 
 
 class Fields(HTMLParser):
@@ -118,7 +118,7 @@ def forked(db: Path, port: int | None = None) -> Iterator[tuple[int, str]]:
 
             store = Store.find(db)
             assert store is not None
-            app = Annotation(store, None, lambda: "owner", "key").app(["*"])
+            app = Annotation(store, None).app(["*"])
             uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
         finally:
             os._exit(0)

@@ -147,18 +147,14 @@ def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
     return dropped
 
 
-def _leaves(root: Path, name: str) -> bool:
-    """Whether an image is a link to what is not below the folder, which is never sent (`Images.load`)."""
-    return (root / name).is_symlink() and not (root / name).resolve().is_relative_to(root.resolve())
-
-
 def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
     """Images that cannot be decoded, are links out of the folder `root`, or are smaller than `min_side` pixels on a
     side."""
     dropped = []
     for image in images:
         reason = image.failure
-        if reason is None and _leaves(root, image.path):
+        # As no image outside of the folder is ever sent (`Images.load`).
+        if reason is None and not (root / image.path).resolve().is_relative_to(root.resolve()):
             reason = "image_outside_root"
         elif reason is None and min(image.width, image.height) < min_side:
             reason = "too_small"

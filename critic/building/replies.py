@@ -191,9 +191,9 @@ def in_language(text: str, language: Language) -> bool:
     return not letters or (chinese >= 0.3 if language == "zh" else chinese <= 0.3)
 
 
-def texts(said: Sequence[str], language: Language) -> Problem:
+def texts(said: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
     """What is wrong with the texts of a reply: too short, going round in circles, or in the other language."""
-    least = 2 * SHORTEST if language == "zh" else SHORTEST
+    least = 2 * shortest if language == "zh" else shortest
     rules: dict[str, Callable[[str], bool]] = {
         "too_short": lambda text: len(words(text)) < least,
         "degenerate": degenerate,
@@ -208,13 +208,9 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
     questions = [turn.question.strip().lower() for turn in turns]
     if len(set(questions)) < len(questions):
         return "repeated"
+    answers = [turn.answer for turn in turns]
     # An answer may be a number or a name; a question may not.
-    return texts(questions, language) or _answers([turn.answer for turn in turns], language)
-
-
-def _answers(said: Sequence[str], language: Language) -> Problem:
-    found = texts(said, language)
-    return None if found == "too_short" and all(words(one) for one in said) else found
+    return texts(questions, language) or ("too_short" if not all(map(words, answers)) else texts(answers, language, 0))
 
 
 def check_talk(reply: Talk, asked: Any) -> Problem:

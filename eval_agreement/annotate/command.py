@@ -160,14 +160,11 @@ def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
     try:
         import uvicorn  # noqa: PLC0415 - not part of a plain installation
 
-        from eval_agreement.annotate.people import owner_page  # noqa: PLC0415 - keeps --help fast
         from eval_agreement.annotate.server import Annotation  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"the page needs: pip install 'critic[annotate]' ({error})") from None
     key, shown = store.facts()["owner"], f"[{host}]" if ":" in host else host
-    app = Annotation(store, images, lambda: owner_page(store), key).app(
-        ["127.0.0.1", "localhost", shown] if _is_local(host) else ["*"]
-    )
+    app = Annotation(store, images).app(["127.0.0.1", "localhost", shown] if _is_local(host) else ["*"])
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

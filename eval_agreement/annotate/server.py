@@ -6,7 +6,6 @@ escapes it, and the content security policy lets nothing run or load that is not
 """
 
 import secrets
-import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -27,6 +26,7 @@ from starlette.routing import Route
 from critic.images import ImageError, Images
 from critic.page.page import render
 from eval_agreement.annotate.formats import picture
+from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged
 from eval_agreement.annotate.store import Open, Said, Stale, Store
 
@@ -54,13 +54,13 @@ def words(lang: str) -> dict[str, str]:
 
 
 class Annotation:
-    """The application on a database. `owner` makes the owner's page, shown to who has the token `key`."""
+    """The application on a database."""
 
-    def __init__(self, store: Store, images: Images | None, owner: Callable[[], str], key: str) -> None:
-        self.store, self.images, self.owner, self.key = store, images, owner, key
-        self.name = store.facts()["scheme"]
+    def __init__(self, store: Store, images: Images | None) -> None:
+        self.store, self.images, facts = store, images, store.facts()
+        self.name, self.key = facts["scheme"], facts["owner"]
         self.scheme = SCHEMES[self.name]
-        self._raters, self._owning = store.raters(), threading.Lock()
+        self._raters = store.raters()
 
     def app(self, hosts: list[str]) -> Starlette:
         """The ASGI application, for requests to one of `hosts` only: another site's name that is pointed at this
@@ -171,9 +171,8 @@ class Annotation:
     def report(self, request: Request, _: Mapping[str, str]) -> Response:
         if not secrets.compare_digest(request.query_params.get("key", "").encode(), self.key.encode()):
             raise HTTPException(403, "this page is the owner's")
-        with self._owning:
-            policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-            return HTMLResponse(self.owner(), headers={"Content-Security-Policy": policy})
+        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        return HTMLResponse(owner_page(self.store), headers={"Content-Security-Policy": policy})
 
 
 _STATIC = {"css": "text/css", "js": "text/javascript"}
