@@ -10,7 +10,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Scheme
-from eval_agreement.annotate.store import Given, Store
+from eval_agreement.annotate.store import Label, Store
 
 _PREFERENCES = {"A": "a", "B": "b"}
 
@@ -26,13 +26,13 @@ def export(store: Store, path: Path) -> int:
     Raises UsageError where nothing is labelled, or the suffix is another.
     """
     if path.suffix == ".csv":
-        return write_csv(path, [_every(one) for one in store.given()])
+        return write_csv(path, [_every(label) for label in store.labels()])
     if path.suffix != ".jsonl":
         raise UsageError(f"--export {path}: expected .jsonl, or .csv for a line a label")
-    labels: dict[int, list[Given]] = defaultdict(list)
-    for one in store.given():
-        if one.role == "item" and one.said.choices and not one.said.broken:
-            labels[one.number].append(one)
+    labels: dict[int, list[Label]] = defaultdict(list)
+    for label in store.labels():
+        if label.role == "item" and label.verdict.choices and not label.verdict.broken:
+            labels[label.number].append(label)
     if not labels:
         raise UsageError(f"{store.path}: nothing is labelled yet")
     scheme = SCHEMES[store.facts()["scheme"]]
@@ -40,50 +40,50 @@ def export(store: Store, path: Path) -> int:
     return jsonl.write(path, (line for _, some in sorted(labels.items()) for line in lines_of(scheme, some)))
 
 
-def _every(one: Given) -> dict[str, Any]:
-    said = one.said
-    about = {"rater": one.rater, "role": one.role, "first": "b" if one.swapped else "a", "at": one.at}
-    rest = {"seconds": said.seconds, "reason": said.reason, "skipped": said.skipped, "broken": said.broken}
-    return {"id": one.item.id, "group": one.item.group, **about, **said.choices, **rest, "source": said.source}
+def _every(label: Label) -> dict[str, Any]:
+    verdict = label.verdict
+    about = {"rater": label.rater, "role": label.role, "first": "b" if label.swapped else "a", "at": label.at}
+    rest = {name: getattr(verdict, name) for name in ("seconds", "reason", "skipped", "broken", "source")}
+    return {"id": label.item.id, "group": label.item.group, **about, **verdict.choices, **rest}
 
 
-def _row(scheme: Scheme, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+def _row(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
     """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
     checklist."""
     item = labels[0].item
-    answers = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
-    added = (_rated if scheme.rated else _checked)(scheme, answers, labels)
+    choices = {ask.key: [label.verdict.choices[ask.key] for label in labels] for ask in item.asks}
+    added = (_rated if scheme.rated else _checked)(scheme, choices, labels)
     if not added["annotators"]:
         return
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
     old = {key: value for key, value in item.row.items() if key != "score_1_10"}
-    reason = next((one.said.reason for one in labels if one.said.reason), None)
+    reason = next((label.verdict.reason for label in labels if label.verdict.reason), None)
     yield {**default, **old, **added, "reason": reason}
 
 
-def _rated(scheme: Scheme, answers: Mapping[str, Sequence[str]], labels: Sequence[Given]) -> dict[str, Any]:
-    given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
-    means = {key.partition("=")[2]: fmean(map(float, said)) for key, said in answers.items() if key != OVERALL}
-    score = {"human_score": fmean(given.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
-    return score | ({"criteria_scores": means} if means else {}) | {"annotators": given}
+def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:
+    scores = {label.rater: float(label.verdict.choices[OVERALL]) for label in labels}
+    means = {key.partition("=")[2]: fmean(map(float, some)) for key, some in choices.items() if key != OVERALL}
+    score = {"human_score": fmean(scores.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
+    return score | ({"criteria_scores": means} if means else {}) | {"annotators": scores}
 
 
-def _checked(scheme: Scheme, answers: Mapping[str, Sequence[str]], labels: Sequence[Given]) -> dict[str, Any]:
-    shares = {one.rater: _share(one.said.choices.values()) for one in labels}
-    given = {rater: share for rater, share in shares.items() if share is not None}
-    right = [_majority(said) for said in answers.values()]
-    score = _share("yes" if one else "no" for one in right if one is not None)
-    if score is None and given:  # they are of two minds on every item
-        score = fmean(given.values())
-    votes = [[said.count("yes"), said.count("no")] for said in answers.values()]
+def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:
+    shares = {label.rater: _share(label.verdict.choices.values()) for label in labels}
+    scores = {rater: share for rater, share in shares.items() if share is not None}
+    right = [_majority(some) for some in choices.values()]
+    score = _share("yes" if holds else "no" for holds in right if holds is not None)
+    if score is None and scores:  # they are of two minds on every item
+        score = fmean(scores.values())
+    votes = [[some.count("yes"), some.count("no")] for some in choices.values()]
     checked = {"checklist_answers": right, "checklist_votes": votes}
-    return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": given}
+    return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": scores}
 
 
-def _share(answers: Iterable[str]) -> float | None:
+def _share(choices: Iterable[str]) -> float | None:
     """The share of yes among yes and no; None where there is neither."""
-    said = [answer == "yes" for answer in answers if answer in ("yes", "no")]
-    return fmean(said) if said else None
+    decided = [choice == "yes" for choice in choices if choice in ("yes", "no")]
+    return fmean(decided) if decided else None
 
 
 def _majority(answers: Sequence[str]) -> bool | None:
@@ -92,18 +92,18 @@ def _majority(answers: Sequence[str]) -> bool | None:
     return None if count["yes"] == count["no"] else count["yes"] > count["no"]
 
 
-def _table(scheme: Scheme, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+def _table(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
     """A line a label and question, as the audit's tables have them. The id of a verdict on a turn follows from that on
     the whole conversation (eval_agreement.items)."""
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
     about = {"group": item.group} | {key: row[key] for key in _ABOUT if row.get(key) is not None}
     conversation, _, rest = item.id.rpartition("/whole")
-    for one in labels:
-        for key, value in one.said.choices.items():
+    for label in labels:
+        for key, value in label.verdict.choices.items():
             where = {"id": item.id, "turn": "1"}
             if key != OVERALL:
                 where = {"id": f"{conversation}/{key}{rest}", "turn": key}
-            said: Any = _PREFERENCES.get(value, "tie") if scheme.two else float(value) if scheme.rated else value
+            shown: Any = _PREFERENCES.get(value, "tie") if scheme.two else float(value) if scheme.rated else value
             more = {"both_bad": True} if value == "both bad" else {}
-            yield {**where, str(scheme.column): said, "rater": one.rater, **about, **more}
+            yield {**where, str(scheme.column): shown, "rater": label.rater, **about, **more}

@@ -27,7 +27,7 @@ from critic.page.page import render
 from critic.tables import harmless, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged
-from eval_agreement.annotate.store import Open, Said, Store
+from eval_agreement.annotate.store import Open, RaterVerdict, Store
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
@@ -178,7 +178,7 @@ def _heading(text: str) -> str:
 _NO = ("no", "n", "false", "0", "否")
 """What stands for an empty cell where it is asked whether an item was skipped or is broken."""
 
-_Outside = tuple[Said, Callable[[], Open | None]]
+_Outside = tuple[RaterVerdict, Callable[[], Open | None]]
 """What was said elsewhere, and the task that it is a label for, which is made where there is none."""
 
 
@@ -198,12 +198,12 @@ def take(store: Store, path: Path) -> str:
     if not found:
         raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
     new, differ = 0, list[str]()
-    for said, task in found:
+    for verdict, task in found:
         opened = task()
         if opened is not None and not opened.label:
-            store.label(opened.rater, opened.task, f"import/{opened.task}", 0, said)
+            store.label(opened.rater, opened.task, f"import/{opened.task}", 0, verdict)
             new += 1
-        elif opened is not None and opened.said is not None and opened.said.choices != said.choices:
+        elif opened is not None and opened.verdict is not None and opened.verdict.choices != verdict.choices:
             differ.append(f"{opened.item.id!r} by {opened.rater}")
     kept = f"{path}: {new} labels, {len(found) - new} more were there already"
     if not differ:
@@ -212,17 +212,17 @@ def take(store: Store, path: Path) -> str:
 
 
 def _whole(
-    scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], said: Said
-) -> Said:
+    scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], verdict: RaterVerdict
+) -> RaterVerdict:
     """What was said with its choices, in the item's own order of sides; as on the page without any where it was skipped
     or is broken. Raises UsageError for one that is none."""
     named, found = {choice.lower(): choice for choice in scheme.choices}, {}
-    for number, ask in enumerate(() if said.skipped or said.broken else item.asks, 1):
+    for number, ask in enumerate(() if verdict.skipped or verdict.broken else item.asks, 1):
         value = choices.get(number) or ""
         if value.lower() not in named:
             raise UsageError(f"{place}: {ask.key} is {value!r}; expected one of {', '.join(scheme.choices)}")
         found[ask.key] = exchanged(named[value.lower()], swapped)
-    return replace(said, choices=found)
+    return replace(verdict, choices=found)
 
 
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
@@ -239,8 +239,8 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in _NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
-            said = Said(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
-            whole = _whole(scheme, place, opened.item, opened.swapped, choices, said)
+            verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
+            whole = _whole(scheme, place, opened.item, opened.swapped, choices, verdict)
             yield whole, partial(store.opened, opened.task)
 
 
@@ -256,16 +256,17 @@ def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
     items = store.items()
-    for rater, key, choices, said in labels:
+    for rater, key, choices, verdict in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
             raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
-        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, replace(said, source=path.name))
+        sourced = replace(verdict, source=path.name)
+        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, sourced)
         yield whole, partial(store.task_of, rater, number, swapped)
 
 
-_Label = tuple[str, str, dict[int, str], Said]
+_Label = tuple[str, str, dict[int, str], RaterVerdict]
 """Rater, item, the choice for each question by its number from 1, and the rest."""
 
 
@@ -278,7 +279,7 @@ def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
             elif label["schema"] == "reason":
                 reason = str(value)
         if choices:
-            yield str(state["user_id"]), item, choices, Said(reason=reason)
+            yield str(state["user_id"]), item, choices, RaterVerdict(reason=reason)
 
 
 def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
@@ -293,8 +294,8 @@ def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
                 text = values.get("reason", {"text": []})["text"]
                 reason = text if isinstance(text, str) else " ".join(text)
                 seconds = float(annotation.get("lead_time") or 0) or None
-                said = Said(reason=reason, skipped=skipped, seconds=seconds)
-                yield rater, str(task["data"]["item"]), choices, said
+                verdict = RaterVerdict(reason=reason, skipped=skipped, seconds=seconds)
+                yield rater, str(task["data"]["item"]), choices, verdict
 
 
 def _number(name: str) -> int:

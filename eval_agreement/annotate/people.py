@@ -14,7 +14,7 @@ from critic.page.page import render
 from critic.records import to_ten
 from critic.stats.estimate import Estimate
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
-from eval_agreement.annotate.store import Given, Store
+from eval_agreement.annotate.store import Label, Store
 from eval_agreement.page.words import percent, points, within
 from eval_agreement.preferences import equal_share
 from eval_agreement.raters import Level, rater_agreement
@@ -36,7 +36,7 @@ class RaterFacts(Struct, kw_only=True):
 
     name: str
     progress: tuple[int, int] = (0, 0)
-    given: list[Given] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     again: list[bool] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     equal: Estimate | None = None
@@ -44,26 +44,26 @@ class RaterFacts(Struct, kw_only=True):
 
     @property
     def seconds(self) -> list[float]:
-        return [label.said.seconds for label in self.given if label.said.seconds is not None]
+        return [label.verdict.seconds for label in self.labels if label.verdict.seconds is not None]
 
 
-def by_rater(labels: Iterable[Given]) -> dict[str, RaterFacts]:
+def by_rater(labels: Iterable[Label]) -> dict[str, RaterFacts]:
     raters: dict[str, RaterFacts] = {}
-    first: dict[tuple[str, int], Given] = {}
+    first: dict[tuple[str, int], Label] = {}
     for label in labels:
         rater = raters.setdefault(label.rater, RaterFacts(name=label.rater))
-        rater.given.append(label)
-        choices = label.said.choices
+        rater.labels.append(label)
+        choices = label.verdict.choices
         if label.known is not None and choices:
             rater.right.append(all(choices.get(key) == value for key, value in label.known.items()))
         before = first.setdefault((label.rater, label.number), label)
         if before is not label:
-            then = before.said.choices
+            then = before.verdict.choices
             rater.again += [then[key] == choices[key] for key in sorted(then.keys() & choices.keys())]
     return raters
 
 
-def units(labels: Iterable[Given], scheme: Scheme) -> dict[Unit, dict[str, float]]:
+def units(labels: Iterable[Label], scheme: Scheme) -> dict[Unit, dict[str, float]]:
     """What every rater said of each question about each item, as a number: a rating on 1..10, or what a choice between
     two is worth; "cannot say", repeats and checks left out."""
     worth = {**POINTS, "both bad": POINTS["tie"]}
@@ -71,8 +71,8 @@ def units(labels: Iterable[Given], scheme: Scheme) -> dict[Unit, dict[str, float
         worth = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
     found: dict[Unit, dict[str, float]] = defaultdict(dict)
     for label in labels:
-        for key, choice in label.said.choices.items():
-            if label.role == "item" and not label.said.broken and choice in worth:
+        for key, choice in label.verdict.choices.items():
+            if label.role == "item" and not label.verdict.broken and choice in worth:
                 found[label.number, key][label.rater] = worth[choice]
     return found
 
@@ -80,7 +80,7 @@ def units(labels: Iterable[Given], scheme: Scheme) -> dict[Unit, dict[str, float
 def suspicions(rater: RaterFacts, others: Iterable[RaterFacts]) -> list[str]:
     """Why somebody seems to click through; empty where nothing speaks for it."""
     mine, theirs = rater.seconds, [second for other in others if other is not rater for second in other.seconds]
-    choices = [choice for label in rater.given for choice in label.said.choices.values()]
+    choices = [choice for label in rater.labels for choice in label.verdict.choices.values()]
     reasons = {
         "too fast": len(mine) >= FEWEST and bool(theirs) and median(mine) < TOO_FAST * median(theirs),
         "constant": len(choices) >= FEWEST and max(map(choices.count, set(choices))) > CONSTANT * len(choices),
@@ -104,7 +104,7 @@ def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping
 _RATERS = Columns[RaterFacts](
     ("rater", lambda rater: rater.name),
     ("labels", lambda rater: "{} of {}".format(*rater.progress)),
-    ("skipped or broken", lambda rater: sum(not label.said.choices for label in rater.given)),
+    ("skipped or broken", lambda rater: sum(not label.verdict.choices for label in rater.labels)),
     ("seconds", lambda rater: number(median(rater.seconds), 0) if rater.seconds else "–"),
     ("as another rater", lambda rater: percent(rater.equal) if rater.equal else "–"),
     ("same again", lambda rater: f"{sum(rater.again)} of {len(rater.again)}" if rater.again else "–"),
@@ -113,7 +113,7 @@ _RATERS = Columns[RaterFacts](
 )
 
 
-def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
+def sections(labels: Sequence[Label], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
     """The owner's page: each rater, and the agreement of all."""
     scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
     values, group = units(labels, scheme), {label.number: label.item.group for label in labels}
@@ -133,7 +133,7 @@ def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], n
 
 def owner_page(store: Store) -> str:
     """HTML without script or network."""
-    labels, facts = list(store.given()), store.facts()
+    labels, facts = list(store.labels()), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content = {
         "title": "Raters",

@@ -52,7 +52,7 @@ def _of_rows(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
             row |= {"length_a": len(one.text), "length_b": len(other.text)}
         yield LabelItem(
             lang=question.lang,
-            parts=_told(question.history) + _said(parts),
+            parts=_dialogue(question.history) + _nonempty(parts),
             asks=_asks(scheme, one),
             task=question.task,
             id="+".join(each.id for each in both),
@@ -62,11 +62,11 @@ def _of_rows(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
         )
 
 
-def _told(history: Sequence[Turn]) -> list[ShownPart]:
+def _dialogue(history: Sequence[Turn]) -> list[ShownPart]:
     return [part for one in history for part in (ShownPart("user", one.user), ShownPart("assistant", one.assistant))]
 
 
-def _said(parts: Sequence[ShownPart]) -> list[ShownPart]:
+def _nonempty(parts: Sequence[ShownPart]) -> list[ShownPart]:
     """Those that say something; an empty answer is one as well."""
     return [part for part in parts if part.text or part.kind == "answer"]
 
@@ -97,7 +97,7 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
         protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
         yield LabelItem(
             lang=conversation.lang,
-            parts=_told(conversation.history) + _said(parts),
+            parts=_dialogue(conversation.history) + _nonempty(parts),
             asks=[*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")],
             id=verdict_id(conversation.id, first.condition, protocol, opponent=system),
             group=conversation.group,

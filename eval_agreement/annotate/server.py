@@ -28,7 +28,7 @@ from critic.page.page import render
 from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged
-from eval_agreement.annotate.store import Open, Said, Stale, Store
+from eval_agreement.annotate.store import Open, RaterVerdict, Stale, Store
 
 _PAGE = files("eval_agreement") / "annotate" / "page"
 
@@ -130,12 +130,12 @@ class Annotation:
 
     def _shown(self, found: Open) -> dict[str, Any]:
         """The item as this rater sees it: the side B called A where sides are exchanged."""
-        item, said = found.item, found.said.choices if found.said else {}
+        item, choices = found.item, found.verdict.choices if found.verdict else {}
         parts = [replace(part, side=exchanged(part.side, found.swapped)) for part in item.parts]
         return {
             "parts": sorted(parts, key=lambda part: part.side),
             "turns": sorted({part.turn for part in parts}),
-            "chosen": {ask: exchanged(value, found.swapped) for ask, value in said.items()},
+            "chosen": {ask: exchanged(value, found.swapped) for ask, value in choices.items()},
             "choices": self.scheme.choices,
             "rubric": self.scheme.rubric(item.lang, item.task),
         }
@@ -144,11 +144,11 @@ class Annotation:
         """Keep what was said; only then does the page go on."""
         rater = self._rater(request)
         found = self._task(rater, body.get("task"))
-        said = read_said(body, found.item, self.scheme, found.swapped)
+        verdict = read_verdict(body, found.item, self.scheme, found.swapped)
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
         once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
         try:
-            self.store.label(rater, found.task, once, _number(body.get("seen")) or 0, said)
+            self.store.label(rater, found.task, once, _number(body.get("seen")) or 0, verdict)
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}
         following = f"./?{urlencode(query)}"
@@ -187,7 +187,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> Said:
+def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
     """What a form says, checked. Raises HTTPException where a question is open of an item that is neither skipped nor
     broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
@@ -199,7 +199,7 @@ def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped:
         seconds: float | None = min(max(float(body["seconds"]), 0.0), 86_400.0)
     except (KeyError, ValueError):
         seconds = None
-    return Said(
+    return RaterVerdict(
         choices={key: exchanged(value, swapped) for key, value in choices.items()},
         reason=body.get("reason", "").strip()[:2000],
         skipped=skipped,

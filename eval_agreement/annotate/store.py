@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from critic.errors import UsageError
 from eval_agreement.annotate.plan import Role, Task
@@ -38,7 +39,7 @@ CREATE INDEX by_rater ON labels (rater, id)
 _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, 0)"
 
 
-class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rater said of an item: a choice for each question, in the item's own order of sides, or why it was
     skipped. `broken`: something is wrong with the item itself. `seconds` is how long the page was in sight."""
 
@@ -50,7 +51,7 @@ class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
 
 
-class Given(NamedTuple):
+class Label(NamedTuple):
     """A label that counts, and how it came about. `number` is that of the item in the database."""
 
     rater: str
@@ -59,7 +60,7 @@ class Given(NamedTuple):
     role: Role
     swapped: bool
     at: float
-    said: Said
+    verdict: RaterVerdict
     known: dict[str, str] | None
 
 
@@ -71,7 +72,7 @@ class Open(NamedTuple):
     swapped: bool
     label: int
     item: LabelItem
-    said: Said | None
+    verdict: RaterVerdict | None
 
 
 class Stale(Exception):
@@ -147,8 +148,8 @@ class Store:
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
                 database.execute(statement)
-            said = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
-            database.executemany("INSERT INTO facts VALUES (?, ?)", said)
+            encoded = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
+            database.executemany("INSERT INTO facts VALUES (?, ?)", encoded)
             database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", raters.items())
             for item in items:
                 answer = msgspec.json.encode(known[item.id]) if item.id in known else None
@@ -165,7 +166,7 @@ class Store:
         )
         found = self._rows(query, *values)
         return [
-            Open(task, rater, bool(swapped), label, _item(shown), _said(said))
+            Open(task, rater, bool(swapped), label, _item(shown), _verdict(said))
             for task, rater, swapped, label, shown, said in found
         ]
 
@@ -192,14 +193,14 @@ class Store:
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
 
-    def label(self, rater: str, task: int, once: str, seen: int, said: Said) -> None:
+    def label(self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict) -> None:
         """Keep a label. The same page (`once`) leaves one, however often it is sent. Raises Stale where the task's
         newest label is not the one that the page had `seen`, and KeyError where the task is not the rater's."""
         with self._writing() as database:
-            for before in self._rows("SELECT task, rater, said FROM labels WHERE once = ?", once):
+            for before, name, content in self._rows("SELECT task, rater, said FROM labels WHERE once = ?", once):
                 # Of a page that is sent twice only the time differs.
-                then = msgspec.structs.replace(msgspec.json.decode(before[2], type=Said), seconds=said.seconds)
-                if before[:2] != (task, rater) or then != said:
+                then = replace(msgspec.json.decode(content, type=RaterVerdict), seconds=verdict.seconds)
+                if (before, name) != (task, rater) or then != verdict:
                     raise Stale
                 return
             found = self._rows("SELECT label FROM tasks WHERE id = ? AND rater = ?", task, rater)
@@ -208,7 +209,7 @@ class Store:
             newest = found[0][0] or 0
             if newest != seen:
                 raise Stale
-            row = (task, rater, once, time.time(), msgspec.json.encode(said))
+            row = (task, rater, once, time.time(), msgspec.json.encode(verdict))
             cursor = database.execute("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
             database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not newest, rater))
@@ -229,7 +230,7 @@ class Store:
             database.execute(turn, (swapped, rater, item))
             return self._opened(which, rater, item)[0]
 
-    def given(self) -> Iterator[Given]:
+    def labels(self) -> Iterator[Label]:
         """Every label that counts, in the order in which they were given."""
         query = (
             "SELECT t.rater, t.item, i.shown, t.role, t.swapped, l.at, l.said, i.known "
@@ -237,14 +238,13 @@ class Store:
             "ORDER BY l.id"
         )
         for rater, number, shown, role, swapped, at, said, known in self._database().execute(query):
-            answer = msgspec.json.decode(said, type=Said)
-            right = known and msgspec.json.decode(known)
-            yield Given(rater, number, _item(shown), role, bool(swapped), at, answer, right)
+            verdict, right = msgspec.json.decode(said, type=RaterVerdict), known and msgspec.json.decode(known)
+            yield Label(rater, number, _item(shown), role, bool(swapped), at, verdict, right)
 
 
 def _item(shown: bytes) -> LabelItem:
     return msgspec.json.decode(shown, type=LabelItem)
 
 
-def _said(said: bytes | None) -> Said | None:
-    return None if said is None else msgspec.json.decode(said, type=Said)
+def _verdict(content: bytes | None) -> RaterVerdict | None:
+    return None if content is None else msgspec.json.decode(content, type=RaterVerdict)

@@ -132,10 +132,10 @@ def test_thirty_items_by_keyboard_over_a_kill(tmp_path: Path, chromium: Chromium
         chromium.until("!window.old && document.readyState == 'complete'")
         chromium.key("2")
         chromium.save()
-    given = list(store.given())
-    assert len(given) == 30 and [one.said.choices["overall"] for one in given][-1] == "2"
-    assert [one.said.reason for one in given].count("7 is fair") == 1
-    assert all(one.said.seconds is not None for one in given)
+    given = list(store.labels())
+    assert len(given) == 30 and [one.verdict.choices["overall"] for one in given][-1] == "2"
+    assert [one.verdict.reason for one in given].count("7 is fair") == 1
+    assert all(one.verdict.seconds is not None for one in given)
     _quiet(chromium)
 
 
@@ -164,7 +164,7 @@ def test_skipping_double_clicks_and_many_questions(tmp_path: Path, chromium: Chr
         chromium.call("Input.insertText", text="no idea")
         chromium.save()
         chromium.until("document.title.includes('2 of 4')")
-    said = [one.said for one in store.given()]
+    said = [one.verdict for one in store.labels()]
     assert [one.choices for one in said] == [{"item=1": "yes", "item=2": "no"}, {}] and said[1].skipped == "no idea"
     assert store._rows("SELECT count(*) FROM labels") == [(2,)]
 

@@ -32,7 +32,7 @@ from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
 from eval_agreement.annotate.schemes import LabelItem
-from eval_agreement.annotate.store import Given, Said, Store
+from eval_agreement.annotate.store import Label, RaterVerdict, Store
 from eval_agreement.items import verdict_id
 from eval_agreement.sources import kind_of
 from eval_agreement.tables import Source
@@ -80,7 +80,7 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
             mine, *theirs = said[int(opened.item.id[-1])]
             answers = [mine, mine] if rater == "rater-1" else theirs
             choices = dict(zip([ask.key for ask in opened.item.asks], answers, strict=True))
-            store.label(rater, opened.task, f"{opened.task}", 0, Said(choices=choices))
+            store.label(rater, opened.task, f"{opened.task}", 0, RaterVerdict(choices=choices))
     columns = ("human_score", "checklist_answers", "checklist_votes", "annotators")
     assert {line["id"]: tuple(line[column] for column in columns) for line in read(exported(store))} == {
         "row-1": (0.5, [True, False], [[1, 0], [0, 1]], {"rater-2": 0.5}),
@@ -176,11 +176,11 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
     while (form := fields(page, "rater-1")).hidden:
         first = form.text.find("good") < form.text.find("bad")
         label(page, "rater-1", form, lambda name, values, first=first: "A" if first else "B")
-    assert {tuple(one.known.items()) for one in store.given() if one.known} == {
+    assert {tuple(one.known.items()) for one in store.labels() if one.known} == {
         (("overall", "A"),),
         (("overall", "B"),),
     }
-    assert by_rater_facts(store.given())["rater-1"].right == [True] * 4
+    assert by_rater_facts(store.labels())["rater-1"].right == [True] * 4
     again = run("critic", "annotate", tmp_path / "rows.jsonl", "--db", store.path, "--scheme", "pairwise")
     assert_one_line_error(again, "checks", "another --db")
 
@@ -191,8 +191,8 @@ def test_groups_of_questions_are_resampled() -> None:
     for rater, values in (("a", [8] * 15 + [5] * 15), ("b", [5, 6] * 15)):
         for n, value in enumerate(values):
             item = LabelItem(lang="en", parts=[], asks=[], id=f"k{n}", group=f"g{n % 3}")
-            said = Said(choices={"overall": str(value)})
-            given.append(Given(rater, n, item, "item", False, 0.0, said, None))
+            said = RaterVerdict(choices={"overall": str(value)})
+            given.append(Label(rater, n, item, "item", False, 0.0, said, None))
     few, many = given, [one._replace(item=msgspec.structs.replace(one.item, group=one.item.id)) for one in given]
     for labels, interval in ((few, False), (many, True)):
         (raters,) = sections(labels, {"a": (30, 30), "b": (30, 30)}, "pointwise")
@@ -218,9 +218,9 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     assert "0 labels, 12 more were there already; 6 of these say another thing, 'row-" in back.stdout, back.stdout
     assert "by rater-1 the first: what was there stays" in back.stdout
     answers = {one["id"]: one["response"] for one in read(tmp_path / "rows.jsonl")}
-    for one in store.given():
+    for one in store.labels():
         texts = [answers[key] for key in one.item.id.split("+")]
-        assert texts["AB".index(one.said.choices["overall"])] == min(texts)
+        assert texts["AB".index(one.verdict.choices["overall"])] == min(texts)
     _fill(tmp_path / f"sheets/rater-1.{form}", lambda cells: "C")
     fresh = planned(
         tmp_path / "fresh", "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=tmp_path / "rows.jsonl"
@@ -247,7 +247,7 @@ def test_a_sheet_holds_what_xml_allows_and_a_torn_one_is_one_line(tmp_path: Path
         assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx")
     torn.write_bytes(whole[: len(whole) // 2])
     assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx", "not a zip")
-    assert not list(store.given())
+    assert not list(store.labels())
 
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
@@ -262,7 +262,7 @@ def test_questions_come_back_from_a_sheet_however_they_are_written(tmp_path: Pat
             path.write_text(path.read_text("utf-8").replace("Is it", "Is  it", 1), "utf-8")
         back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme)
         assert "4 labels" in back.stdout, back.stderr
-        assert all(len(one.said.choices) == 2 for one in store.given())
+        assert all(len(one.verdict.choices) == 2 for one in store.labels())
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
@@ -284,7 +284,7 @@ def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path:
     write_csv(path, [rows[0], *(row | cells for row, cells in zip(rows[1:], filled, strict=False))])
     back = run("critic", "annotate", "--db", store.path, "--import", path)
     assert "4 labels" in back.stdout, back.stderr
-    answers = [(label.said.broken, list(label.said.choices.values())) for label in store.given()]
+    answers = [(label.verdict.broken, list(label.verdict.choices.values())) for label in store.labels()]
     assert answers == [(True, []), (True, []), (False, ["yes", "no"]), (False, ["yes", "no"])]
 
 
@@ -339,12 +339,15 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
         for path, count in (("export.json", 2 * len(items)), ("annotation_output", len(items))):
             back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme / path)
             assert f"{count} labels" in back.stdout, back.stderr
-        given = list(store.given())
-        assert {one.rater for one in given} == {"1", "2", "ann"} and {one.said.seconds for one in given} == {3.5, None}
+        given = list(store.labels())
+        assert {one.rater for one in given} == {"1", "2", "ann"} and {one.verdict.seconds for one in given} == {
+            3.5,
+            None,
+        }
         if scheme == "pairwise":
-            assert {one.said.choices["overall"] for one in given} == {"A", "B"}, "sides are exchanged item by item"
+            assert {one.verdict.choices["overall"] for one in given} == {"A", "B"}, "sides are exchanged item by item"
             for number in store.items():
-                assert len({one.said.choices["overall"] for one in given if one.number == number}) == 1
+                assert len({one.verdict.choices["overall"] for one in given if one.number == number}) == 1
         else:
             assert {one["human_score"] for one in read(exported(store))} == {7.0}
 
@@ -359,8 +362,8 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
     for expected in ("5 labels", "0 labels, 5 more"):
         back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "export.json")
         assert expected in back.stdout, back.stderr
-    assert {one.item.id for one in store.given() if one.role == "check"} == {"row-500"}
-    assert by_rater_facts(store.given())["ann@x.org"].right == [False]
+    assert {one.item.id for one in store.labels() if one.role == "check"} == {"row-500"}
+    assert by_rater_facts(store.labels())["ann@x.org"].right == [False]
     assert {line["id"] for line in read(exported(store))} == {f"row-{number}" for number in range(4)}
 
 
@@ -478,5 +481,5 @@ def test_a_formula_in_an_answer_stays_text_in_a_sheet(tmp_path: Path) -> None:
     run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "s")
     cells = [line["answer"] for line in csv.DictReader((tmp_path / "s/rater-1.csv").open())]
     assert cells[1:] == ['\'=HYPERLINK("x")'] * 2
-    store.label("rater-1", 1, "once", 0, Said(choices={"overall": "3"}, reason="+1"))
+    store.label("rater-1", 1, "once", 0, RaterVerdict(choices={"overall": "3"}, reason="+1"))
     assert "'+1" in exported(store, "l.csv").read_text()

@@ -51,7 +51,7 @@ def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme
             assert reply.status_code == 200, reply.text
             seen += reply.text + str(reply.headers)
     assert SECRET not in seen and "9.25" not in seen
-    assert len({one.item.id for one in store.given()}) == len(store.items()) > 1
+    assert len({one.item.id for one in store.labels()}) == len(store.items()) > 1
 
 
 def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_page_that_is_sent_twice_is_one_label(tmp_path: Path) -> None:
     assert [reply.status_code for reply in replies] == [200] * 3 and store.counts()["rater-1"][0] == 1
     changed = label(page, "rater-1", form, lambda name, values: values[1])
     assert changed.status_code == 409, "the same page, with another answer, from the back button's cache"
-    assert [one.said.choices for one in store.given()] == [{"overall": "1"}]
+    assert [one.verdict.choices for one in store.labels()] == [{"overall": "1"}]
 
 
 def test_a_second_window_is_told_and_leaves_the_label_alone(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_second_window_is_told_and_leaves_the_label_alone(tmp_path: Path) -> N
     assert stale.status_code == 409 and f"task={one.hidden['task']}" in stale.json()["next"]
     shown = page.get(stale.json()["next"][1:]).text
     assert "another window" in shown and 'value="1" data-key="1" checked' in shown
-    assert [given.said.choices for given in store.given()] == [{"overall": "1"}]
+    assert [given.verdict.choices for given in store.labels()] == [{"overall": "1"}]
 
 
 def test_an_edit_counts_and_the_label_before_it_stays(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_edit_counts_and_the_label_before_it_stays(tmp_path: Path) -> None:
         label(page, "rater-1", form, reason="at first")
     back = fields(page, "rater-1", task=tasks[1])
     assert label(page, "rater-1", back, lambda name, values: values[5], reason="on reflection").status_code == 200
-    found = {one.number: one.said for one in store.given()}
+    found = {one.number: one.verdict for one in store.labels()}
     assert len(found) == 3 and sorted(said.reason for said in found.values()).count("on reflection") == 1
     assert store.counts()["rater-1"][0] == 3
     history = store._rows("SELECT count(*) FROM labels WHERE task = ?", tasks[1])
@@ -129,8 +129,8 @@ def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -
         label(page, "rater-1", form, lambda name, values, long_first=long_first: "A" if long_first else "B")
     assert True in first and False in first
     rows_by_id = {line["id"]: line["response"] for line in rows}
-    for one in store.given():
-        chosen = one.item.id.split("+")["AB".index(one.said.choices["overall"])]
+    for one in store.labels():
+        chosen = one.item.id.split("+")["AB".index(one.verdict.choices["overall"])]
         assert rows_by_id[chosen].startswith("a long")
     again = fields(page, "rater-1", task=store.last("rater-1"))
     shown = [given["value"] for _, given in again.tags if given.get("type") == "radio" and "checked" in given]
@@ -175,13 +175,13 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     elsewhere = {"sec-fetch-site": "cross-site"}
     assert page.post("/label", params={"rater": "rater-1"}, data=form.hidden, headers=elsewhere).status_code == 403
     assert page.get("/image", params={"rater": "rater-1", "task": form.hidden["task"], "n": 0}).status_code == 404
-    assert not list(store.given())
+    assert not list(store.labels())
     assert label(page, "rater-1", form, lambda name, values: "", skipped="no picture").status_code == 200
-    (said,) = [one.said for one in store.given()]
+    (said,) = [one.verdict for one in store.labels()]
     assert said.skipped == "no picture" and not said.choices
     form = fields(page, "rater-1")
     assert label(page, "rater-1", form, lambda name, values: "", broken="1").status_code == 200
-    assert [one.said.broken for one in store.given()] == [False, True]
+    assert [one.verdict.broken for one in store.labels()] == [False, True]
 
 
 def test_it_works_without_script(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert done == [12] * 10 and len(list(store.given())) == 120
+    assert done == [12] * 10 and len(list(store.labels())) == 120
 
 
 KILLS = 25
@@ -221,7 +221,7 @@ def test_no_confirmed_label_is_lost_when_the_server_is_killed(tmp_path: Path) ->
         with forked(store.path) as (child, url), client_of(url) as client:
             _label_until_killed(client, confirmed, kill, child)
         assert len(confirmed) > before
-    kept = {str(one.number): one.said.reason for one in Store(store.path).given()}
+    kept = {str(one.number): one.verdict.reason for one in Store(store.path).labels()}
     by_item = {
         str(store._rows("SELECT item FROM tasks WHERE id = ?", task)[0][0]): said for task, said in confirmed.items()
     }

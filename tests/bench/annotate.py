@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from annotating import client_of, fields, forked, label, planned
 from conftest import write_jsonl
 
-from eval_agreement.annotate.store import Said, Store
+from eval_agreement.annotate.store import RaterVerdict, Store
 
 RATERS, LABELS = 10, 100
 SIZES = ((1_000, 0), (100_000, 0), (100_000, 990_000))
@@ -46,7 +46,7 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
     lines = [{"id": f"row-{n}", "question": f"Question {n}?", "response": "An answer. " * 20} for n in range(rows)]
     options = ("--raters", RATERS, "--overlap", 1)
     store = planned(folder, *options, rows=write_jsonl(folder / "rows.jsonl", lines))
-    said = msgspec.json.encode(Said(choices={"overall": "7"}, seconds=5.0))
+    said = msgspec.json.encode(RaterVerdict(choices={"overall": "7"}, seconds=5.0))
     with store._writing() as database:
         chosen = "SELECT id, rater FROM tasks ORDER BY place LIMIT ?"
         given = [(task, rater, str(task), 0.0, said) for task, rater in database.execute(chosen, (labelled,))]
