@@ -181,7 +181,8 @@ def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Pa
         (("overall", "B"),),
     }
     assert by_rater_facts(store.labels())["rater-1"].right == [True] * 4
-    again = run("critic", "annotate", tmp_path / "rows.jsonl", "--db", store.path, "--scheme", "pairwise")
+    words = ("--db", store.path, "--scheme", "pairwise", "--export", tmp_path / "no.jsonl")
+    again = run("critic", "annotate", tmp_path / "rows.jsonl", *words)
     assert_one_line_error(again, "checks", "another --db")
 
 
