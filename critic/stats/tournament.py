@@ -217,6 +217,8 @@ def _wins(counts: NDArray[np.generic], models: int) -> Floats:
 
 def _unbeaten(wins: Floats) -> list[int]:
     """The models which no other has a win or tie against, in a table of wins (m, m); none where all are connected."""
+    if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
+        return []  # each beat each: there is nothing to search for, as in most resamples
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
     tops = (part == number for number in range(parts) if not wins[part != number][:, part == number].any())
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
