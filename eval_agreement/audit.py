@@ -7,7 +7,7 @@ critic audit --human people.csv --judge ours=judged_conversations.jsonl
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, starmap
 from operator import attrgetter
 from pathlib import Path
@@ -256,14 +256,20 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = sections(found, outcomes, injections, looks)
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
-    printed = [table(found), ""]
-    for sample, _ in samples:
-        printed += [f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes]
-    printed += [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
-    printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
+    printed = [table(found), "", *_lines([sample for sample, _ in samples], verdicts, looks)]
     printed += chain(*starmap(score_kinds_ahead, found.items()))
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
+
+
+def _lines(
+    samples: Sequence[RatedSample], verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]
+) -> Iterator[str]:
+    """What was left out on reading, and the decisions."""
+    for sample in samples:
+        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
+    yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
+    yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
 
 
 def _labels_of(sample: RatedSample) -> tuple[int, int]:
