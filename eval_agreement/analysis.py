@@ -158,7 +158,7 @@ def biases(sample: RatedSample, judge: str) -> Biases:
             ratings[row, : max(len(rated), 1)] = list(rated.values()) or sample.human[row]
         noise = bias.rating_noise(ratings)
     rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
-    effects = [bias.severity(rows), bias.central_tendency(rows)]
+    effects = [bias.severity(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))
     return Biases(

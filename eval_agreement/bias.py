@@ -1,4 +1,4 @@
-"""What pulls a judge's scores away from people's: severity, a narrow range, length, language, task, answerer.
+"""What pulls a judge's scores away from people's: severity, length, language, task, answerer.
 
 Arrays in, one `BiasEffect` a bias out. "At equal human score" means: least squares of the judge's score on one
 indicator per human level (scores rounded half up) and on the property in question. Nothing is fitted row by
@@ -11,7 +11,7 @@ fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measu
 rated an answer, `rating_noise` says beside it how noisy they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -40,9 +40,9 @@ _SINGULAR = 1e-9
 class BiasEffect(Struct, frozen=True, kw_only=True):
     """One bias of a judge, with the 95 % interval and the two-sided p of the bootstrap over groups.
 
-    `value` is in `unit` and stands on `n` judged rows; `failed` rows have no judgment and are left out. An
-    offset is that of the `n` rows with `label` against `others` rows. An unbiased judge has `neutral`, which
-    is what `p` tests (Holm-corrected inside a family of labels). What is None has its reason in `undefined`.
+    `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`); `failed` rows have no
+    judgment and are left out. An unbiased judge has 0, which is what `p` tests (Holm-corrected inside a family of
+    labels). What is None has its reason in `undefined`.
 
     `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
     At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
@@ -53,12 +53,10 @@ class BiasEffect(Struct, frozen=True, kw_only=True):
     label: str | None = None
     about: str
     unit: str
-    neutral: float
     value: float | None
     interval: Interval | None
     p: float | None
     n: int
-    others: int | None = None
     failed: int
     undefined: str | None = None
     noise_explains: float | None = None
@@ -67,12 +65,11 @@ class BiasEffect(Struct, frozen=True, kw_only=True):
 
 class Offsets(Struct, frozen=True, kw_only=True):
     """The effects of a family of labels, the largest label first. `left_out` labels were too many to report
-    (their rows are among the others still); `unlabelled` rows have no label and take no part."""
+    (their rows are among the others still)."""
 
     name: str
     effects: list[BiasEffect]
     left_out: int
-    unlabelled: int
 
 
 class _Kind(Struct, frozen=True):
@@ -81,9 +78,8 @@ class _Kind(Struct, frozen=True):
     about: str
     unit: str
     none: str
-    above: str = ""
-    below: str = ""
-    neutral: float = 0.0
+    above: str
+    below: str
 
 
 @cache
@@ -96,26 +92,6 @@ def severity(rows: JudgedRows) -> BiasEffect:
     human, judge = rows.human, rows.judge
     n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
     return _effect("severity", ratio(difference, n), rows)
-
-
-def central_tendency(rows: JudgedRows) -> BiasEffect:
-    """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
-
-    The slope of judge on human would be below 1 for every judge, because noise in people's scores flattens it. The
-    ratio has no such bias where both sides are about equally noisy; a noisier
-    judge raises it, and so does averaging people's raters: it has an interval, but no p and no verdict. It says how
-    wide the range is, not whether the right answers are at its ends.
-    A constant judge has 0. None where people gave every answer the same score.
-    """
-    human, judge = rows.human, rows.judge
-    columns = [np.ones(rows.n)]
-    for scores in (_centred(human), _centred(judge)):
-        columns += [scores, scores**2]
-    n, h_sum, hh, j_sum, jj = rows.resamples.sums(np.arange(rows.n), np.stack(columns)).T
-    h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
-    values = np.sqrt(ratio(j_spread, h_spread))
-    effect = _effect("central_tendency", values, rows, "people gave every answer the same score")
-    return replace(effect, p=None)
 
 
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
@@ -143,19 +119,39 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     without it has the same human score. Rows whose label is None take no part. Raises ValueError for too few or many
     labels.
     """
-    rows, names, number = _labelled(rows, label)
-    size = np.bincount(number[rows.kept], minlength=len(names))
+    same_length(rows.kept, {"labels": label})
+    names = sorted({name for name in label if name is not None})
+    code = {name: number for number, name in enumerate(names)}
+    numbers = np.array([-1 if name is None else code[name] for name in label], dtype=np.intp)
+    rows, numbers = rows.of(numbers >= 0), numbers[numbers >= 0]
+    size = np.bincount(numbers[rows.kept], minlength=len(names))
     largest = np.argsort(-size, kind="stable")[:MOST_LABELS]
-    effects = [
-        replace(effect, name=name, about=effect.about.format(name=name))
-        for effect in _label_effects("offset", rows, {names[one]: number == one for one in largest})
-    ]
+    having = [numbers[rows.kept] == number for number in largest]
+    x = [scipy.sparse.csr_array(has[None, :], dtype=np.float64) for has in having]
+    values = _at_equal_score(rows, scipy.sparse.vstack([scipy.sparse.csr_array((0, rows.n)), *x], format="csr"))
+    effects = []
+    for position, (number, has) in enumerate(zip(largest, having, strict=True)):
+        failed = int(((numbers == number) & ~rows.kept).sum())
+        effect = _offset(rows, has, values[:, position], label=names[number], failed=failed)
+        effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
         left_out=len(names) - len(largest),
-        unlabelled=len(label) - len(number),
     )
+
+
+def _offset(rows: JudgedRows, has: NDArray[np.bool_], values: Floats, **about: Any) -> BiasEffect:
+    """Of the rows with a label, by its values on the sample and in each resample."""
+    reason = "no answer without it has the same human score"
+    for side, inside in (("with", has), ("without", ~has)):
+        groups = len(np.unique(rows.resamples.member[inside]))
+        if groups < FEWEST_LABEL_GROUPS:
+            values = np.full(1, np.nan)
+            reason = f"{groups} groups {side} it; at least {FEWEST_LABEL_GROUPS} are needed"
+            break
+    effect = _effect("offset", values, rows, reason, n=int(has.sum()), **about)
+    return _explained(effect, rows, has.astype(np.float64))
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -180,35 +176,6 @@ def rating_noise(raters: Floats) -> Floats:
 
 def _centred(values: Floats) -> Floats:
     return values - (values.mean() if len(values) else 0)
-
-
-def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, list[str], NDArray[np.intp]]:
-    """The rows that have a label, the labels, sorted, and the number of each row's, those of failed rows too."""
-    same_length(rows.kept, {"labels": label})
-    known = np.array([name is not None for name in label], dtype=bool)
-    names = sorted({name for name in label if name is not None})
-    number = {name: place for place, name in enumerate(names)}
-    return rows.of(known), names, np.array([number[name] for name in label if name is not None], dtype=np.intp)
-
-
-def _label_effects(kind: str, rows: JudgedRows, having: Mapping[str, NDArray[np.bool_]]) -> list[BiasEffect]:
-    """The offset of each label, by the rows that have it, failed ones included."""
-    inside = {name: has[rows.kept] for name, has in having.items()}
-    x = [scipy.sparse.csr_array(has[None, :], dtype=np.float64) for has in inside.values()]
-    values = _at_equal_score(rows, scipy.sparse.vstack([scipy.sparse.csr_array((0, rows.n)), *x], format="csr"))
-    effects = []
-    for number, (name, has) in enumerate(inside.items()):
-        n = int(has.sum())
-        groups = {side: len(np.unique(rows.resamples.member[has == (side == "with")])) for side in ("with", "without")}
-        few = next((side for side, count in groups.items() if count < FEWEST_LABEL_GROUPS), None)
-        reason, offset = "no answer without it has the same human score", values[:, number]
-        if few:
-            offset = np.full(1, np.nan)
-            reason = f"{groups[few]} groups {few} it; at least {FEWEST_LABEL_GROUPS} are needed"
-        failed = int((having[name] & ~rows.kept).sum())
-        effect = _effect(kind, offset, rows, reason, label=name, n=n, others=rows.n - n, failed=failed)
-        effects.append(_explained(effect, rows, has.astype(np.float64)))
-    return effects
 
 
 def _at_equal_score(rows: JudgedRows, x: scipy.sparse.csr_array) -> Floats:
@@ -243,12 +210,11 @@ def _beyond(total: Floats, part: Floats) -> Floats:
 def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
     kind, undefined = _kinds()[name], reason if rows.n else "no judged rows"
-    estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=kind.neutral)
+    estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
     effect = BiasEffect(
         name=name,
         about=kind.about,
         unit=kind.unit,
-        neutral=kind.neutral,
         value=estimate.value,
         interval=estimate.interval,
         p=estimate.p_value,
@@ -266,20 +232,16 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     if effect.interval is None:
         return f"{effect.value:.2f} {kind.unit}, which may be chance: {effect.undefined}."
     low, high = effect.interval
-    if low <= kind.neutral <= high:
-        ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (_signed(low), _signed(high))
-        return kind.none.format(label=label, size=f"{effect.value:.2f}", low=ends[0], high=ends[1])
-    sentence = (kind.above if effect.value > kind.neutral else kind.below) or kind.none
+    if low <= 0 <= high:
+        ends = [f"{end:+z.2f}".replace("-", "−") for end in (low, high)]
+        return kind.none.format(label=label, low=ends[0], high=ends[1])
+    sentence = kind.above if effect.value > 0 else kind.below
     near, far = sorted((abs(low), abs(high)))
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
 
 
-def _signed(points: float) -> str:
-    return f"{points:+z.2f}".replace("-", "−")
-
-
 def _seen(effect: BiasEffect) -> bool:
-    return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
+    return effect.interval is not None and not effect.interval[0] <= 0 <= effect.interval[1]
 
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:

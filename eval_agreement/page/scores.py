@@ -247,7 +247,6 @@ def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
         (of, lambda effect: name(effect).replace("_", " ")),
         ("value", lambda effect: measured(effect.value, effect.interval, effect.undefined)),
         ("unit", lambda effect: effect.unit),
-        ("neutral", lambda effect: f"{effect.neutral:g}"),
         ("p", lambda effect: p_text(effect.p)),
         ("n", lambda effect: effect.n),
         ("failed", lambda effect: effect.failed),

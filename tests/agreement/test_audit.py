@@ -548,7 +548,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     assert found["raters"]["people"]["value"] > 0.5 and found["raters"]["with_judge"]["n"] == 320
     assert {line["rater"] for line in found["replaces"]["lines"]} == set("abcd")
     biases = {effect["name"]: effect for effect in found["biases"]["small-judge"]["effects"]}
-    assert set(biases) == {"severity", "central_tendency", "verbosity"}
+    assert set(biases) == {"severity", "verbosity"}
     assert biases["severity"]["interval"][0] > 0
     assert {family["name"] for family in found["biases"]["small-judge"]["offsets"]} == {"lang", "task", "answerer"}
     assert found["calibration"]["change"]["interval"] and found["calibration"]["coverage"]["value"] > 0.8
