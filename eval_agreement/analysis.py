@@ -1,15 +1,14 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.judging import distribution
-from critic.records import RATINGS, Judgment, Response
+from critic.records import RATINGS, Response
 from critic.stats.arrays import Floats
 from eval_agreement import bias
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
@@ -56,9 +55,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `lines` begins with the
     judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
-    `over_trivial` the judge under audit against each trivial one, `score_kinds` the score that it took of its
-    probabilities against those that it could have taken. `raters` and `replaces` are None where no answer
-    has two raters, `corrected[answerer]` is there for answerers with labels and answers without.
+    `over_trivial` the judge under audit against each trivial one. `raters` and `replaces` are None where no answer has
+    two raters, `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
     sample: RatedSample
@@ -68,7 +66,6 @@ class Findings(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
-    score_kinds: list[Comparison] = field(default_factory=list)
     raters: RaterAgreement | None = None
     replaces: AlternativeAnnotator | None = None
     biases: dict[str, Biases] = field(default_factory=dict)
@@ -100,7 +97,6 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         by=breakdown(labelled),
         comparisons=comparisons(labelled),
         over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
-        score_kinds=score_kinds(labelled),
         raters=_raters(labelled) if several else None,
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases={name: biases(labelled, name) for name in sample.judges},
@@ -194,40 +190,6 @@ def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
             scored = chosen.human, chosen.scores, chosen.groups
             found[name] = corrected_mean(*scored, weight=chosen.weight, undefined=why)
     return found
-
-
-def score_kinds(sample: RatedSample) -> list[Comparison]:
-    """The score that was taken of the judge's probabilities (`critic judge --score`) against the other kinds."""
-    scores = scores_by_kind(sample)
-    used, *others = scores or [""]
-    return [compare(replace(sample, judges=scores), used, other) for other in others]
-
-
-_AS_RECORDED = 1e-6
-"""By how many points a score may differ from that of its distribution, which files may hold with fewer digits."""
-
-
-def scores_by_kind(sample: RatedSample) -> dict[str, Floats]:
-    """The scores of the judge under audit by each kind of `rating.ScoreKind`, (n,) each, the one that was taken first.
-
-    Empty where a score is not that of one answer's own distribution: in tables, of panels, several criteria, ratings
-    alone and conversations (which show a judge its own grades of their turns), and where two kinds are in the file.
-    """
-    made = [one for one in sample.judgments if one is not None]
-    asked = {one.score_kind if one.protocol is None and not one.members else None for one in made}
-    if len(asked) != 1 or None in asked or np.isnan(sample.scores).all():
-        return {}
-    (used,) = asked
-    scores: dict[str, Floats] = {}
-    for kind in sorted(get_args(distribution.ScoreKind), key=lambda kind: kind != used):
-        scores[kind] = np.array([_by_kind(one, kind) for one in sample.judgments], dtype=np.float64)
-    if not np.allclose(next(iter(scores.values())), sample.scores, rtol=0, atol=_AS_RECORDED, equal_nan=True):
-        return {}
-    return scores
-
-
-def _by_kind(judgment: Judgment | None, kind: distribution.ScoreKind) -> float | None:
-    return None if judgment is None else distribution.of_distribution(judgment.verdict, kind)
 
 
 def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:

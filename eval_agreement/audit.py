@@ -8,7 +8,6 @@ critic audit --human people.csv --judge ours=judged_conversations.jsonl
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, starmap
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +29,7 @@ from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import score_kinds_ahead, sections
+from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import RatedSample
@@ -257,7 +256,6 @@ def _audit_scores(
     shown = sections(found, outcomes, injections, looks)
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
     printed = [table(found), "", *_lines([sample for sample, _ in samples], verdicts, looks)]
-    printed += chain(*starmap(score_kinds_ahead, found.items()))
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
 

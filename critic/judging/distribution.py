@@ -130,15 +130,6 @@ def scored(found: Verdict, kind: str) -> float | None:
     return score(found.distribution, kind, found.scale or TEN)
 
 
-def of_distribution(found: Verdict, kind: str) -> float | None:
-    """The score on 1..10 that `kind` takes of a verdict's own probabilities: None where it failed or has none, of a
-    rating by several criteria, and where they are not as many as its scale has ratings."""
-    scale, shares = found.scale or TEN, found.distribution
-    if found.failure is not None or found.criteria or shares is None or len(shares) != len(_points(scale)):
-        return None
-    return score(shares, kind, scale)
-
-
 def _moved(score: float, scale: Scale) -> float:
     """A score on 1..10 moved linearly onto `scale`, without what arithmetic leaves behind a whole number."""
     low, high = scale

@@ -49,7 +49,6 @@ def sections(
         *gate_sections(outcomes),
         *_parts(found),
         *_of_each("judges", found, lambda findings: _compared(findings.comparisons)),
-        *_of_each("score_kinds", found, lambda findings: _compared(findings.score_kinds)),
         *_of_each("people", found, _people),
         *section("bias", _biases_of(found)),
         *section("injection", map(_injection, attacked)),
@@ -138,21 +137,6 @@ def _compared(pairs: Sequence[Comparison]) -> Said:
                 margin = f"{MARGINS[line.metric]:g} in {METRICS[line.metric].name}"
                 readings.append(f"{pair.first} {shown} no worse than {pair.second} by more than {margin}.")
     return readings, [_comparison_table(pair) for pair in pairs]
-
-
-def score_kinds_ahead(name: str, findings: Findings) -> list[str]:
-    """For each other score of the same judgments that is ahead in a metric: in which, and in which it is behind."""
-    said = []
-    for pair in findings.score_kinds:
-        ahead, behind = (
-            [METRICS[one.metric].name for one in pair.differences if one.better == kind]
-            for kind in (pair.second, pair.first)
-        )
-        if ahead:
-            but = f", and behind in {blocks.listed(behind)}" if behind else ""
-            who = findings.sample.judge
-            said.append(f"{name}: with --score {pair.second} {who} would be ahead in {blocks.listed(ahead)}{but}")
-    return said
 
 
 def _standing(pair: Comparison) -> str:
