@@ -23,8 +23,8 @@ FALSE_DISCOVERIES = 0.05
 WINNING_RATE = 0.5
 """The judge passes when it holds its own against this share of the raters."""
 
-FEWEST_RATERS, FEWEST_ITEMS, ADVISED_ITEMS = 3, 30, 50
-"""What the alternative annotator test needs, and the items a rater that its authors advise."""
+FEWEST_RATERS, FEWEST_ITEMS = 3, 30
+"""What the alternative annotator test needs."""
 
 FEWEST_BLOCKS = 10
 """Groups that a rater's items must come from: with six, the test rejected up to 18 % of true hypotheses at 5 %."""
@@ -183,11 +183,9 @@ def _reading(
         return f"Whether the judge may replace a person cannot be told: {undefined}."
     verdict = "may replace" if omega >= WINNING_RATE else "may not replace"
     won = f"{sum(line.rejected for line in lines)} of {len(lines)} raters"
-    few = sum(line.n < ADVISED_ITEMS for line in lines)
     raters = float(np.mean([line.rater_advantage for line in lines]))
     return (
         f"The judge {verdict} a person: within {epsilon:g} it holds its own against {won} "
         f"(winning rate {omega:.2f}, {WINNING_RATE:g} needed). Ties counting for both, the judge is at least as close "
         f"to the other raters on {rho:.0%} of the items, and the rater on {raters:.0%}."
-        + (f" For {few} of them there are fewer than the {ADVISED_ITEMS} items advised." if few else "")
     )

@@ -97,7 +97,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         by=breakdown(labelled),
         comparisons=comparisons(labelled),
         over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
-        raters=_raters(labelled) if several else None,
+        raters=rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
@@ -128,10 +128,6 @@ def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) ->
         *people(sample),
         *(line("baseline", name, *scores) for name, scores in baselines.items()),
     ]
-
-
-def _raters(sample: RatedSample) -> RaterAgreement | None:
-    return rater_agreement(sample.raters, sample.groups, sample.scores)
 
 
 def _replaces(sample: RatedSample, epsilon: float) -> AlternativeAnnotator:

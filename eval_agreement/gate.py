@@ -62,9 +62,9 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
             raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
         metric, sample = match["metric"], match["sample"]
         if metric not in names:
-            shown = {name: METRICS[name].name for name in names if name in METRICS}
-            there = [f"{name} ({shown[name]})" if shown.get(name, name).lower() != name else name for name in names]
-            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(there)}")
+            called = {"qwk": "qwk (kappa)"}  # tables call it so
+            there = ", ".join(called.get(name, name) for name in names)
+            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {there}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
         if match["sign"] != limit.sign:
             raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")

@@ -203,17 +203,6 @@ def test_noise_in_people_s_scores_makes_effects_and_is_said_to() -> None:
     assert np.median(explained) == pytest.approx(1, abs=0.06) and np.median(said) == pytest.approx(1, abs=0.06)
 
 
-def test_noise_cannot_explain_what_goes_against_quality() -> None:
-    w = World(1, per_doubling=-0.4)
-    effect = verbosity(JudgedRows(w.human, w.judge, w.group), w.length)
-    assert effect.value is not None and effect.value < -0.3
-    assert effect.noise_explains is None and "Noise" not in effect.reading
-    assert effect.interval is not None
-    far, near = (f"{-end:.2f}" for end in effect.interval)
-    assert effect.reading.startswith("Length costs")
-    assert f"{-effect.value:.2f} points ({near} to {far}) less" in effect.reading
-
-
 def test_rating_noise() -> None:
     raters = np.array([[4.0, 6, np.nan], [5, 5, 5], [1, 2, 6], [7, np.nan, np.nan]])
     pooled = (1 * 2.0 + 2 * 0 + 2 * 7.0) / 5

@@ -99,32 +99,6 @@ def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
     assert result.effective == pytest.approx(n * variance_alone / variance)
 
 
-def test_tuning_finds_the_smallest_variance_with_and_without_groups() -> None:
-    worlds = ({}, {"size": 10, "alike": 1.5}, {"size": 10, "whole_groups": True, "noise_of_group": 1.0})
-    for world in worlds:
-        _, labels, judge, group = answers(np.random.default_rng(3), 600, 4000, **world)  # type: ignore[arg-type]
-        tuned = corrected_mean(labels, judge, group)
-        assert tuned.effective is not None and tuned.lam is not None
-        tried = [corrected_mean(labels, judge, group, lam).effective or 0 for lam in np.linspace(0, 1, 101)]
-        assert tuned.effective > 0.99 * max(tried)
-        assert 0.05 < tuned.lam < 0.95, world
-
-
-def test_intervals_cover_independent_answers() -> None:
-    random = np.random.default_rng(4)
-    for labelled, rows, repeats in ((15, 300, 1000), (120, 1000, 1000)):
-        results = [corrected_mean(*answers(random, labelled, rows)[1:]) for _ in range(repeats)]
-        assert 0.93 <= np.mean([covers(result) for result in results]) <= 0.97, labelled
-    values = np.array([result.value for result in results])
-    judged = np.array([result.judge_only for result in results])
-    alone = np.array([result.human_only for result in results])
-    assert abs(values.mean() - TRUTH) < 4 * values.std() / math.sqrt(len(values))
-    assert judged.mean() > TRUTH + 0.9
-    worth = 120 * alone.var() / values.var()
-    assert np.mean([result.effective for result in results]) == pytest.approx(worth, rel=0.15)
-    assert worth > 160
-
-
 @pytest.mark.parametrize("whole_groups", [False, True])
 def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_groups: bool) -> None:
     random = np.random.default_rng(5)

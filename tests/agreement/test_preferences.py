@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from draws import counts_of
 
-from critic.stats.estimate import Bootstrap, Estimate
+from critic.stats.estimate import Estimate
 from critic.stats.verdicts import (
     FAILED,
     TIE,
@@ -116,27 +115,6 @@ def test_kappa_is_scikit_learns() -> None:
         judge[:20] = people[:20]
         value = verdict_agreement(people, judge, alone(people)).kappa.value
         assert value == pytest.approx(sklearn.cohen_kappa_score(people, judge), abs=1e-12)
-
-
-def test_intervals_are_those_of_repeated_rows() -> None:
-    """Each resample worked out on the rows themselves, drawn by whole groups."""
-    random = np.random.default_rng(5)
-    people, judge, group = draw(40, 1), draw(40, 2, (1, 1, 1, 0.3, 0.2)), random.integers(12, size=40)
-    judge[:15] = people[:15]
-    found = verdict_agreement(people, judge, group)
-    kept = judge < 3
-    draws = Bootstrap(group[kept])
-    drawn: dict[str, list[float]] = {name: [] for name in ("accuracy", "decided", "coverage", "kappa")}
-    for count in counts_of(draws).T:
-        rows = np.repeat(np.flatnonzero(kept), count[draws.member])
-        pairs = list(zip(people[rows].tolist(), judge[rows].tolist(), strict=True))
-        decided = [(p, j) for p, j in pairs if TIE not in (p, j)]
-        drawn["accuracy"].append(float(np.mean([p == j for p, j in pairs])))
-        drawn["decided"].append(float(np.mean([p == j for p, j in decided])) if decided else np.nan)
-        drawn["coverage"].append(len(decided) / len(pairs))
-        drawn["kappa"].append(count_kappa(pairs))
-    for name, values in drawn.items():
-        assert getattr(found, name).interval == pytest.approx(draws.interval(np.array(values)), abs=1e-12), name
 
 
 def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np.ndarray[Any, Any]]:
@@ -287,10 +265,6 @@ def test_first_place_with_one_random_order() -> None:
         assert found.flips.value is None and found.flips.undefined == "no items" and found.flips.n == 0
     share = np.mean(verdict == np.where(a_is_first, A, B)) - 0.5
     assert share > 0.3  # what counting all verdicts alike would call the bias
-
-
-def test_longer() -> None:
-    assert longer(np.array([3.0, 2, 5]), np.array([1.0, 2, 9])).tolist() == [A, TIE, B]
 
 
 def test_length_preference_by_hand() -> None:

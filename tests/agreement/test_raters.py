@@ -74,15 +74,6 @@ def test_alpha_equals_the_reference_package(level: Level, step: float) -> None:
         assert alpha_of(ratings, level) == pytest.approx(expected, abs=1e-12)
 
 
-def test_names_and_columns_are_the_same_ratings() -> None:
-    ratings, judge, group = scored(40, 4, 1)
-    rows = [{f"r{k}": v for k, v in reversed(list(enumerate(row))) if not math.isnan(v)} for row in ratings.tolist()]
-    one, other = (rater_agreement(r, group, judge, resamples=50) for r in (ratings, rows))
-    assert one == other
-    named = [{"a": 3.0, "b": NAN}, {"a": 4.0, "b": 4.0}, {"b": 2.0, "c": 3.0}]
-    assert alpha_of(named) == pytest.approx(alpha_of(np.array([[4.0, 4.0], [2.0, 3.0]])))
-
-
 def test_scores_that_differ_by_rounding_only_are_equal() -> None:
     clean = np.array([[3.3, 3.3], [5.0, 5.0], [3.3, 5.0]])
     dusty = np.array([[1.1 + 2.2, 3.3], [5.0, 5.0], [3.3, 5.0]])
@@ -111,11 +102,6 @@ def test_alpha_without_a_value_has_a_reason(ratings: Any, reason: str, level: Le
     assert reason in (result.people.undefined or "")
     assert result.difference is not None and result.difference.value is None and result.difference.undefined
     assert alpha_of(ratings, level) is None
-
-
-def test_two_constants_that_differ_have_an_alpha() -> None:
-    assert alpha_of(np.array([[7.0, 8.0]] * 3)) == pytest.approx(-2 / 3)
-    assert alpha_of(np.array([[7.0, 8.0]])) == pytest.approx(0)
 
 
 def repeated(member: Any, count: Any) -> list[int]:
@@ -226,15 +212,6 @@ def test_the_alternative_annotator_by_hand() -> None:
     assert (result.per_item, result.epsilon) == (14 / 5, 0.2)
 
 
-def test_omega_counts_the_raters_whose_hypothesis_falls() -> None:
-    """Against rater 2, judge and rater win alike: without an allowance only raters 1 and 3 are beaten."""
-    result = alternative_annotator(np.tile(HAND, (40, 1)), HAND_JUDGE * 40, np.arange(200), epsilon=0)
-    assert [line.rejected for line in result.lines] == [True, False, True]
-    assert (result.omega, result.passes) == (2 / 3, True)
-    assert result.lines[1].p == 0.5
-    assert "2 of 3 raters" in result.reading and "may replace" in result.reading
-
-
 def brute_wins(ratings: Any, judge: Any, rater: int) -> tuple[list[int], list[int]]:
     """W^f and W^h from the definition of S."""
 
@@ -290,31 +267,6 @@ def test_the_variance_is_that_of_the_sums_of_groups() -> None:
         assert line.p == pytest.approx(clustered_p(np.subtract(rater_wins, judge_wins), names, 0.2), rel=1e-9)
 
 
-@pytest.mark.parametrize(("groups", "each"), [(80, 1), (40, 5)])
-def test_size_at_the_boundary_of_the_hypothesis(groups: int, each: int) -> None:
-    """Two raters are always right, each of 1,500 others on 90 %, the judge on 70 %: E d is epsilon exactly.
-
-    In groups of five, all items of a group are right or wrong together, and a test that takes them for
-    independent rejects too often.
-    """
-    random = np.random.default_rng(18)
-    crowd, n = 1500, groups * each
-    right = random.random((2, crowd * groups)).repeat(each, axis=1) < [[0.9], [0.7]]
-    names = [f"r{number}" for number in range(crowd) for _ in range(n)]
-    ratings = [{"x": 1.0, "y": 1.0, name: value} for name, value in zip(names, right[0].astype(float), strict=True)]
-    judge, group = right[1].astype(float), np.arange(crowd * groups).repeat(each)
-
-    def rejections(group: Any) -> float:
-        lines = alternative_annotator(ratings, judge, group, 0.2).lines
-        p = np.array([line.p for line in lines if line.rater not in "xy"])
-        assert len(p) == crowd
-        return float(np.mean(p <= 0.05))
-
-    assert 0.035 <= rejections(group) <= 0.065
-    if each > 1:
-        assert rejections(np.arange(crowd * n)) > 0.15
-
-
 def test_differences_without_spread_have_an_exact_bound() -> None:
     """All ties: under H0 an item is above zero with probability epsilon or more, so p = (1 - epsilon)^n."""
     ratings = np.array([[3.0, 3.0, 3.0]] * 35)
@@ -340,8 +292,6 @@ def test_raters_with_few_items_are_left_out_and_counted() -> None:
     ratings[29, 4] = 5.0
     thirty = alternative_annotator(ratings, judge, np.arange(200))
     assert [line.n for line in thirty.lines] == [200, 200, 200, 200, 30] and thirty.left_out == 0
-    assert "fewer than the 50 items" in thirty.reading
-    assert "advised" not in result.reading
     lumped = np.where(np.arange(200) < 100, np.arange(200) % (FEWEST_BLOCKS - 1), np.arange(200))
     ratings[100:, 3] = NAN
     assert [line.rater for line in alternative_annotator(ratings, judge, lumped).lines] == ["1", "2", "3"]
