@@ -137,7 +137,7 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
     )
     effects = []
     for arm, aim in ((SWAPPED, "another image"), (EDITED, "one fact edited")):
-        rows = (sample.human >= HIGH) & np.array([key in judged[arm] for key in ids], dtype=bool)
+        rows = np.array([key in judged[arm] for key in ids], dtype=bool)  # made of right answers alone
         variant, answers = scores[arm][rows], scores[CLEAN][rows]
         effects.append(variant_effect(arm, aim, variant, answers, sample.groups[rows], -NOTICED))
     swap, edit = effects

@@ -309,6 +309,16 @@ def test_weights_are_rows_that_occur_so_often(both: list[tuple[int, int]], coars
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
 
 
+def test_kendall_of_many_values_with_weights_forgets_no_row() -> None:
+    """Every second row, which counts for a third of the others, has the judge's scores in reverse."""
+    human = np.linspace(1, 10, 40)
+    judge, weight = (
+        np.where(np.arange(40) % 2, one, other) for one, other in ((human, 10.9 - 0.9 * human), (3.0, 1.0))
+    )
+    found = measured(human, judge, np.zeros(40, dtype=int), weight)
+    assert found.kendall is not None and 0.1 < found.kendall < 0.9
+
+
 SAMPLE_ENDS = {
     "mae": (1.9574, 2.3248),
     "pearson": (0.3325, 0.5703),

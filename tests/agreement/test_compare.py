@@ -67,6 +67,8 @@ def test_non_inferiority_needs_the_whole_interval() -> None:
     better, worse = (compare(sample(), *names) for names in (("judge0", "judge1"), ("judge1", "judge0")))
     assert [line.no_worse for line in better.differences] == [True, True, *[None] * 5]
     assert [line.no_worse for line in worse.differences] == [False, False, *[None] * 5]
+    unsure = compare(sample(noise=(1.5, 1.5), n=60), "judge0", "judge1").differences[0]
+    assert unsure.interval is not None and unsure.interval[0] < 0.1 < unsure.interval[1] and unsure.no_worse is False
     few = compare(sample(n=9), "judge0", "judge1")
     assert few.differences[0].no_worse is None and few.differences[0].interval is None
 
