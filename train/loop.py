@@ -263,25 +263,24 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         spec = self.recipe.evaluation
         assert spec is not None and self.held_out is not None
         model = export.bare(self.trainer.model)
-        own = spec.weights == "raw" or self.ema is None
-        with torch.no_grad() if own else self._averaged():
+        with self._averaged():
             held, pad = self.held_out, self.tokenizer.pad_token_id
             seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
             shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing, held.ends)
             found = figures(shares, self.held_out.human, spec.score)
-            self.evaluated = {"step": step, "score": spec.score, "set": "raw" if own else "ema", **found}
+            self.evaluated = {"step": step, "score": spec.score, **found}
             if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(self.evaluated["set"]))
+                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes())
         self.trainer.log({f"eval_{name}": value for name, value in found.items()})
 
-    def _notes(self, which: str) -> dict[str, Any]:
+    def _notes(self) -> dict[str, Any]:
         """What the folder of a judge says of its making."""
         spent = self.seconds + time.monotonic() - self.began
         return {
             **self.notes,
             "steps": self.trainer.state.global_step,
-            "set": which,
+            "set": "raw" if self.ema is None else "ema",
             "seconds": round(spent, 1),
             "evaluation": self.evaluated,
         }
@@ -309,4 +308,4 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some."""
         with self._averaged():
-            export.save(self.trainer, self.tokenizer, self.out, self._notes("raw" if self.ema is None else "ema"))
+            export.save(self.trainer, self.tokenizer, self.out, self._notes())

@@ -64,14 +64,13 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Judging held-out rows every `every` steps, at most `rows` of them; `score` is how a distribution becomes
-    one number, `weights` which set is judged with (`ema` needs one)."""
+    """Judging held-out rows every `every` steps, at most `rows` of them, with the averaged weights where there are
+    some; `score` is how a distribution becomes one number."""
 
     every: Count
     rows: Count = 1000
     batch_size: Count = 16
     score: Literal["expected", "median", "argmax"] = "expected"
-    weights: Literal["ema", "raw"] | None = None
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +92,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's flash attention over packed rows) or another of transformers.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
-    - `compiled`: on a CPU, norms and gates are compiled where there is a C++ compiler (`kernels.py`).
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token.
     - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`probe.py`).
@@ -122,7 +120,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     probe: Count | None = None
     attention: str = "sdpa"
     precision: Literal["auto", "bf16", "fp32"] | None = None
-    compiled: bool = False
     ema: EmaSpec | None = None
     evaluation: EvaluationSpec | None = None
     keep: Count = 2
@@ -278,5 +275,3 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
     ratings = [form for form in used if rates(form)]
     at_once = recipe.objective == "head" or not ratings or any(REASON_FIRST not in form for form in ratings)
     require(at_once, f"evaluation needs a form that begins with the rating, not {', '.join(ratings)} alone")
-    averaged = recipe.ema is not None or recipe.evaluation.weights != "ema"
-    require(averaged, "evaluation.weights ema needs an ema section")

@@ -16,12 +16,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import adapters
 import attention
 import checkpoints
 import cpu
 import deepspeed
 import export
-import kernels
 import linear_head
 import msgspec
 import torch
@@ -164,7 +164,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
     if hasattr(getattr(export.bare(adapted), "lm_head", None), "base_layer"):
         raise UsageError("lora: no adapter goes on lm_head, which computes the loss; leave it out of target_modules")
-    return kernels.join_adapters(adapted)
+    return adapters.join_adapters(adapted)
 
 
 def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     in a folder its weights are part of it, which the first process reads."""
     whole = msgspec.to_builtins(recipe)
     return {
-        "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep", "compiled")},
+        "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
         **(_base_weights(recipe) if _is_first() else {}),
@@ -286,8 +286,6 @@ def _train(run: TrainingRun) -> None:
         tokens=tokens,
         held_out=_held_out(run, recipe, tokenizer, tokens),
     )
-    if on.get("compiled"):
-        kernels.install(bare)
     if first:
         _announce(model, data, resumed)
     collate = Batches(
@@ -365,11 +363,6 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         torch.set_num_threads(on["threads"])
         # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        if recipe.compiled and checkpoints.noted(out, "compiled") is not False:
-            failed = kernels.compile_all()
-            on["compiled"] = failed is None
-            if first and failed:
-                print(f"norms and gates are not compiled: {failed}", flush=True)
     return recipe, on
 
 

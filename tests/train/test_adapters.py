@@ -1,0 +1,65 @@
+"""Adapters joined to their layers compute what peft's compute."""
+
+from typing import Any
+
+import pytest
+import training  # noqa: F401 - the path to train/
+
+import adapters  # isort: skip
+import torch
+import transformers
+
+
+def small_llama() -> Any:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def adapted(dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
+    """A model with adapters that do something, below the last layer none."""
+    from peft import LoraConfig, get_peft_model
+
+    wanted = {"r": 3, "lora_alpha": 6, "target_modules": r"model\.layers\.1\..*_proj", **changes}
+    torch.manual_seed(0)
+    return get_peft_model(small_llama(), LoraConfig(init_lora_weights=False, **wanted)).to(dtype)
+
+
+def learned(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    ids = torch.randint(50, (3, 7))
+    torch.manual_seed(2)  # of dropout
+    found = model(input_ids=ids, labels=ids)
+    found.loss.backward()
+    return found.logits.detach(), {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.5}, {"use_dora": True}], ids=str)
+def test_joined_adapters_compute_what_pefts_compute(changes: dict[str, Any]) -> None:
+    wanted, gradients_wanted = learned(adapted(**changes))
+    found, gradients_found = learned(adapters.join_adapters(adapted(**changes)))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    assert gradients_found.keys() == gradients_wanted.keys() and all("lora_" in name for name in gradients_found)
+    for name, each in gradients_wanted.items():
+        torch.testing.assert_close(gradients_found[name], each, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_joined_adapters_are_switched_off_merged_and_changed_as_pefts() -> None:
+    from peft import LoraConfig
+
+    model, theirs = adapters.join_adapters(adapted()), adapted()
+    with model.disable_adapter(), theirs.disable_adapter():
+        plain = theirs(torch.arange(5)[None]).logits
+        torch.testing.assert_close(model(torch.arange(5)[None]).logits, plain)
+    for each in (model, theirs):
+        torch.manual_seed(3)
+        each.add_adapter("other", LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+        each.base_model.set_adapter(["default", "other"])
+    both = theirs(torch.arange(5)[None]).logits
+    torch.testing.assert_close(model(torch.arange(5)[None]).logits, both)
+    assert not torch.allclose(both, plain)
+    model.merge_adapter()
+    torch.testing.assert_close(model(torch.arange(5)[None]).logits, both, rtol=1e-4, atol=1e-5)

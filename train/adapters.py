@@ -1,0 +1,36 @@
+"""Low-rank adapters that add to what their layer computes in place, by one matmul."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def join_adapters(model: Any) -> Any:
+    """`model`, of peft, whose plain LoRA layers add to what they adapt within the matmul: peft's own makes the product,
+    scales it and adds it, three more passes over [tokens × width], which on a CPU take longer than that matmul."""
+    from peft.tuners.lora import Linear  # noqa: PLC0415  # takes seconds to import and only adapters need it
+
+    plain: list[Any] = [each for each in model.modules() if type(each) is Linear]
+    for module in plain:
+        module.forward = types.MethodType(_joined(module.forward), module)
+    return model
+
+
+def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: Any, x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        names = [name for name in self.active_adapters if name in self.lora_A]
+        if args or options or self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
+            return peft_forward(x, *args, **options)
+        to, back, dropout = (part[names[0]] for part in (self.lora_A, self.lora_B, self.lora_dropout))
+        # Under ZeRO-3 a weight is elsewhere until its module is called.
+        if back.bias is not None or hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
+            return peft_forward(x)
+        rows = x.reshape(-1, x.shape[-1])  # in place on a view, the gradient would be copied
+        result = self.base_layer(rows)
+        seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling[names[0]]
+        result = result.addmm_(seen, back.weight.t()) if result.dtype == seen.dtype else result + back(seen)
+        return result.view(*x.shape[:-1], -1)
+
+    return forward
