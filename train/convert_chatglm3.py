@@ -80,11 +80,6 @@ def read_config(folder: Path) -> GlmConfig:
             tie_word_embeddings=False,
             bos_token_id=None,
         )
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise UsageError(
-            f"{path}: num_attention_heads {config.num_attention_heads} is no multiple of"
-            f" multi_query_group_num {config.num_key_value_heads}"
-        )
     # ChatGLM2 has the same layout, but no role tokens, and reads rope_ratio otherwise.
     code = folder / "tokenization_chatglm.py"
     without_roles = code.is_file() and "<|assistant|>" not in code.read_text("utf-8", errors="replace")
@@ -146,8 +141,6 @@ def native_model(folder: Path, config: GlmConfig, tokenizer: PreTrainedTokenizer
         for name, tensor in tensors(file).items():
             with refusing(file, f"{name} does not fit to config.json"):
                 native = native_weights(name, tensor, config)
-            if weights.keys() & native.keys():
-                raise UsageError(f"{file}: {name} is here a second time")
             weights |= native
     stops = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(STOPS))]
     config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, stops

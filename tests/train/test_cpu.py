@@ -128,13 +128,6 @@ def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) ->
         assert next(sft.build_model(recipe, None, None).parameters()).dtype == dtype
 
 
-def test_several_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody is said to use what the division leaves over."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(cpu, "allowed_cores", lambda: 3)
-    assert cpu.threads_of_a_process() == 1 and capsys.readouterr().out == ""
-
-
 GROWING = """
 import sys
 sys.path.insert(0, sys.argv[1])

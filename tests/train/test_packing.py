@@ -1,7 +1,6 @@
 """What rows begin with in common is computed once, and nothing else changes: losses and gradients are those of rows
 that stand alone in transformers' own model, and a mask, a position or a window that is wrong shows."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,33 +164,6 @@ def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], fa
     assert len(pairs) > 20 and max(float((a - b).abs().max()) for a, b in pairs) < 2e-6 * scale
 
 
-def blind(tree: packing.Tree) -> packing.Tree:
-    return packing.Tree(tree.lengths, [-1] * len(tree.parents))
-
-
-def astray(tree: packing.Tree) -> packing.Tree:
-    return packing.Tree(tree.lengths, [parent if parent < 1 else 0 for parent in tree.parents])
-
-
-BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "no prefix": lambda given: {**given, "tree": blind(given["tree"])},
-    "another prefix": lambda given: {**given, "tree": astray(given["tree"])},
-    "positions": lambda given: {**given, "position_ids": torch.arange(given["input_ids"].shape[1])[None]},
-    "a rating's branch": lambda given: {**given, "branch": given["branch"] - 1},
-}
-
-
-@pytest.mark.parametrize("wrong", BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_wrong_shows(batch: list[dict[str, Any]], wrong: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    raft = recipes.RaftSpec()
-    model = tiny_model("gemma3_text", "sdpa", VOCABULARY)
-    objective.learn(model, raft, TOKENS)
-    given = packed(batch, raft)
-    right = model(**given).loss.item()
-    # Twenty times what sharing may be off by.
-    assert model(**wrong(given)).loss.item() != pytest.approx(right, rel=2e-5)
-
-
 def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a prefix longer than the window a token sees the last of it alone."""
     monkeypatch.setattr(packing, "IN_VAIN", -1)
@@ -241,15 +213,6 @@ def test_the_kernel_for_gpus_is_asked_the_same(
         objective.learn(model, recipes.RaftSpec(), TOKENS)
         losses.append(model(**packed(batch, recipes.RaftSpec())).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-def test_a_model_that_heeds_no_tree_fails(batch: list[dict[str, Any]]) -> None:
-    given = packed(batch, None)
-    model = tiny_model("llama", "sdpa", VOCABULARY)
-    for name in ("labels", "weights"):
-        del given[name]
-    with pytest.raises(RuntimeError):
-        model(**given)
 
 
 def test_without_sharing_rows_are_told_apart_by_their_ends(batch: list[dict[str, Any]]) -> None:

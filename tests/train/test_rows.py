@@ -242,9 +242,8 @@ def test_a_set_that_another_judge_did_not_score_is_learned_beside_one_that_it_di
         prepared(recipe, folder, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 @pytest.mark.parametrize("none", [None, -1, "", "absent"])
-def test_rows_that_a_judge_did_not_score_have_no_such_example(suffix: str, none: Any, tmp_path: Path) -> None:
+def test_rows_that_a_judge_did_not_score_have_no_such_example(none: Any, tmp_path: Path) -> None:
     """The first row and another one, of which people scored one: what nobody scored is left out; all is counted."""
     made = [{**human_row(n), "gpt4_score_1_10": 11.0 - n} for n in range(1, 7)]
     for row in (made[0], made[3]):
@@ -253,14 +252,6 @@ def test_rows_that_a_judge_did_not_score_have_no_such_example(suffix: str, none:
     if none == "absent":
         made = [{name: value for name, value in row.items() if value != "absent"} for row in made]
     rows = write_rows(tmp_path, made)
-    if suffix == "csv":
-        cells = [
-            {name: "" if one is None else one for name, one in row.items() if not isinstance(one, list)} for row in made
-        ]
-        rows = tmp_path / "rows.csv"
-        columns = list(cells[1])
-        text = [columns, *([str(row.get(name, "")) for name in columns] for row in cells)]
-        rows.write_text("\n".join(",".join(line) for line in text), "utf-8")
     labels = {"people": 1, "gpt4": 0.5}
     data, _ = prepared(write_recipe(tmp_path, labels=labels), rows, tmp_path / "cache")
     assert data.counts["labels"] == {"people": 4, "gpt4": 4}
