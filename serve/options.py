@@ -30,17 +30,13 @@ GUARDED = {
     "data_parallel_multi_port_external_lb": "this load balancer would serve on ports that are not checked",
     "data_parallel_supervisor_port": "--data-parallel-supervisor-port would serve on a port that is not checked",
     "headless": "--headless would serve nothing",
-    "allowed_local_media_path": BEFORE.format("--allowed-local-media-path"),
-    "allowed_media_domains": BEFORE.format("--allowed-media-domains"),
     "model": BEFORE.format("the model"),
     "model_tag": BEFORE.format("the model"),
     "served_model_name": "--served-model-name is set already; --alias, before the --, adds names",
-    "enable_log_requests": "--enable-log-requests is --log-requests before the --",
-    "enable_log_outputs": "--enable-log-outputs is --log-requests before the --",
     "ssl_keyfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-keyfile",
     "ssl_certfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-certfile",
 }
-"""vLLM's settings that move the server, its key or the log of requests, and what is said to who changes one."""
+"""vLLM's settings that move the server, or its key, and what is said to who changes one."""
 
 
 class Told(NamedTuple):

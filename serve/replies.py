@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from api_formats import Dialect
+from api_formats import called
 from schemas import Limits
 
 from critic.backends.openai import TOO_LONG
@@ -52,10 +52,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how
     often a choice is repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out
     of its logprobs. The reply has up to `tokens`, and `needed` have to be left for it; `tight` makes the body to send
-    where it is cut off of the tokens that are left, and says what it limits; `left_out` images are not shown."""
+    where it is cut off of the tokens that are left, and says what it limits."""
 
     request: dict[str, Any]
-    dialect: Dialect
     body: bytes
     headers: Headers
     stream: bool = False
@@ -65,11 +64,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tight: Callable[[int], tuple[bytes, Limits]] | None = None
     tokens: int = 0
     needed: int = 0
-    left_out: int = 0
 
     @property
     def rewrites(self) -> bool:
-        return self.copies > 1 or self.tool is not None or self.trim or self.left_out > 0
+        return self.copies > 1 or self.tool is not None or self.trim
 
 
 def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
@@ -77,12 +75,10 @@ def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
     if asked.trim:
         reply = {**reply, "choices": [_without_end(choice) for choice in reply["choices"]]}
     if asked.tool is not None:
-        reply = asked.dialect.called(asked.request, reply, asked.tool)
+        reply = called(asked.request, reply, asked.tool)
     if asked.copies > 1:
         copied = [{**choice, "index": copy} for copy in range(asked.copies) for choice in reply["choices"]]
         reply = {**reply, "choices": copied}
-    if asked.left_out:
-        reply = {**reply, "warnings": [f"{asked.left_out} image parts were left out: this judge reads text only"]}
     return reply
 
 

@@ -22,7 +22,7 @@ LEAST_REPLY = 16
 MOST_TOKENS = 1024
 """What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
 
-MODULES = ("vllm.entrypoints.openai.chat_completion.serving", "vllm.entrypoints.openai.responses.serving")
+SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 
 
 @dataclass
@@ -63,8 +63,8 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
 
 def watch() -> None:
     """Have vLLM ask in this process; nothing without vLLM."""
-    for name in MODULES if "vllm" in sys.modules else ():
-        module = importlib.import_module(name)
+    if "vllm" in sys.modules:
+        module = importlib.import_module(SERVING)
         module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
 
 

@@ -29,13 +29,11 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         key: str | None = None,
         max_bytes: int = 100_000,
         images: bool = False,
-        strict_images: bool = False,
         about: dict[str, Any] | None = None,
-        rules: dict[str, Any] | None = None,
         greedy: bool = True,
         auto_tools: bool = False,
     ) -> httpx.Response:
-        settings: dict[str, Any] = {"about": about or {}, "rules": rules or {}, "greedy": greedy}
+        settings: dict[str, Any] = {"about": about or {}, "greedy": greedy}
         settings |= {
             "model": "judge@1",
             "aliases": ["gpt-4"],
@@ -43,7 +41,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
             "max_bytes": max_bytes,
             "images": images,
         }
-        settings |= {"strict_images": strict_images, "auto_tools": auto_tools}
+        settings |= {"auto_tools": auto_tools}
         monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
         monkeypatch.delenv("VLLM_API_KEY", raising=False)
         if key:

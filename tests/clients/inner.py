@@ -11,7 +11,7 @@ from conftest import ROOT
 
 Ask = Callable[..., httpx.Response]
 CONTEXT = 1000
-LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+LIMITS = ("max_completion_tokens", "max_tokens")
 
 sys.path.insert(0, str(ROOT / "serve"))
 
@@ -36,13 +36,10 @@ class Inner:
         headers, status = [(b"content-type", b"application/json")], 200
         if scope["path"] == "/v1/models":
             parts = [json.dumps({"data": [{"id": "judge@1", "max_model_len": CONTEXT}]})]
-        elif scope["path"] not in ("/v1/responses", "/v1/chat/completions"):
+        elif scope["path"] != "/v1/chat/completions":
             status, parts = 404, ['{"detail":"Not Found"}']
         elif (problem := self.kept(body)) is not None:
             status, parts = 400, [json.dumps({"error": {"message": problem, "code": 400}})]
-        elif scope["path"] == "/v1/responses":
-            reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-            parts = [json.dumps(self.response(reply), separators=(",", ":"))]
         else:
             reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
             if self.error is not None:
@@ -75,11 +72,6 @@ class Inner:
 
     def choice(self, reply: str) -> dict[str, Any]:
         return {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
-
-    def response(self, reply: str) -> dict[str, Any]:
-        content = [{"type": "output_text", "text": reply, "annotations": []}]
-        message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
-        return {"id": "resp_1", "object": "response", "incomplete_details": None, "output": [message]}
 
     def pieces(self, reply: str) -> list[dict[str, Any]]:
         return [{"content": letter} for letter in reply] + [{}]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from clients.decoder import Decoder, shortest
-from clients.forms import FORMS
 from clients.words import ASKED, PLAIN, Asked, user
 from conftest import ROOT, assert_one_line_error, run
 
@@ -343,12 +342,14 @@ def test_no_chinese_request_that_asks_for_no_verdict_is_constrained() -> None:
         assert contracts.recognise(user(words), TABLE) is None, words
 
 
-def test_the_shared_requests_are_explained(shared: Path) -> None:
-    said = {name: run("serve/contracts.py", "explain", shared / f"cases/{name}.json").stdout for name in CASES}
-    assert said["zh_json"] == said["en_json"] and "general-json" in said["en_json"]
+def test_the_shared_requests_are_held_alike(shared: Path) -> None:
+    requests = {name: json.loads((shared / f"cases/{name}.json").read_text("utf-8")) for name in CASES}
+    found = {name: contracts.recognise(request, TABLE) for name, request in requests.items()}
+    held = {name: json.dumps(contracts.constrain(found[name], requests[name], 900).request) for name in CASES}
+    assert found["zh_json"] == found["en_json"] and found["en_json"].name == "general-json"
     for name in ("plain_int", "optional_int"):
-        assert '"maximum": 5' in said[name] and "1000000" not in said[name]
-    assert '"type": "null"' in said["optional_int"]
+        assert '"maximum": 5' in held[name] and "1000000" not in held[name]
+    assert '"type": "null"' in held["optional_int"]
 
 
 CASES = ("zh_json", "en_json", "plain_int", "optional_int")
@@ -564,34 +565,6 @@ def test_an_open_text_of_a_schema_takes_what_the_words_allow() -> None:
     held = contracts.constrain(contract, request, 600).request["structured_outputs"]["json"]
     assert contract.name == "json-schema" and held["properties"]["result"]["enum"] == ["yes", "no"]
     assert "enum" not in held["properties"]["rationale"]
-
-
-def explained(tmp_path: Path, request: dict[str, Any], *options: str | Path) -> str:
-    file = tmp_path / "request.json"
-    file.write_text(json.dumps(request))
-    done = run("serve/contracts.py", "explain", file, *options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_request_is_explained(tmp_path: Path) -> None:
-    said = explained(tmp_path, next(form.request for form in FORMS if form.contract == "grade-ci"))
-    assert "contract: grade-ci" in said and "GRADE: $LETTER" in said and "start: cut | whole" in said
-    said = explained(tmp_path, {"input": "Evaluate the answer. Answer only yes or no.", "max_output_tokens": 9})
-    assert "general-labels" in said and "(yes|no)" in said
-    judged = next(asked.request for asked in ASKED if asked.name == "one letter")
-    assert "contract: none" in explained(tmp_path, {**judged, "use_beam_search": True})
-    assert "in 5 tokens" in explained(tmp_path, {**judged, "max_tokens": "5"})
-    said = explained(tmp_path, PLAIN[0])
-    assert "contract: none" in said and f"fingerprint: {contracts.fingerprint(PLAIN[0])}" in said
-    assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "none.json"), "none.json")
-    (tmp_path / "wrong.json").write_text(json.dumps({**judged, "max_tokens": 0}))
-    assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "wrong.json"), "refused: max_tokens")
-    tool = {"tools": [{}], "tool_choice": {"type": "function", "function": {"name": "f"}}}
-    for wrong in (5, {"messages": 5}, {**PLAIN[0], "response_format": 5}, {**PLAIN[0], **tool}):
-        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
-        assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "wrong.json"), "wrong.json")
-    assert_one_line_error(run("serve/contracts.py", "explode", tmp_path / "none.json"), "explain")
 
 
 DRAFTED = ("one letter", "placeholders with a range", "last line", "two lines", "keys in a sentence")

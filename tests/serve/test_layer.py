@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from clients.dialects import as_response
 from clients.forms import FORMS
 from clients.inner import Ask, Inner, streamed
 from conftest import ROOT
@@ -112,12 +111,6 @@ def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: 
     answer = ask(inner, {**HELLO, "tools": tools, "tool_choice": {"type": "function", "function": {"name": "f"}}})
     assert answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
     assert "allOf" in json.dumps(json.loads(inner.chats[0])["structured_outputs"]["json"])
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-def test_no_turns_at_all_are_refused_in_plain_words(ask: Ask, path: str) -> None:
-    answer = ask(Inner(), {"messages": None, "input": None}, path=path)
-    assert answer.status_code == 400 and "is null" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -230,20 +223,6 @@ def test_a_schema_that_ends_by_itself_is_held_where_too_little_is_left(ask: Ask,
     for tokens, contract in ((20, "none"), (900, "json-schema")):
         answer = ask(Inner(tokens=tokens), {**HELLO, "response_format": form, "stream": stream})
         assert answer.headers["x-critic-contract"] == contract
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_responses_are_counted_as_chat_is(ask: Ask, stream: bool) -> None:
-    form = next(form for form in FORMS if form.contract == "grade-ci")
-    request = {**as_response(form.request), "max_output_tokens": 300, "stream": stream}
-    for tokens, left in ((20, 300), (800, 200)):
-        inner = Inner(tokens=tokens)
-        assert ask(inner, request, path="/v1/responses").status_code == 200
-        assert json.loads(inner.chats[0])["max_output_tokens"] == left
-    inner = Inner(tokens=995)
-    answer = ask(inner, request, path="/v1/responses")
-    assert answer.status_code == 400 and inner.chats == []
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("constraint", [{}, {"structured_outputs": {"regex": "a*"}}])
@@ -469,6 +448,7 @@ def test_a_deep_schema_is_bounded_as_any(ask: Ask, levels: int) -> None:
         {"tool_choice": 3},
         {"stream": "false"},
         {"messages": [5]},
+        {"messages": None},
         {"messages": [{"content": 3}]},
     ],
 )
@@ -573,12 +553,6 @@ def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> 
     answer = ask(inner, request)
     assert answer.headers["x-critic-left-out"] == "images=2"
     assert json.loads(inner.chats[0])["messages"][0]["content"] == content[:1]
-    assert "2 image parts" in answer.json()["warnings"][0]
-    first = ask(Inner(), {**request, "stream": True}).text.split("\n\n")[0].removeprefix("data: ")
-    assert "2 image parts" in json.loads(first)["warnings"][0]
-    refused = ask(Inner(), request, strict_images=True)
-    assert refused.status_code == 400 and refused.json()["error"]["code"] == "image_not_supported"
-    assert "warnings" not in ask(Inner(), HELLO, strict_images=True).json()
     inner = Inner()
     answer = ask(inner, body := json.dumps(request).encode(), images=True)
     assert inner.chats == [body] and "x-critic-left-out" not in answer.headers
