@@ -26,7 +26,6 @@ RANGES = [
         rf"\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})",
         rf"(?<![\w.-])(?P<low>0){MEANING}(?:,? or | ?/ ?)(?P<high>1)",
         rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})(?=\])",
-        rf"(?:>=|≥|\bat least) ?(?P<low>{NUMBER})[^.;\n0-9]{{1,12}}(?:<=|≤|\bat most) ?(?P<high>{NUMBER})",
     )
 ]
 NO_SCALE = re.compile(
@@ -42,17 +41,12 @@ SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z")
 
 STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]|(?<![\w.-])([0-9]{1,2}) ?= ?(?=[a-z])")
-COUNT = {"zero": 0, "one": 1, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "nine": 9, "ten": 10}
-AMOUNT = rf"[0-9]{{1,3}}|{'|'.join(COUNT)}"
-IN_WORDS = [
-    re.compile(rf"(?i)\b(?P<low>)out of (?P<high>{AMOUNT})\b"),
-    re.compile(rf"(?i)(?<!\.)\b(?P<low>)(?P<high>{AMOUNT})[- ]point\b"),
-    re.compile(rf"(?i)\b(?P<low>zero|one) (?:to|through|and) (?P<high>{'|'.join(COUNT)})\b"),
-]
 ZERO_OR_ONE = re.compile(
     r"\b(?:1 (?:if|when|for) [^.;]{1,120}\b0|0 (?:if|when|for) [^.;]{1,120}\b1) (?:if|when|for|otherwise)\b|"
     r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(1\)"
 )
+OUT_OF = re.compile(r"(?i)\bout of ([0-9]{1,3})\b")
+POINTS = re.compile(r"(?i)(?<!\.)\b([0-9]{1,2})[- ]point\b")
 WHOLE = re.compile(
     r"(?i)\b(?:integers?|int|whole[- ](?:numbers?|points?|scores?|values?)|binary|(?:no|without) decimals?|"
     r"(?<!decimal )digit(?! (?:after|behind)\b))\b|(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)"
@@ -90,16 +84,12 @@ def range_in(text: str, *, counts: bool = False) -> Range | None:
 
 
 def _rubric(text: str) -> Iterator[Range]:
-    """The range of a rubric that describes each score, or what is said in words ("out of ten", "a 5-point scale")."""
+    """The range of a rubric that describes each score, or of "out of 10" and "a 5-point scale"."""
     values = sorted({int(match[1] or match[2]) for match in RUBRIC.finditer(text)})
     if len(values) > 1:
         yield values[0], values[-1]
-    for pattern in IN_WORDS:
-        for match in pattern.finditer(text):
-            low, high = (
-                word.lower() for word in (match["low"] or ("1" if "point" in match[0] else "0"), match["high"])
-            )
-            yield float(COUNT.get(low, low)), float(COUNT.get(high, high))
+    for low, pattern in ((0, OUT_OF), (1, POINTS)):
+        yield from ((low, float(match[1])) for match in pattern.finditer(text))
 
 
 def scale_of(text: str, name: str = "", others: tuple[str, ...] = ()) -> Range | None:
