@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -14,10 +14,12 @@ from critic import jsonl
 from critic.backends import processors
 from critic.errors import UsageError
 from critic.judging import protocols
-from critic.judging.judge import Judge
 from critic.judging.protocols import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, differing
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
+
+if TYPE_CHECKING:
+    from critic.judging.judge import Judge
 
 Item = TypeVar("Item")
 
@@ -33,7 +35,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     name, counted = "judge", "judged"
 
-    def __init__(self, run: RunOptions, judge: Judge, wanted: Collection[Any], source: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         self.judge, self._answered = judge, dict[tuple[str, str], Judgment]()
         self.facts = {
