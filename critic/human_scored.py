@@ -1,7 +1,7 @@
 """Human-scored rows: the file format that judges are trained and audited on.
 
-A row (JSON line, packed as .gz or .zst or not; a row of Parquet, which may hold the bytes of its images; or a CSV line
-with the same columns, lists as JSON): `id, task, lang, question,
+A row (JSON line, packed as .gz or not; or a row of any table that `tables` reads with the same columns, lists as JSON,
+and in Parquet the bytes of images): `id, task, lang, question,
 history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
 scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
 `_score_1_10` are scores of the same answer by other judges, and may be all that a row to learn from has.
@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -70,7 +70,7 @@ class Row(Struct, kw_only=True):
     checklist_answers: list[bool | None] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
     criteria_scores: dict[str, float] = field(default_factory=dict)
-    label_probability: float | None = None
+    label_probability: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -100,8 +100,6 @@ def _check_scores(row: Row, place: str) -> None:
             raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
     if len(row.checklist_answers) not in (0, len(row.checklist)):
         raise UsageError(f"{place}: {len(row.checklist_answers)} checklist_answers to {len(row.checklist)} questions")
-    if row.label_probability is not None and not 0 < row.label_probability <= 1:
-        raise UsageError(f"{place}: label_probability {row.label_probability:g} is not above 0 and at most 1")
     check_criteria(row.criteria, place)
     if unknown := row.criteria_scores.keys() - row.criteria.keys():
         raise UsageError(f"{place}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
@@ -162,68 +160,53 @@ _JSON_COLUMNS = (
 _BY_NAME = ("annotators", "criteria", "criteria_scores")
 
 
-def _rows(path: Path, columns: Sequence[str] = Row.__struct_fields__[:11]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out. It must
-    have these columns."""
-    if jsonl.suffix(path) != ".csv":
-        for number, raw in jsonl.read(path, dict[str, Any]):
-            place = tables.place(path, number)
-            yield place, _without_nulls(_with_images(place, raw) if path.suffix == ".parquet" else raw)
-        return
-    for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
-        if not count and (missing := [name for name in columns if name not in cells]):
-            raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
-        raw = {
-            "reference": None,
-            "system": None,
-            "response": "",
-            **{name: text for name, text in cells.items() if text},
-        }
-        yield place, _without_nulls(_with_json(place, raw))
+_TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)}
+
+_NULLABLE = ("reference", "system")
+"""Columns that have to be there, and may say nothing."""
 
 
-def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
-    """The row without the raters and criteria that it lacks: data frames fill in a null for each that others have."""
-    named = {name: one.items() for name in _BY_NAME if isinstance(one := raw.get(name), dict)}
-    return {**raw, **{name: {key: said for key, said in pairs if said is not None} for name, pairs in named.items()}}
-
-
-def _with_images(place: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """A row of Parquet, which may hold the bytes of its images."""
-    if raw.get("image") is not None:
-        raw["image"] = tables.image(place, raw["image"])
-    if raw.get("images") is not None:
-        raw["images"] = [tables.image(place, one) for one in raw["images"]]
-    return {"reference": None, "system": None, **raw}
-
-
-def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
-    for name in _JSON_COLUMNS:
-        if isinstance(raw.get(name), str):
+def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table as it would stand in a .jsonl: columns that hold JSON read, numbers that are meant as texts."""
+    raw: dict[str, Any] = {}
+    for name, cell in cells.items():
+        raw[name] = cell
+        if name in _JSON_COLUMNS and isinstance(cell, str):
             try:
-                raw[name] = loads(raw[name])
+                raw[name] = loads(cell) if cell else None
             except ValueError:
                 raise UsageError(f"{place}: column {name} must hold JSON") from None
+        elif name == "image" and cell:
+            raw[name] = tables.image(place, cell)
+        elif name in _TEXTS:
+            raw[name] = tables.cell_text(cell) or ("" if name == "response" else None)
+        elif cell == "":
+            raw[name] = None
+    if raw.get("images"):
+        raw["images"] = [tables.image(place, image) for image in raw["images"]]
     return raw
 
 
-UNSCORED_COLUMNS = ("id", "question", "response")
-"""What a row needs that people are yet to score."""
-
-_TEXTS = {one.name for one in msgspec.structs.fields(Row) if one.type in (str, str | None)}
+def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The row without the columns, raters and criteria that it lacks: data frames write a null for each that others
+    have."""
+    row = {name: value for name, value in raw.items() if value is not None or name in _NULLABLE}
+    for name in _BY_NAME:
+        if isinstance(row.get(name), dict):
+            row[name] = {key: value for key, value in row[name].items() if value is not None}
+    return row
 
 
 def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
-    """The row with a score in people's place, and with what it may lack. One without `lang` is Chinese where a Chinese
-    character stands in it, and one without `group` is a group of its own."""
+    """The row with a score in people's place, and with what it may lack: all but id, question and response. One without
+    `lang` is Chinese where a Chinese character stands in it, and one without `group` is a group of its own."""
     theirs = ("human_score", "annotators", "label_probability")
-    own = {name: one for name, one in raw.items() if name not in theirs}
-    # Null is what a data frame that was written as JSON has for an empty cell.
-    given = {name: one for name, one in own.items() if one is not None or name in UNSCORED_COLUMNS}
-    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": given.get("scale_min", RATINGS[0])}
+    own = {name: value for name, value in raw.items() if name not in theirs}
     lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
-    return {**given, **default, **given}  # what is given comes first: an error names the row's own column
+    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id")}
+    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    row = {**own, **default, **own}  # its own come first: an error names the row's own column
+    return {**row, "human_score": row["scale_min"]}
 
 
 AS_REFERENCES = ("oracle", "rephrased_reference")
@@ -231,8 +214,10 @@ AS_REFERENCES = ("oracle", "rephrased_reference")
 
 
 def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
-    """The row that a reply of `critic infer` is, None for one that failed. Raises UsageError for a later turn behind
-    the model's own replies, which other models' answers to it do not share."""
+    """The row that a reply of `critic infer` is, None for one that failed; any other row as it is. Raises UsageError
+    for a later turn behind the model's own replies, which other models' answers to it do not share."""
+    if not cells.keys() >= {"conversation", "sampling"}:
+        return cells
     try:
         turn = msgspec.convert(cells, ModelTurn)
     except msgspec.ValidationError as error:
@@ -251,33 +236,18 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
 
 def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
     """Rows that people are yet to score, or replies of `critic infer`, by any models one behind the other: as rows, and
-    in the project's words. UNSCORED_COLUMNS are needed; an answer may be empty. Raises UsageError as `walk` does."""
-    ids, typed = tables.Ids(), jsonl.suffix(path) == ".jsonl"
-    for place, cells in tables.rows(path):
-        found = _of_reply(place, cells) if cells.keys() >= {"conversation", "sampling"} else cells
-        if found is None:
-            continue
-        if not typed:  # a cell may be a number where a text is meant
-            numbers = {name for name in _TEXTS & found.keys() if isinstance(found[name], int | float)}
-            found = {**found, **{name: tables.optional_text(found, name) for name in numbers}}
-        if path.suffix == ".xlsx" and "response" in found:
-            found["response"] = found["response"] or ""  # a cell that says nothing
-        said = {name for name, value in found.items() if value is not None and (value != "" or name == "response")}
-        raw = _with_json(place, {name: value for name, value in found.items() if name in said})
-        row = _converted(place, _yet_to_score(raw), strict=typed)
-        ids.add(place, row.id)
-        _check_scores(row, place)
-        yield raw, response_of(row, {})
+    in the project's words. Raises UsageError as `walk` does."""
+    for _, raw, response in walk(path, Counter(), frozenset(UNUSABLE_FLAGS), scored=False):
+        yield raw, response
 
 
 def files(path: Path) -> list[Path]:
-    """The .jsonl (packed or not), .csv and .parquet files of a folder, or the one file. Raises UsageError if there is
-    none."""
+    """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none."""
     if not path.is_dir():
         return [path]
-    found = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in {".jsonl", ".csv", ".parquet"})
+    found = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not found:
-        raise UsageError(f"{path}: the folder holds no .jsonl, .csv or .parquet file")
+        raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
     return found
 
 
@@ -308,21 +278,25 @@ def walk(
     Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are counted
     in `left_out` by reason; the rest is checked. With `judges` a row may lack people's score where one of these judges
     gave one; rows without a judge's are counted as well. With `pictures` a row that has images needs no reference: they
-    tell what is right. Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises
-    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
-    twice, and where no row has a judge's score.
+    tell what is right. Without `scored` a row may lack people's score, and then all but id, question and response; it
+    may be a reply of `critic infer`. Raises UsageError, naming file, line and column, for a missing column, a score
+    outside its scale, or an id that comes twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
     for file in files(path):
-        strict = jsonl.suffix(file) != ".csv"  # whose numbers are text
-        for place, raw in _rows(file) if scored else _rows(file, UNSCORED_COLUMNS):
-            columns, lacks = _other_scores(raw, place), raw.get("human_score") is None
+        typed = jsonl.suffix(file) == ".jsonl"
+        for place, cells in tables.rows(file):
+            given = cells if scored else _of_reply(place, cells)
+            if given is None:
+                continue
+            raw = _without_nulls(given if typed else _of_cells(place, given))
+            columns, lacks = _other_scores(raw, place), "human_score" not in raw
             seen.update(columns)
             unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
             if lacks and scored and judges and len(unscored_by) == len(judges):
                 left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
                 continue
-            row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, strict)
+            row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, typed)
             ids.add(place, row.id)
             if reason := _unusable(row, keep_flags, pictures):
                 left_out[reason] += 1
@@ -332,7 +306,7 @@ def walk(
             response = response_of(row, columns)
             if lacks:
                 response = msgspec.structs.replace(response, human=None)
-            yield row, dict(raw) if strict else _typed(raw, row, columns), response
+            yield row, dict(given) if typed else _typed(raw, row, columns), response
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
         there = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {there}")

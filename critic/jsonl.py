@@ -1,11 +1,10 @@
-"""JSON-lines files, packed (.gz, .zst) or not, and the same records in Parquet: read with file:line errors, append so
-that a killed run can resume, pack what is whole, and the sidecar that says what made a file."""
+"""JSON-lines files, packed (.gz) or not: read with file:line errors, append so that a killed run can resume, and the
+sidecar that says what made a file."""
 
 import errno
 import fcntl
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
@@ -14,23 +13,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import version
-from itertools import accumulate, islice
+from itertools import accumulate
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, decode, encode, loads, one_line, whole, writing
+from critic.errors import UsageError, decode, encode, loads, whole, writing
 
 T = TypeVar("T")
-
-PACKED = (".gz", ".zst")
-"""What may stand behind .jsonl or .csv; .zst is read and written by pyarrow."""
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
 """Where the decoder stopped."""
@@ -40,60 +33,24 @@ _DEEPEST = 200
 
 _NO_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}]')
 
-_ROWS, _ROWS_WITH_BYTES = 4096, 32
-"""Rows of a Parquet file in memory at a time; few where images may be inside."""
 
-
-@lru_cache  # asked of every row of a file
 def suffix(path: Path) -> str:
-    """What a file holds by its name: what stands before .gz or .zst where it is packed."""
-    return path.with_suffix("").suffix if path.suffix in PACKED else path.suffix
+    """What a file holds by its name: what stands before .gz where it is packed."""
+    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read, unpacked. Raises UsageError where what is packed is torn or none, or cannot be unpacked here."""
-    if path.suffix not in PACKED:
+    """A file to read, unpacked. Raises UsageError where what is packed is torn."""
+    if path.suffix != ".gz":
         with path.open("rb") as file:
             yield file
         return
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as plain:
-                yield cast(BinaryIO, plain)
-        else:
-            with optional_module("pyarrow", path).input_stream(str(path), compression="zstd") as stream:
-                yield cast(BinaryIO, io.BufferedReader(stream))
+        with gzip.open(path) as plain:
+            yield cast(BinaryIO, plain)
     except (EOFError, OSError, zlib.error) as error:
-        raise UsageError(f"{path}: not whole, or no {path.suffix}: {error}") from None
-
-
-def optional_module(name: str, path: Path, otherwise: str = "") -> ModuleType:
-    """What reads files of a kind. Raises UsageError with what to install."""
-    try:
-        return import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise UsageError(f"{path}: reading {path.suffix} needs: pip install {package} {otherwise}".rstrip()) from None
-
-
-def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a Parquet file with their numbers, from 1. Raises UsageError for another file."""
-    parquet = optional_module("pyarrow.parquet", path)
-    try:
-        table = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a parquet file: {one_line(error)}") from None
-    number = 0
-    with table:
-        size = _ROWS_WITH_BYTES if "binary" in str(table.schema_arrow) else _ROWS
-        try:
-            for batch in table.iter_batches(batch_size=size):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-        except (OSError, ValueError, NotImplementedError) as error:
-            raise UsageError(f"{path}:row {number + 1}: not to be read: {one_line(error)}") from None
+        raise UsageError(f"{path}: not whole, or no .gz: {error}") from None
 
 
 def _line(path: Path, record: Any) -> bytes:
@@ -109,85 +66,27 @@ def _line(path: Path, record: Any) -> bytes:
     return line + b"\n"
 
 
-def _said(value: Any) -> Any:
-    """A value of Parquet without the keys that its row does not have, and without tables that have none: there every
-    row has all of them."""
-    if isinstance(value, dict):
-        said = ((key, _said(one)) for key, one in value.items())
-        return {key: one for key, one in said if one is not None and one != {}}
-    return [_said(one) for one in value] if isinstance(value, list) else value
-
-
-def _to_parquet(source: Path, target: Path) -> None:
-    """The lines of a file as rows, read twice: all have the columns of all. Raises UsageError where a column would hold
-    values of several kinds."""
-    arrow, parquet = optional_module("pyarrow", target), optional_module("pyarrow.parquet", target)
-
-    def tables(columns: Any = None) -> Iterator[Any]:
-        found = (_said(msgspec.json.decode(line)) for _, line in lines(source)) if source.stat().st_size else iter(())
-        while part := list(islice(found, _ROWS)):
-            # Not from_pylist, which takes the columns of the first row for those of all.
-            rows = arrow.array(part, columns and arrow.struct(list(columns)))
-            yield arrow.Table.from_struct_array(rows)
-
-    columns = arrow.schema([])
-    try:
-        for table in tables():
-            columns = arrow.unify_schemas([columns, table.schema], promote_options="permissive")
-        with replacing(target) as file, parquet.ParquetWriter(file, columns) as out:
-            for table in tables(columns):
-                out.write_table(table)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError) as error:
-        raise UsageError(f"{target}: these records are no table ({error}); name it .jsonl.zst") from None
-
-
-def _of_row(row: Any, record: type[T]) -> T:
-    """A row as a record; of an earlier version's as the record's `upgrade` makes it."""
-    try:
-        return msgspec.convert(row, record)
-    except msgspec.ValidationError:
-        upgrade = getattr(record, "upgrade", None)
-        if upgrade is None or (found := upgrade(row)) is None:
-            raise
-        return cast(T, found)
-
-
 def decoder(record: type[T]) -> Callable[[bytes], T]:
-    """What reads a line of a file of records, of today and of earlier versions. It raises ValueError."""
-    today = msgspec.json.Decoder(record)
+    """What reads a line of a file of records, of today and (by the record's `upgrade`) of earlier versions. It raises
+    ValueError."""
+    today, upgrade = msgspec.json.Decoder(record), getattr(record, "upgrade", None)
 
     def decoded(line: bytes) -> T:
         try:
             return decode(line, today)
         except msgspec.ValidationError:
-            if not hasattr(record, "upgrade"):
+            if upgrade is None or (found := upgrade(loads(line))) is None:
                 raise
-            return _of_row(loads(line), record)
+            return cast(T, found)
 
     return decoded
 
 
-def _parquet_records(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file")
-    number = 0
-    for number, row in parquet_rows(path):
-        try:
-            yield number, _of_row(_said(row), record)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"{path}:row {number}: {error}") from None
-    if not number:
-        raise UsageError(f"{path}: no rows")
-
-
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Non-blank lines of a UTF-8 file with their numbers, from 1; rows of Parquet as lines. Raises UsageError when the
-    file is missing, is not UTF-8, or has no line."""
+    """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
+    UTF-8, or has no line."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
-    if path.suffix == ".parquet":
-        yield from ((number, msgspec.json.encode(_said(row))) for number, row in parquet_rows(path))
-        return
     found = False
     with opened(path) as file:
         for number, line in enumerate(file, 1):
@@ -207,9 +106,6 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     """The records of a file with their line numbers. Raises UsageError naming file, line and key."""
-    if path.suffix == ".parquet":
-        yield from _parquet_records(path, record)
-        return
     decoded = decoder(record)
     for number, line in lines(path):
         try:
@@ -354,9 +250,6 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
 def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
     if path.suffix == ".gz":
         return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
-    if path.suffix == ".zst":
-        stream = optional_module("pyarrow", path).CompressedOutputStream(file, "zstd")
-        return cast(AbstractContextManager[BinaryIO], stream)
     return nullcontext(file)
 
 
@@ -364,14 +257,6 @@ def write(path: Path, records: Iterable[Any]) -> int:
     """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Like everything here
     that writes, it raises UsageError for what the system says against it."""
     count = 0
-    if path.suffix == ".parquet":
-        plain = path.with_name(path.name + ".lines")
-        try:
-            count = write(plain, records)
-            _to_parquet(plain, path)
-        finally:
-            plain.unlink(missing_ok=True)
-        return count
     with replacing(path) as unpacked, _packing(unpacked, path) as file:
         for record in records:
             file.write(_line(path, record))
@@ -425,8 +310,6 @@ def sha256(path: Path) -> str:
 
 def is_empty(path: Path) -> bool:
     """Whether a file that is there has no line."""
-    if path.suffix == ".parquet":
-        return not any(True for _ in parquet_rows(path))
     with opened(path) as file:
         return not file.read(1)
 
@@ -435,7 +318,7 @@ def repair(path: Path) -> int:
     """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. One that lacks but its
     end gets that. Raises UsageError for a file that is not of plain lines, or that another process is writing, and
     leaves it as it is."""
-    if path.suffix in (*PACKED, ".parquet"):
+    if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
     if not size:

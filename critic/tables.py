@@ -1,4 +1,4 @@
-"""Tables in files: rows of .csv, .jsonl, .parquet and .xlsx, each with the place that an error names; sheets."""
+"""Tables in files: rows of .csv, .tsv, .jsonl, .parquet and .xlsx, each with the place that an error names."""
 
 import base64
 import csv
@@ -6,20 +6,24 @@ import io
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from critic import jsonl
-from critic.errors import UsageError, loads, one_line
+from critic.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
-FORMATS = (".csv", ".jsonl", ".parquet", ".xlsx")
-"""What can be read, .parquet and .xlsx by libraries that are not part of a plain installation."""
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
+"""What can be read, .parquet by a library that is not part of a plain installation."""
+
+_SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 
 _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
@@ -38,75 +42,71 @@ _EMPTY = frozenset(("", "-", "#n/a", "#na", "<na>", "n/a", "na", "nan", "none", 
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
-_LINES = (".csv", ".tsv", ".jsonl")
-"""What may be packed as well: .jsonl.gz, .csv.zst."""
-
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 """How the images inside parquet files begin."""
 
 
 def place(path: Path, number: int) -> str:
     """Where a row is: file:line, for spreadsheets and parquet file:row N."""
-    return f"{path}:{number}" if jsonl.suffix(path) in _LINES else f"{path}:row {number}"
+    return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
 def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
-    """The rows of a table with their places. Raises UsageError as `numbered` does."""
-    for number, row in numbered(path, formats):
+    """The rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and .xlsx is the
+    first line. Raises UsageError for a file that is missing, empty, torn or of another format, naming the line, and
+    where the library that reads it is not installed."""
+    for number, row in _numbered(path, formats):
         yield place(path, number), row
 
 
-def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[int, Row]]:
-    """The rows of a table by column, read as they are asked for, with the line that each begins on (spreadsheets: the
-    row, parquet: the row from 1). Cells of .csv are text; the header of .csv and .xlsx is the first line. Raises
-    UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the library that
-    reads it is not installed."""
-    readers: dict[str, Callable[[Path], Iterable[tuple[int, Row]]]] = {
-        ".csv": _csv,
-        ".tsv": partial(_csv, separators="\t"),
-        ".jsonl": lambda path: jsonl.read(path, Row),
-        ".json": _json,
-        ".parquet": jsonl.parquet_rows,
-        ".xlsx": _xlsx,
-    }
-    kind = jsonl.suffix(path)
-    if path.is_dir():
-        raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
-    if kind not in formats or (kind != path.suffix and kind not in _LINES):
-        raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file")
-    found = False
-    for number, row in readers[kind](path):
-        found = True
-        yield number, row
-    if not found:
-        raise UsageError(f"{path}: no rows")
+def frame(path: Path) -> "pd.DataFrame":
+    """A table as a data frame: cells as they stand there, the index is the line that a row begins on (spreadsheets: the
+    row, parquet: the row from 1). Raises UsageError as `rows` does."""
+    if jsonl.suffix(path) in _SEPARATORS and path.is_file():
+        return _csv(path)
+    import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
+
+    numbers, found = zip(*_numbered(path, FORMATS), strict=True)
+    return pd.DataFrame(found, index=numbers, dtype=object)
 
 
 def first(path: Path) -> Row | None:
-    """The first object of a file of JSON lines or of Parquet; None for another file, or one that begins otherwise.
-    Never raises."""
+    """The first object of a file of JSON lines; None for another file, or one that begins otherwise. Never raises."""
     try:
         return next((row for _, row in jsonl.read(path, Row)), None)
     except (OSError, UsageError):
         return None
 
 
-def _json(path: Path) -> Iterable[tuple[int, Row]]:
-    """A list of objects, or such a list under `logs`."""
-    try:
-        found = loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path}: not JSON: {error}") from None
-    found = found.get("logs") if isinstance(found, dict) else found
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise UsageError(f"{path}: expected a list of objects")
-    return enumerate(found, 1)
+def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
+    kind = jsonl.suffix(path)
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
+    if kind not in formats or (kind != path.suffix and kind in (".xlsx", ".parquet")):
+        raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    if kind == ".jsonl":
+        yield from jsonl.read(path, Row)
+        return
+    number = 0
+    readers = {".xlsx": _xlsx, ".parquet": _parquet}
+    for number, row in readers[kind](path) if kind in readers else _csv_rows(path):
+        yield number, row
+    if not number:
+        raise UsageError(f"{path}: no rows")
 
 
-def _csv(path: Path, separators: str = ",;\t") -> Iterator[tuple[int, Row]]:
-    """The header is split by the separator that makes most columns, of several the first."""
+def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    table = _csv(path)
+    for number, cells in zip(table.index, table.itertuples(index=False, name=None), strict=True):
+        yield number, dict(zip(table.columns, cells, strict=True))
+
+
+def _csv(path: Path) -> "pd.DataFrame":
+    """Cells as text. The header is split by the separator that makes most columns, of several the first."""
+    import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
+
     csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
     with jsonl.opened(path) as plain:
         content = plain.read()
@@ -116,21 +116,35 @@ def _csv(path: Path, separators: str = ",;\t") -> Iterator[tuple[int, Row]]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: not {name.upper()}, as other lines are; save the file as UTF-8") from None
-    mark = max(separators, key=lambda mark: len(next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), [])))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    marks = _SEPARATORS[jsonl.suffix(path)]
+    headers = {mark: next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), []) for mark in marks}
+    mark = max(headers, key=lambda mark: len(headers[mark]))
+    _check_header(path, headers[mark])
+    _check_cells(path, csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark))
+    options: Any = {"header": None, "dtype": object, "keep_default_na": False, "skip_blank_lines": False}
+    table = pd.read_csv(io.StringIO(text), sep=mark, low_memory=False, **options)
+    # A quoted cell may hold line breaks: a row begins as many lines further down as there are in the rows above it.
+    breaks = sum(table[column].str.count("\r\n|\r|\n") for column in table)
+    table.index = table.index + 1 + breaks.cumsum() - breaks
+    table.columns = [column.strip() for column in headers[mark]]
+    # Spreadsheet programs write rows and columns that were emptied as well.
+    table = table.iloc[1:, [column != "" for column in table.columns]]
+    table = table[(table != "").any(axis=1)]
+    if table.empty:
+        raise UsageError(f"{path}: no rows")
+    return table
+
+
+def _check_cells(path: Path, reader: Any) -> None:
+    """Raises UsageError for a row of more or fewer cells than the header, where pandas would add empty ones, and for a
+    quote that is not closed."""
+    width = end = 0
     try:
-        header = [column.strip() for column in next(reader, [])]
-        _check_header(path, [column for column in header if column])
-        end = reader.line_num
         for cells in reader:
-            # A quoted cell may hold line breaks: a row begins where the one before ended.
-            number, end = end + 1, reader.line_num
-            if len(cells) not in (0, len(header)):
-                raise UsageError(f"{path}:{number}: {len(cells)} cells, but the header has {len(header)}")
-            if any(cells):  # spreadsheet programs write rows and columns that were emptied as well
-                row = dict(zip(header, cells, strict=True))
-                row.pop("", None)
-                yield number, row
+            width = width or len(cells)
+            if len(cells) not in (0, width):
+                raise UsageError(f"{path}:{end + 1}: {len(cells)} cells, but the header has {width}")
+            end = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
@@ -154,27 +168,58 @@ def encoding(content: bytes) -> str:
     return "gb18030" if sum(len(run) > 1 for run in runs) * 2 > len(runs) else "cp1252"
 
 
+def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
+    except ImportError:
+        raise UsageError(f"{path}: reading .parquet needs: pip install pyarrow") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=1000):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (OSError, ValueError, NotImplementedError) as error:
+        where = f"{path}:row {number + 1}: not to be read" if number else f"{path}: not a parquet file"
+        raise UsageError(f"{where}: {one_line(error)}") from None
+
+
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    openpyxl = jsonl.optional_module("openpyxl", path, "or save the sheet as CSV UTF-8")
+    """The rows of the first sheet. Not by pandas, which makes whole numbers of rounded ones and knows no formulas."""
+    import openpyxl  # noqa: PLC0415 - only such tables need it
+
+    number, formulas, header = 0, list[tuple[int, str]](), list[str]()
+    found = list[tuple[int, Row]]()
     try:
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
-        book, formulas = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
+        computed = not any(map(_UNCOMPUTED.search, books))
+        values, sources = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
+        sheets = zip(values.worksheets[0].iter_rows(), sources.worksheets[0].iter_rows(), strict=True)
+        for number, (cells, written) in enumerate(sheets, 1):
+            if number == 1:
+                header = ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+                continue
+            named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
+            for _, cell, source in named:
+                # A text of no characters is a value, of the type str.
+                if source.data_type == "f" and not (computed and (cell.value is not None or cell.data_type == "str")):
+                    formulas.append((number, source.coordinate))
+            if any(cell.value is not None for cell in cells):
+                found.append((number, {column: _number(cell.value) for column, cell, _ in named}))
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
-        raise UsageError(f"{path}: not a spreadsheet: {one_line(error)}") from None
-    try:
-        _check_computed(path, book, formulas, computed=not any(map(_UNCOMPUTED.search, books)))
-        lines = _xlsx_lines(path, book)
-        header = _header(cell.value for cell in next(lines, ()))
-        _check_header(path, [column for column in header if column])
-        for number, line in enumerate(lines, 2):
-            cells = [cell.value for cell in line]
-            if any(cell is not None for cell in cells):
-                row = {column: _number(cell) for column, cell in zip(header, cells, strict=False) if column}
-                yield number, row
-    finally:
-        book.close()
-        formulas.close()
+        where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
+        raise UsageError(f"{where}: {one_line(error)}") from None
+    _check_header(path, header)
+    if formulas:
+        number, coordinate = formulas[0]
+        raise UsageError(
+            f"{place(path, number)}: {coordinate}{first_of(len(formulas))} is a formula that may not be computed; a "
+            'text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
+            "to be one is computed when a spreadsheet program opens the file and saves it"
+        )
+    yield from found
 
 
 def _number(cell: Any) -> Any:
@@ -182,51 +227,11 @@ def _number(cell: Any) -> Any:
     return float(cell) if type(cell) is int and abs(cell) >= _EXACT else cell
 
 
-def _header(cells: Iterable[Any]) -> list[str]:
-    return ["" if cell is None else str(cell).strip() for cell in cells]
-
-
-def _check_computed(path: Path, values: Any, formulas: Any, *, computed: bool) -> None:
-    """Raises UsageError for formulas whose value a workbook does not hold: read as values they are empty cells. A text
-    of no characters is a value. Without `computed` what stands beside a formula is none, as its program says."""
-    lines = _xlsx_lines(path, formulas)
-    named = {column for column, name in enumerate(_header(cell.value for cell in next(lines, ()))) if name}
-    cells = {
-        (number, column): cell.coordinate
-        for number, line in enumerate(lines, 2)
-        for column, cell in enumerate(line)
-        if cell.data_type == "f" and column in named
-    }
-    if computed and cells:  # most sheets have none and are not read again
-        for number, line in enumerate(_xlsx_lines(path, values), 1):
-            for column, cell in enumerate(line):
-                if cell.value is not None or cell.data_type == "str":
-                    cells.pop((number, column), None)
-    if not cells:
-        return
-    (number, _), coordinate = next(iter(cells.items()))
-    raise UsageError(
-        f"{place(path, number)}: {coordinate}{first_of(len(cells))} is a formula that may not be computed; a text that "
-        'begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant to be one is '
-        "computed when a spreadsheet program opens the file and saves it"
-    )
-
-
-def _xlsx_lines(path: Path, book: Any) -> Iterator[Any]:
-    """The first sheet's lines. Raises UsageError where it is torn, which shows only where it is read."""
-    number = 0
-    try:
-        for line in book.worksheets[0].iter_rows():
-            number += 1
-            yield line
-    except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
-        raise UsageError(f"{place(path, number + 1)}: the sheet is torn: {one_line(error)}") from None
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    if not header:
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    names = [column.strip() for column in header if column.strip()]
+    if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
-    if twice := sorted({column for column in header if header.count(column) > 1}):
+    if twice := sorted({column for column in names if names.count(column) > 1}):
         raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
 
 

@@ -33,7 +33,6 @@ from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import RatedSample
-from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
 from eval_agreement.summary import (
     as_lines,
     files_of,
@@ -153,8 +152,7 @@ def main(
               (question or image), task, category, lang, turn, system (who answered),
               length or text (of pairs: length_a, length_b or text_a, text_b),
               label_probability (the chance that the row had of being labelled)
-      judges  id, score or preference or verdict, first (which was shown first: a, b);
-              beside score what people's file does not say: group, system, task, …
+      judges  id, score or preference or verdict; beside score what people's file does not say: group, system, task, …
 
     \b
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
@@ -200,6 +198,8 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
 
 def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
     """What is audited, and the file that says so."""
+    from eval_agreement.sources import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
+
     if people:
         return kind_of(people), str(people.path)
     for path in inputs.named_files(judgments).values():
@@ -212,6 +212,8 @@ def _samples(
     judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
 ) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
+    from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
+
     if judgments:
         files = inputs.named_files(judgments).items()
         return [(sample, {sample.judge: Source(path)}) for name, path in files for sample in of_judgments(name, path)]
@@ -279,6 +281,7 @@ def _labels_of(sample: RatedSample) -> tuple[int, int]:
 def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     limits = target.limits(gate.PREFERENCES)
     if people:

@@ -51,7 +51,7 @@ def parse_sources(
     if not given:
         return people, sources
     files = [one.path for one in (people, *sources.values()) if file_kind(one) == "table"]
-    there = {path: read_table(path).columns for path in dict.fromkeys(files)}
+    there = {path: list(read_table(Source(path)).frame) for path in dict.fromkeys(files)}
     for option, name in given.items():
         if not any(name in names for names in there.values()):
             listed = "; ".join(f"{path} has {', '.join(names)}" for path, names in there.items())

@@ -1,22 +1,27 @@
 """From files to samples: judgments with people's scores inside, or any two columns, joined by id.
 
-What a file says of each id is `FileRows`, whatever it is: judgments, judged conversations, human-scored rows or a
-table. Two of them, people's and a judge's, make a `Sample` of scores or `Preferences`.
+What a file says is a data frame (`Labels`) whose index is the ids, whatever the file is: judgments, judged
+conversations, human-scored rows or a table. Two of them, people's and a judge's, make a `RatedSample` of scores or
+`Preferences`. Its columns, None where a thing is not known:
+
+- `score` on 1..10; `labels`, a judge's verdicts on preferences and on yes and no (see `AuditItem`);
+- `raters`, who gave which score or label;
+- `group`, `length` and `length_b` (characters of the answer, or of two), `probability`, `response`, `judgment`;
+- every other column is a part that agreement is broken down by.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+import pandas as pd
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.records import NO_VERDICT, Judgment, Response, to_ten
+from critic.records import NO_VERDICT, Judgment, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
@@ -31,10 +36,12 @@ from eval_agreement.items import (
     read_items,
 )
 from eval_agreement.preferences import PEOPLE, Preferences
-from eval_agreement.sample import RatedSample, own_groups, scores
-from eval_agreement.tables import SCALE, SEVERAL_RATERS, ColumnTable, Scale, Source, column_notes, forget, table_of
+from eval_agreement.sample import RatedSample, own_groups
+from eval_agreement.tables import SCALE, SEVERAL_RATERS, LabelTable, Scale, Source, column_notes, forget, read_table
 
 V = TypeVar("V")
+
+Labels: TypeAlias = pd.DataFrame
 
 LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
@@ -45,69 +52,17 @@ LABELS: dict[Kind, dict[str, Label]] = {
 COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
 """The column that holds it, unless the user names another."""
 
+_THINGS: dict[Kind, str] = {"score": "answers", "preference": "pairs", "yes or no": "items"}
+
+_NOT_PARTS = (*("score", "labels", "raters", "group", "length", "length_b", "probability", "response", "judgment"),)
+
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
 
 _CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
 """Of verdicts on conversations, and of those by several criteria, what people may have chosen some of to judge."""
 
-
-class FileRows(Struct, frozen=True, kw_only=True):
-    """What one file says of each id: every column has a row an id.
-
-    `score` is on 1..10. Of preferences and of yes and no `labels` are a judge's verdicts (see `AuditItem`). `raters`
-    hold who gave which score, or label; `lengths` the characters of each answer, or of two. What is not known is None.
-    """
-
-    ids: list[str]
-    score: list[float | None]
-    labels: list[tuple[Label | None, ...]]
-    raters: list[dict[str, Any]]
-    group: list[str | None]
-    parts: dict[str, list[str | None]]
-    lengths: list[list[float | None]]
-    probability: list[float | None]
-    responses: list[Response | None]
-    judgments: list[Judgment | None]
-    notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of_items(cls, items: Sequence[AuditItem]) -> "FileRows":
-        """What people say of items, and what is known of these."""
-
-        def column(name: str) -> list[Any]:
-            return [getattr(item, name) for item in items]
-
-        parts, lengths = column("parts"), column("lengths")
-        return cls(
-            ids=column("id"),
-            score=[human.score if human else None for human in column("human")],
-            labels=column("labels"),
-            raters=[human.raters if human else {} for human in column("human")],
-            group=column("group"),
-            parts={name: [one[name] for one in parts] for name in (parts[0] if parts else ())},
-            lengths=[list(side) for side in zip(*lengths, strict=True)],
-            probability=column("probability"),
-            responses=column("response"),
-            judgments=column("judgment"),
-        )
-
-    @classmethod
-    def of_table(cls, table: ColumnTable, keys: Sequence[str], sides: Iterable[str] = ("",)) -> "FileRows":
-        """What a table says of each id, but for scores and labels."""
-        ids = list(dict.fromkeys(keys))
-        return cls(
-            ids=ids,
-            score=[None] * len(ids),
-            labels=[()] * len(ids),
-            raters=[{}] * len(ids),
-            group=table.texts_of(keys, "group"),
-            parts=table.parts_of(keys),
-            lengths=[table.lengths_of(keys, side) for side in sides],
-            probability=table.probabilities_of(keys),
-            responses=table.responses_of(keys) or [None] * len(ids),
-            judgments=[None] * len(ids),
-        )
+_NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
 
 def kind_of(source: Source) -> Kind:
@@ -126,10 +81,10 @@ def kind_of(source: Source) -> Kind:
         return next(iter(kinds.values()))
     if kind != "table":
         return "score"
-    table = table_of(source)
+    table = read_table(source)
     if source.column is None:
-        named = [kind for kind in LABELS if COLUMNS[kind] in table.columns]
-        return named[0] if named and "score" not in table.columns else "score"
+        named = [kind for kind in LABELS if COLUMNS[kind] in table]
+        return named[0] if named and "score" not in table else "score"
     words = (text.strip().lower() for text in table.texts(source.column) if text and not tables.is_empty(text))
     word = next(words, "")
     return next((kind for kind, labels in LABELS.items() if word in labels), "score")
@@ -158,43 +113,16 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
         by_criterion.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
     judge, samples = judge_in(path), []
     for criterion, items in by_criterion.items():
-        rows = FileRows.of_items(items)
-        rows.parts.pop("criterion", None)
-        judges = {judge: scores([item.score for item in items]), **_other_judges(items, judge)}
         by = None if criterion == OVERALL else criterion
-        samples.append(replace(_sample(f"{name}/{by}" if by else name, rows, judges), criterion=by))
+        judges = {judge: np.array([item.score for item in items], dtype=np.float64)}
+        for other in sorted({name for item in items for name in item.others}):
+            column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
+            judges[column] = np.array([item.others.get(other) for item in items], dtype=np.float64)
+        sample = _sample(f"{name}/{by}" if by else name, _of_items(items), judges)
+        samples.append(replace(sample, criterion=by))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
-
-
-_NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
-
-
-def _other_judges(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
-    """The scores of other judges that the records hold, by name."""
-    names = sorted({name for item in items for name in item.others})
-    return {
-        f"{name}{COLUMN_SUFFIX}" if name == judge else name: scores([item.others.get(name) for item in items])
-        for name in names
-    }
-
-
-def _sample(name: str, rows: FileRows, judges: Mapping[str, Floats]) -> RatedSample:
-    length, probability = scores(rows.lengths[0]), scores(rows.probability)
-    return RatedSample(
-        name=name,
-        ids=rows.ids,
-        human=scores(rows.score),
-        judges=dict(judges),
-        group=rows.group,
-        raters=rows.raters if any(rows.raters) else [],
-        parts=rows.parts,
-        length=None if np.isnan(length).all() else length,
-        probability=None if np.isnan(probability).all() else probability,
-        responses=rows.responses if any(rows.responses) else [],
-        judgments=rows.judgments if any(rows.judgments) else [],
-    )
 
 
 def of_tables(
@@ -212,71 +140,209 @@ def of_tables(
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    people = _people(human, scale)
-    judge_scale = scale if judge_scale is None else judge_scale
-    given: dict[str, FileRows] = {}
-    for name, source in judges.items():
-        given[name] = _judged(source, judge_scale, name, people.ids)
-        _check_common(human, people.ids, source, given[name].ids)
-    if people.score.count(None) == len(people.ids):
+    scales = (scale, scale if judge_scale is None else judge_scale)
+    people, given, notes = _read(human, judges, "score", *scales)
+    if people["score"].isna().all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
-    settled = set(people.ids)
+    settled = set(people.index)
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
         settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
-    rows = _joined(people, first, people.ids + [key for key in first.ids if key not in settled])
-    rows = replace(rows, judgments=_at(first.ids, first.judgments, rows.ids))
-    scored = {name: scores(_at(of.ids, of.score, rows.ids)) for name, of in given.items()}
-    sample = _sample(human.path.stem, rows, scored)
-    notes = _notes(sample, people, given, scale, judge_scale)
+    rows = _joined(people, first, [*people.index, *(key for key in first.index if key not in settled)])
+    rows["judgment"] = first["judgment"].reindex(rows.index)
+    scores = {name: _floats(of["score"].reindex(rows.index)) for name, of in given.items()}
+    sample = _sample(human.path.stem, rows, scores)
+    for name, other in given.items():
+        notes += _unmatched(people.index, other.index, sample.ids, "score", name)
+    notes += _sample_notes(sample, len(people), *scales)
     notes += _table_notes([human, *judges.values()], "score", not sample.ungrouped)
     forget()  # from here on there are only samples
     return replace(sample, notes=notes)
 
 
-def _joined(people: FileRows, judge: FileRows, ids: list[str]) -> FileRows:
+def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
+    """People's and judges' verdicts of one kind, out of different files or columns, joined by id.
+
+    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
+    response_b]`, a line a pair of answers and rater. Judges: `id, preference`. A preference is a, b or tie; an empty
+    one is a failed judgment. A judge that lacks a pair was not asked. Of yes and no the column is `verdict`. Both may
+    be judged conversations as well, and where people's table has no groups, parts or lengths, these are those of the
+    first judge's file.
+
+    Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
+    for anything else in a cell, naming file and line.
+    """
+    people, given, notes = _read(human, judges, kind, SCALE, SCALE)
+    if not any(label for rated in people["raters"] for label in rated.values()):
+        nobody = {"preference": "no pair has a preference"}.get(kind, "nothing has a yes or no")
+        raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
+    for name, rows in given.items():
+        notes += _unmatched(people.index, rows.index, people.index, kind, name)
+    people = _joined(people, next(iter(given.values())), list(people.index))
+    notes += _table_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
+    weight = _weight(human, people)
+    try:
+        return _preferences(people, given, weight, notes, yes_or_no=kind == "yes or no")
+    except ValueError as error:
+        raise UsageError(f"{human.path}: {error}") from None
+
+
+def _read(
+    human: Source, judges: Mapping[str, Source], kind: Kind, scale: Scale, judge_scale: Scale
+) -> tuple[Labels, dict[str, Labels], list[str]]:
+    """What people say and what each judge says, and what to tell of the files. Raises UsageError also where one has no
+    id in common with people's."""
+    people, notes = _people(human, kind, scale)
+    given = {}
+    for name, source in judges.items():
+        given[name], more = _judged(source, kind, judge_scale, set(people.index))
+        notes += more
+        _check_common(human, people.index, source, given[name].index)
+    return people, given, notes
+
+
+def _people(source: Source, kind: Kind, scale: Scale) -> tuple[Labels, list[str]]:
+    """People's scores or labels, and what to say of them."""
+    held = file_kind(source)
+    if held == "human-scored rows":
+        left_out = Counter[str]()
+        rows = _of_items([of_response(row) for _, _, row in human_scored.walk(source.path, left_out, _NO_REFERENCE)])
+        if rows.empty:
+            raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
+        return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
+    if held == "judgments":
+        return _people_in_judgments(source, kind)
+    table, column = read_table(source), source.column or COLUMNS[kind]
+    keys = table.keys()
+    values, notes = _values(table, column, kind, scale)
+    rated, repeated = _by_rater(table, keys, values, column)
+    rows = _of_table(table, keys, kind)
+    if kind == "score":
+        raters = [{who: score for who, score in scores.items() if score is not None} for scores in rated]
+        rows["score"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters]
+        rows["raters"] = raters if "rater" in table else [{} for _ in raters]
+    else:
+        rows["raters"] = rated
+    return rows, notes + repeated
+
+
+def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]:
+    """People's verdicts inside a judge's, or their own in the judges' format (`by_protocol`), where what they did not
+    say is no failure of theirs."""
+    own = by_protocol(source.path)
+    items = [item for item in read_items(source) if item.kind == kind]
+    if kind != "score":
+        rows = _of_items(items)
+        label: list[Label | None] = [item.human_label for item in items]
+        if own:
+            names: list[Label | None] = ["a", "tie", "b", None, None]
+            label = [names[code] for code in both_orders(_both(rows["labels"])).tolist()]
+        rows["raters"] = [{PEOPLE: one} for one in label]
+        return rows, []
+    if own:
+        return _judged(source, kind, SCALE, set())
+    rows = _of_items([item for item in items if item.parts.get("criterion", OVERALL) == OVERALL])
+    if rows["score"].isna().all():
+        raise UsageError(_NO_PEOPLE.format(source.path))
+    return rows, []
+
+
+def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple[Labels, list[str]]:
+    """A judge's scores or verdicts, and what to say of them; of scores of conversations, and by criteria, those like
+    the ones that `people` gave. Verdicts have a shown first and b shown first, or are single ones."""
+    if file_kind(source) == "judgments":
+        items, notes = [item for item in read_items(source) if item.kind == kind], list[str]()
+        if not items:
+            raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
+        if kind == "score":
+            items, notes = _graded(items, people, source.path.stem)
+        rows = _of_items(items)
+        rows["score"] = pd.Series([item.score for item in items], index=rows.index, dtype=object)
+        return rows.assign(response=None), notes
+    table, column = read_table(source), source.column or COLUMNS[kind]
+    keys = table.keys()
+    values, notes = _values(table, column, kind, scale, judge=True)
+    more = "; beside several raters a judge has one verdict on each id" if "rater" in table else ""
+    said = table.by_key(keys, values, column, more)
+    rows = _of_table(table, keys, kind)
+    if kind == "score":
+        rows["score"] = list(said.values())
+        notes += [] if "rater" in table else _repeated(table, len(keys) - len(said))
+    else:
+        rows["labels"] = pd.Series([(label or "failed",) for label in said.values()], index=rows.index)
+    return rows, notes
+
+
+def _of_items(items: Sequence[AuditItem]) -> Labels:
+    """What people say of items, and what is known of these."""
+    rows = [
+        {
+            "score": item.human.score if item.human else None,
+            "raters": item.human.raters if item.human else {},
+            "labels": item.labels,
+            "group": item.group,
+            "length": item.lengths[0],
+            "length_b": item.lengths[1] if len(item.lengths) > 1 else None,
+            "probability": item.probability,
+            "response": item.response,
+            "judgment": item.judgment,
+            **{part: value for part, value in item.parts.items() if part != "criterion"},
+        }
+        for item in items
+    ]
+    return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
+
+
+def _of_table(table: LabelTable, keys: Sequence[str], kind: Kind) -> Labels:
+    """What a table says of each id, but for scores and labels."""
+    known = dict.fromkeys(("score", "length", "length_b", "probability", "response", "judgment"))
+    known |= table.about(keys, ("",) if kind == "score" else ("_a", "_b"))
+    return pd.DataFrame(known, index=list(dict.fromkeys(keys)), dtype=object)
+
+
+def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     """People's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts, lengths and
     texts that the judge's file says of them where people's does not."""
-    more: list[Any] = [None] * (len(ids) - len(people.ids))
+    rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
+    theirs = judge.reindex(index=ids, columns=rows.columns)
+    for column in rows:
+        texts = column == "response" and people["response"].notna().any()
+        if column not in ("score", "raters", "labels", "probability", "judgment") and not texts:
+            rows[column] = rows[column].where(rows[column].notna(), theirs[column])
+    rows["raters"] = [one if isinstance(one, dict) else {} for one in rows["raters"]]
+    return rows
 
-    def filled(mine: Sequence[V | None], theirs: Sequence[V | None]) -> list[V | None]:
-        if not any(one is not None for one in theirs):
-            return [*mine, *more]
-        others = _at(judge.ids, theirs, ids)
-        return [other if own is None else own for own, other in zip([*mine, *more], others, strict=True)]
 
-    unknown: list[str | None] = [None] * len(people.ids)
-    names = dict.fromkeys([*people.parts, *judge.parts])
-    lengths = zip_longest(people.lengths, judge.lengths[: len(people.lengths)], fillvalue=())
-    return replace(
-        people,
-        ids=ids,
-        score=people.score + more,
-        raters=people.raters + [{} for _ in more],
-        group=filled(people.group, judge.group),
-        parts={name: filled(people.parts.get(name, unknown), judge.parts.get(name, ())) for name in names},
-        lengths=[filled(mine, theirs) for mine, theirs in lengths],
-        probability=people.probability + more,
-        responses=filled(people.responses, () if any(people.responses) else judge.responses),
+def _sample(name: str, rows: Labels, judges: Mapping[str, Floats]) -> RatedSample:
+    length, probability = _floats(rows["length"]), _floats(rows["probability"])
+    raters: list[dict[str, float]] = rows["raters"].tolist()
+    return RatedSample(
+        name=name,
+        ids=list(rows.index),
+        human=_floats(rows["score"]),
+        judges=dict(judges),
+        group=_listed(rows["group"]),
+        raters=raters if any(raters) else [],
+        parts={part: _listed(rows[part]) for part in rows if part not in _NOT_PARTS},
+        length=None if np.isnan(length).all() else length,
+        probability=None if np.isnan(probability).all() else probability,
+        responses=_listed(rows["response"]) if rows["response"].notna().any() else [],
+        judgments=_listed(rows["judgment"]) if rows["judgment"].notna().any() else [],
     )
 
 
-def _at(known: Sequence[str], values: Sequence[V], ids: Sequence[str]) -> list[V | None]:
-    """The value of each of `ids`, None of one that is not known."""
-    if known == ids:  # as of two columns of one table
-        return list(values)
-    by_id = dict(zip(known, values, strict=True))
-    return [by_id.get(key) for key in ids]
+def _floats(column: "pd.Series[Any]") -> Floats:
+    return np.asarray(column.to_numpy(dtype=np.float64))
 
 
-def _notes(
-    sample: RatedSample, people: FileRows, given: Mapping[str, FileRows], scale: Scale, judge_scale: Scale
-) -> list[str]:
-    """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
-    notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
-    for name, other in given.items():
-        notes += _unmatched(people.ids, other.ids, sample.ids, "answers", name, "they count as failed")
-    n = len(people.ids)
+def _listed(column: "pd.Series[Any]") -> list[Any]:
+    """A column's values, None where a data frame has NaN."""
+    return [value if known else None for value, known in zip(column, column.notna(), strict=True)]
+
+
+def _sample_notes(sample: RatedSample, n: int, scale: Scale, judge_scale: Scale) -> list[str]:
+    """What lengths, weights and points are, in words; the first `n` answers are people's."""
+    notes = []
     short = 0 if sample.length is None else int(np.isnan(sample.length[:n]).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
@@ -294,26 +360,27 @@ def _notes(
     return notes
 
 
-def _unmatched(
-    people: Sequence[str], judged: Sequence[str], kept: Sequence[str], things: str, judge: str, then: str
-) -> list[str]:
+def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str], kind: Kind, judge: str) -> list[str]:
     """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
-    notes, there, here = [], set(judged), set(kept)
-    if missing := [key for key in people if key not in there]:
-        count = f"{len(missing)} of {len(people)} {things}"
+    notes, own, there, here = [], list(people), set(judged), set(kept)
+    then = "they count as failed" if kind == "score" else "it was not asked about them"
+    if missing := [key for key in own if key not in there]:
+        count = f"{len(missing)} of {len(own)} {_THINGS[kind]}"
         notes.append(f"{count} are not in the file of {judge}, {missing[0]!r} the first: {then}")
     if unknown := [key for key in judged if key not in here]:
-        notes.append(f"{len(unknown)} {things} only in the file of {judge} are left out, {unknown[0]!r} the first")
+        notes.append(
+            f"{len(unknown)} {_THINGS[kind]} only in the file of {judge} are left out, {unknown[0]!r} the first"
+        )
     return notes
 
 
-def _check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
+def _check_common(human: Source, people: "pd.Index[Any]", judge: Source, judged: "pd.Index[Any]") -> None:
     """Raises UsageError where the two have no id in common."""
-    if not set(people).isdisjoint(judged):
+    if people.isin(judged).any():
         return
     for source in (human, judge):
-        if file_kind(source) == "table" and human.path != judge.path and "id" not in table_of(source).columns:
-            columns = ", ".join(table_of(source).columns)
+        if file_kind(source) == "table" and human.path != judge.path and "id" not in (table := read_table(source)):
+            columns = ", ".join(table.frame)
             raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (--id names it)")
     raise UsageError(
         f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
@@ -324,65 +391,6 @@ def _table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     """`column_notes` of files that are nothing but tables."""
     held = {source.path for source in sources if file_kind(source) != "table"}
     return column_notes([source for source in sources if source.path not in held], column, grouped)
-
-
-def _people(source: Source, scale: Scale) -> FileRows:
-    """People's scores."""
-    kind = file_kind(source)
-    if kind == "judgments" and by_protocol(source.path):
-        rows = _judged(source, scale)
-        return replace(rows, judgments=[None] * len(rows.ids))
-    if kind == "judgments":
-        items = [item for item in read_items(source) if item.parts.get("criterion", OVERALL) == OVERALL]
-        rows = FileRows.of_items(items)
-        if rows.score.count(None) == len(items):
-            raise UsageError(_NO_PEOPLE.format(source.path))
-        rows.parts.pop("criterion", None)
-        return replace(rows, judgments=[None] * len(items))
-    return _people_in_rows(source.path) if kind == "human-scored rows" else _people_in_table(source, scale)
-
-
-def _people_in_rows(path: Path) -> FileRows:
-    left_out = Counter[str]()
-    rows = FileRows.of_items([of_response(one) for _, _, one in human_scored.walk(path, left_out, _NO_REFERENCE)])
-    if not rows.ids:
-        raise UsageError(f"{path}: no usable row: {', '.join(left_out)}")
-    return replace(rows, notes=[f"{path}: {count} rows left out: {reason}" for reason, count in left_out.items()])
-
-
-def _people_in_table(source: Source, scale: Scale) -> FileRows:
-    table, column = table_of(source), source.column or "score"
-    keys = table.keys()
-    values, notes = _scores_in(table, column, scale)
-    rated, repeated = _by_rater(table, keys, values, column)
-    raters = [{who: score for who, score in one.items() if score is not None} for one in rated]
-    rows = FileRows.of_table(table, keys)
-    return replace(
-        rows,
-        score=[sum(one.values()) / len(one) if one else None for one in raters],
-        raters=raters if "rater" in table.columns else rows.raters,
-        notes=notes + repeated,
-    )
-
-
-def _judged(source: Source, scale: Scale, judge: str = "", people: Sequence[str] = ()) -> FileRows:
-    """A judge's scores; of verdicts on conversations, and by criteria, those like the ones that `people` gave."""
-    if file_kind(source) == "judgments":
-        items = [item for item in read_items(source) if item.kind == "score"]
-        if not items:
-            raise UsageError(f"{source.path}: no scores; it holds other verdicts")
-        items, left_out = _graded(items, set(people), source.path.stem)
-        unknown: list[Any] = [None] * len(items)
-        rows = replace(FileRows.of_items(items), raters=[{}] * len(items), responses=unknown, notes=left_out)
-        return replace(rows, score=[item.score for item in items])
-    table, column = table_of(source), source.column or "score"
-    keys, several = table.keys(), "rater" in table.columns
-    given, notes = _scores_in(table, column, scale, judge=True)
-    more = f"; the judge {judge} has several raters; give each a file of its own" if several else ""
-    score = table.of_keys(keys, given, column, more)
-    if not several:
-        notes += _repeated(table, len(keys) - len(score))
-    return replace(FileRows.of_table(table, keys), score=list(score.values()), notes=notes)
 
 
 def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
@@ -398,20 +406,27 @@ def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[l
     return kept, notes
 
 
-def _scores_in(
-    table: ColumnTable, column: str, scale: Scale, *, judge: bool = False
-) -> tuple[list[float | None], list[str]]:
-    """A column of scores, of people or of a judge, on 1..10, None where empty, and what to say of it. A judge's -1 is
-    no verdict where it is off the scale. Raises UsageError with the line for any other score off the scale."""
+def _values(
+    table: LabelTable, column: str, kind: Kind, scale: Scale, *, judge: bool = False
+) -> tuple[list[Any], list[str]]:
+    """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
+    judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
+    if kind != "score":
+        return _labels_in(table, column, kind), table.empty_notes(column)
     (low, high), option = scale, "--judge-scale" if judge else "--scale"
-    values, notes = table.numbers(column, high), table.empty_notes(column)
-    if judge and not low <= NO_VERDICT <= high and (count := values.count(NO_VERDICT)):
+    fastchat = judge and not low <= NO_VERDICT <= high
+
+    def fits(score: float) -> bool:
+        return low <= score <= high or (fastchat and score == NO_VERDICT)
+
+    values = table.numbers(column, fits, f"is outside {low:g}..{high:g} (see {option})", high)
+    notes = table.empty_notes(column)
+    if fastchat and (count := values.count(NO_VERDICT)):
         notes.append(
             f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
             "verdict; they count as failed"
         )
         values = [None if score == NO_VERDICT else score for score in values]
-    table.check(column, values, low, high, f"is outside {low:g}..{high:g} (see {option})")
     highest = max((score for score in values if score is not None), default=high)
     if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
         most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
@@ -419,165 +434,76 @@ def _scores_in(
     return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 
+def _labels_in(table: LabelTable, column: str, kind: Kind) -> list[Label | None]:
+    table.column(column)  # which has to be there
+    labels: list[Label | None] = []
+    for row, text in enumerate(table.texts(column)):
+        word = text.strip().lower() if text else ""
+        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+        if word not in LABELS[kind] and (not tables.is_empty(text) or word == "none"):
+            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
+        labels.append(LABELS[kind].get(word))
+    return labels
+
+
 def _by_rater(
-    table: ColumnTable, keys: Sequence[str], values: Sequence[V | None], name: str
+    table: LabelTable, keys: Sequence[str], values: Sequence[V | None], name: str
 ) -> tuple[list[dict[str, V | None]], list[str]]:
     """What each rater said of each id, all being PEOPLE where there is no column rater, and what to say of repeated
     rows."""
-    if "rater" in table.columns:
-        by_id: dict[str, dict[str, V | None]] = {key: {} for key in keys}
-        pairs = list(zip(keys, table.raters(), strict=True))
-        for (key, rater), value in table.of_keys(pairs, values, name).items():
+    by_id: dict[str, dict[str, V | None]] = {key: {} for key in keys}
+    if "rater" in table:
+        pairs = list(zip(keys, table.filled("rater"), strict=True))
+        for (key, rater), value in table.by_key(pairs, values, name).items():
             by_id[key][rater] = value
-        rated = list(by_id.values())
     else:
-        rated = [{PEOPLE: value} for value in table.of_keys(keys, values, name, SEVERAL_RATERS).values()]
-    return rated, _repeated(table, len(keys) - sum(map(len, rated)))
+        for key, value in table.by_key(keys, values, name, SEVERAL_RATERS).items():
+            by_id[key][PEOPLE] = value
+    return list(by_id.values()), _repeated(table, len(keys) - sum(map(len, by_id.values())))
 
 
-def _repeated(table: ColumnTable, count: int) -> list[str]:
+def _repeated(table: LabelTable, count: int) -> list[str]:
     return [f"{table.path}: {count} rows repeat another row and count once"] if count else []
 
 
-def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
-    """People's and judges' verdicts of one kind, out of different files or columns, joined by id.
-
-    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
-    response_b]`, a line a pair of answers and rater. Judges: `id, preference[, first]`, where `first` says which
-    answer was shown first (a or b). A preference is a, b or tie; an empty one is a failed judgment. A judge that lacks
-    a pair was not asked. Of yes and no the column is `verdict`. Both may be judged conversations as well, and where
-    people's table has no groups, parts or lengths, these are those of the first judge's file.
-
-    Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
-    for anything else in a cell, naming file and line.
-    """
-    people = _people_labels(human, kind)
-    given = {name: _judge_labels(source, kind) for name, source in judges.items()}
-    if not any(label for rated in people.raters for label in rated.values()):
-        nobody = {"preference": "no pair has a preference"}.get(kind, "nothing has a yes or no")
-        raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
-    things = "items" if kind == "yes or no" else "pairs"
-    notes = [*people.notes, *(note for rows in given.values() for note in rows.notes)]
-    for name, rows in given.items():
-        _check_common(human, people.ids, judges[name], rows.ids)
-        notes += _unmatched(people.ids, rows.ids, people.ids, things, name, "it was not asked about them")
-    people = _joined(people, next(iter(given.values())), people.ids)
-    notes += _table_notes([human, *judges.values()], COLUMNS[kind], any(people.group))
-    weight = _weight(human, people)
-    try:
-        return _preferences(people, given, weight, notes, yes_or_no=kind == "yes or no")
-    except ValueError as error:
-        raise UsageError(f"{human.path}: {error}") from None
-
-
 def _preferences(
-    people: FileRows, given: Mapping[str, FileRows], weight: Floats | None, notes: list[str], *, yes_or_no: bool
+    people: Labels, given: Mapping[str, Labels], weight: Floats | None, notes: list[str], *, yes_or_no: bool
 ) -> Preferences:
-    raters = dict.fromkeys(rater for rated in people.raters for rater in rated)
-    parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
-    lengths = [scores(side) for side in people.lengths]
-    length_a, length_b = lengths if len(lengths) == 2 and not np.isnan(lengths).any() else (None, None)
+    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
+    length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
+    known = not np.isnan([length_a, length_b]).any()
+    ids = list(people.index)
     return Preferences(
-        ids=people.ids,
-        group=own_groups(people.group, people.ids),
-        people={rater: codes(rated.get(rater) for rated in people.raters) for rater in raters},
-        judges={name: _as_codes(rows, people.ids) for name, rows in given.items()},
+        ids=ids,
+        group=own_groups(_listed(people["group"]), ids),
+        people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
+        judges={name: _as_codes(rows, ids) for name, rows in given.items()},
         parts={part: values for part, values in parts.items() if len(set(values)) > 1},
-        length_a=length_a,
-        length_b=length_b,
+        length_a=length_a if known else None,
+        length_b=length_b if known else None,
         yes_or_no=yes_or_no,
         weight=weight,
         notes=notes,
     )
 
 
-def _weight(source: Source, people: FileRows) -> Floats | None:
+def _weight(source: Source, people: Labels) -> Floats | None:
     """As `Preferences` has it. Raises UsageError where it is known of some labelled items only."""
-    probability = scores(people.probability)
+    probability = _floats(people["probability"])
     if np.isnan(probability).all():
         return None
-    labelled = np.array([any(rated.values()) for rated in people.raters], dtype=bool)
+    labelled = np.array([any(rated.values()) for rated in people["raters"]], dtype=np.bool_)
     if (unknown := np.isnan(probability) & labelled).any():
-        lacks = people.ids[int(np.argmax(unknown))]
+        lacks = people.index[int(np.argmax(unknown))]
         raise UsageError(f"{source.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
     return np.where(labelled, 1 / probability, np.nan)
 
 
-def _people_labels(source: Source, kind: Kind) -> FileRows:
-    held, column = file_kind(source), source.column or COLUMNS[kind]
-    if held == "judgments" and not by_protocol(source.path):
-        items = _items_of_kind(source, kind)
-        return replace(FileRows.of_items(items), raters=[{PEOPLE: item.human_label} for item in items])
-    if held == "judgments":
-        # People's own verdicts in the judges' format; what they did not say is no failure of theirs.
-        rows = FileRows.of_items(_items_of_kind(source, kind))
-        names: list[Label | None] = ["a", "tie", "b", None, None]
-        return replace(rows, raters=[{PEOPLE: names[code]} for code in both_orders(_both(rows.labels)).tolist()])
-    table = table_of(source)
-    keys = table.keys()
-    rated, repeated = _by_rater(table, keys, _words_in(table, column, kind), COLUMNS[kind])
-    raters = [{who: word and LABELS[kind][word] for who, word in one.items()} for one in rated]
-    notes = table.empty_notes(column) + repeated
-    return replace(FileRows.of_table(table, keys, ("_a", "_b")), raters=raters, notes=notes)
-
-
-def _judge_labels(source: Source, kind: Kind) -> FileRows:
-    """A judge's verdicts with a shown first and with b shown first; a single one where the order is not known. Where
-    there is a column `rater`, the judge's verdict may stand beside each rater's."""
-    if file_kind(source) == "judgments":
-        return FileRows.of_items(_items_of_kind(source, kind))
-    table, column = table_of(source), source.column or COLUMNS[kind]
-    keys, words, presentation_orders = table.keys(), _words_in(table, column, kind), _firsts(table)
-    more = "" if "first" in table.columns else "; a column first would tell two orders apart"
-    more = "; beside several raters a judge has one verdict on each id" if "rater" in table.columns else more
-    sides = []
-    for side in ("a", "b") if "first" in table.columns else ("",):
-        shown = f"{column} ({side} shown first)" if side else column
-        there = [first == side for first in presentation_orders]
-        asked = set(compress(keys, there))
-        said = table.of_keys(
-            keys, [word if here else None for word, here in zip(words, there, strict=True)], shown, more
-        )
-        sides.append([LABELS[kind].get(word or "", "failed") if key in asked else None for key, word in said.items()])
-    rows = FileRows.of_table(table, keys, ("_a", "_b"))
-    return replace(rows, labels=list(zip(*sides, strict=True)), notes=table.empty_notes(column))
-
-
-def _firsts(table: ColumnTable) -> list[str]:
-    """Which of two answers each row says was shown first: a or b; empty where there is no such column."""
-    if "first" not in table.columns:
-        return [""] * len(table.line)
-    texts = table.texts("first")
-    for row, first in enumerate(texts):
-        if (first or "").lower() not in ("a", "b"):
-            raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
-    return [(first or "").lower() for first in texts]
-
-
-def _items_of_kind(source: Source, kind: Kind) -> list[AuditItem]:
-    found = [item for item in read_items(source) if item.kind == kind]
-    if not found:
-        raise UsageError(f"{source.path}: no verdict is a {kind}")
-    return found
-
-
-def _words_in(table: ColumnTable, column: str, kind: Kind) -> list[str | None]:
-    """What the cells of a column say, in small letters; None where they are empty."""
-    table.column(column)
-    words: list[str | None] = []
-    for row, text in enumerate(table.texts(column)):
-        word = text.strip().lower() if text else ""
-        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
-        if word not in LABELS[kind] and (not tables.is_empty(text) or word == "none"):
-            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
-        words.append(word if word in LABELS[kind] else None)
-    return words
-
-
-def _as_codes(judge: FileRows, ids: Sequence[str]) -> Codes:
+def _as_codes(judge: Labels, ids: list[str]) -> Codes:
     """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
-    both = _both([labels or () for labels in _at(judge.ids, judge.labels, ids)])
-    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge.labels)
+    both = _both(labels if isinstance(labels, tuple) else () for labels in judge["labels"].reindex(ids))
+    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge["labels"])
     return both if ordered else both_orders(both)
 
 

@@ -286,7 +286,8 @@ def human_row(number: int, **changes: Any) -> dict[str, Any]:
 
 def write_xlsx(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """A sheet with the columns of the first row."""
-    openpyxl = pytest.importorskip("openpyxl")
+    import openpyxl
+
     book = openpyxl.Workbook()
     for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
         book.active.append(cells)

@@ -197,10 +197,8 @@ def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: str, tmp_path: Path) -> None:
-    if suffix in (".parquet", ".jsonl.zst"):
-        pytest.importorskip("pyarrow")
     path, limits = tmp_path / f"rows{suffix}", resource.getrlimit(resource.RLIMIT_FSIZE)
     jsonl.write(path, [{"a": "old"}])
     jsonl.write_sidecar(path, {"rows": 1})
@@ -218,7 +216,7 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_a_device_stays_one(suffix: str, tmp_path: Path) -> None:
     for device in ("/dev/full", "/dev/null"):
         (path := tmp_path / f"rows{suffix}").symlink_to(device)
@@ -229,44 +227,3 @@ def test_a_device_stays_one(suffix: str, tmp_path: Path) -> None:
             assert jsonl.write(path, [{"a": "b"}]) == 1
         assert path.is_char_device() and [*tmp_path.iterdir()] == [path]
         path.unlink()
-
-
-def test_parquet_holds_records_that_differ_in_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyarrow")
-    monkeypatch.setattr(jsonl, "_ROWS", 2)  # the columns of later rows are not known at the first
-    path = tmp_path / "rows.parquet"
-    rows: list[dict[str, Any]] = [
-        {"id": "a", "one": {}, "list": []},
-        {"id": "b", "one": {"x": 1}, "answers": [True, None]},
-        {"id": "c", "one": {"x": 1.5, "deep": {"y": "图"}}, "list": [["t", "u"]]},
-        {"id": "d", "only": None},
-        {"id": "e", "one": {"deep": {"z": [1]}}, "criteria": {"tone of voice": {"rating": 3.0}}},
-    ]
-    jsonl.write_sidecar(path, {})
-    assert jsonl.write(path, rows) == 5 and not jsonl.sidecar(path).exists() and len(list(tmp_path.iterdir())) == 1
-    said = [{key: value for key, value in row.items() if value not in (None, {})} for row in rows]
-    assert [row for _, row in jsonl.read(path, dict[str, Any])] == said
-    with pytest.raises(UsageError, match=r"rows.parquet: these records are no table .*name it \.jsonl\.zst"):
-        jsonl.write(path, [{"a": "text"}, {"a": "text"}, {"a": 1}])
-    assert [row for _, row in jsonl.read(path, dict[str, Any])] == said
-    jsonl.write(path, [])
-    assert jsonl.is_empty(path)
-
-
-def test_a_damaged_page_of_parquet_and_a_number_too_large_for_it_are_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    path, rows = tmp_path / "rows.parquet", [{"text": f"{number} {number * 7919}"} for number in range(20_000)]
-    jsonl.write(path, rows)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"rows.parquet:row \d+: not to be read"):
-        list(jsonl.parquet_rows(path))
-    with pytest.raises(UsageError, match=r"these records are no table .*name it \.jsonl\.zst"):
-        jsonl.write(tmp_path / "large.parquet", [{"number": 2**64}])
-
-
-def test_a_table_without_columns_is_left_out_of_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    jsonl.write(tmp_path / "rows.parquet", [{"id": "a", "one": {}}, {"id": "b", "one": {"x": {}}}])
-    assert [row for _, row in jsonl.read(tmp_path / "rows.parquet", dict[str, Any])] == [{"id": "a"}, {"id": "b"}]

@@ -37,14 +37,6 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
         assert jsonl.decoder(WRITTEN[name])(written) == record
 
 
-@pytest.mark.parametrize("name", ["judgments", "conversation_judgments", "samples"])
-def test_what_is_read_can_be_packed_into_parquet(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    found = [line for _, line in jsonl.read(RECORDS / f"{name}.jsonl", Judgment)]
-    jsonl.write(tmp_path / "j.parquet", found)
-    assert [line for _, line in jsonl.read(tmp_path / "j.parquet", Judgment)] == found
-
-
 @pytest.mark.parametrize("kind", ["answers", "conversations"])
 def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path, scripted: Any) -> None:
     """What it has is not asked for again, and what is added to it is scored and audited beside it."""

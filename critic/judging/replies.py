@@ -1,6 +1,6 @@
 """Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
 
-    id,turn,text                                     a table (.csv, .tsv, .jsonl, .json, .xlsx, .parquet)
+    id,turn,text                                     a table (.csv, .tsv, .jsonl, .xlsx, .parquet)
     {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
     {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
     {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
@@ -20,8 +20,6 @@ from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
-
-FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
 
 QUESTIONS = ("question", "instruction", "prompt", "query", "input")
 """Columns in which harnesses keep what was asked, often with more around it."""
@@ -127,10 +125,10 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 def is_table(path: Path) -> bool:
     """Whether a file holds replies that another program made, rather than what critic infer writes."""
-    if jsonl.suffix(path) in (".jsonl", ".parquet"):
+    if jsonl.suffix(path) == ".jsonl":
         row = tables.first(path)
         return row is not None and "conversation" not in row
-    return path.suffix in FORMATS
+    return jsonl.suffix(path) in tables.FORMATS
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
@@ -141,7 +139,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     said: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
     known, differ = _prompts(conversations), list[str]()
-    for place, row in tables.rows(path, FORMATS):
+    for place, row in tables.rows(path):
         layout = layout or _layout(place, row)
         key = tables.text(place, row, layout.id)
         tables.check_ids([key], place, layout.id)

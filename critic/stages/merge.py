@@ -55,6 +55,8 @@ def main(
 ) -> int:
     """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
     sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
+    if jsonl.suffix(out) != ".jsonl":
+        raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
     shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
     _check_shards(shards)
     # A shard that no group fell into says nothing of how the others were made.

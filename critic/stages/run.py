@@ -216,8 +216,8 @@ class Stage(ABC, Generic[Item, Record]):
 
 
 def check_plain(path: Path) -> Path:
-    """The path itself. Raises UsageError for a packed file: lines are appended to a plain one."""
-    if path.suffix in (*jsonl.PACKED, ".parquet"):
+    """The path itself. Raises UsageError where its name says that it is packed: lines are appended to a plain file."""
+    if path.suffix in (".gz", ".zst", ".parquet"):
         raise UsageError(
             f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "
             "pack the file when it is complete"

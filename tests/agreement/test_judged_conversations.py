@@ -242,7 +242,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "off.jsonl", [verdict(0, "direct", 1, score=11.0)])
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
     judged = {
-        "pairs.jsonl": "pairs.jsonl: no scores; it holds other verdicts",
+        "pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
         "mixed.jsonl:mood": "unknown protocol 'mood'; choose pointwise, direct",
         "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
         "twice.jsonl": "twice.jsonl:2: duplicate verdict 'c0/own/direct/1', first at line 1",

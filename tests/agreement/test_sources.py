@@ -133,7 +133,9 @@ def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> 
     assert {*map(len, found.raters)} == {2} and sorted(found.human) == [3.0, 5.0, 8.0]
     single = one_file(tmp_path, f"{head}\na,r,4,5,g\nb,r,9,8,g\n")
     assert list(single.scores) == [5.0, 8.0] and single.raters == [{"r": 4.0}, {"r": 9.0}]
-    with pytest.raises(UsageError, match=r"t\.csv:3: 'a' has the judge 6, but 5 before; the judge ours has several"):
+    with pytest.raises(
+        UsageError, match=r"t\.csv:3: 'a' has the judge 6, but 5 before; beside several raters a judge has one"
+    ):
         one_file(tmp_path, f"{head}\na,ann,4,5,g\na,bob,4,6,g\n")
     pairs = ["p,ann,a,b", "p,bob,b,", "q,ann,a,a", "q,bob,a,a", "r,ann,a,"][::order]
     (tmp_path / "p.csv").write_text("\n".join(["id,rater,preference,judge", *pairs]), "utf-8")
@@ -194,7 +196,8 @@ def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
 
 
 def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
-    parquet, openpyxl = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("openpyxl")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import openpyxl
     import pyarrow
 
     rows: list[dict[str, Any]] = [
@@ -210,10 +213,10 @@ def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
         book.active.append(values)
     book.save(tmp_path / "t.xlsx")
     for name, place in {"t.csv": ":3", "t.jsonl": ":2", "t.parquet": ":row 2", "t.xlsx": ":row 3"}.items():
-        table = read_table(tmp_path / name)
+        table = read_table(Source(tmp_path / name))
         assert (table.texts("id"), table.texts("task")) == (["a", "b"], [None, "OCR"]), name
         assert table.texts("group") == ["7", None], name
-        assert table.numbers("score") == [4.0, None], name
+        assert table.numbers("score", bool, "") == [4.0, None], name
         assert table.place(1) == f"{tmp_path / name}{place}"
 
 
@@ -310,8 +313,8 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
 def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
     """A rater's own remark, or a space behind the same answer."""
     (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
-    table = read_table(tmp_path / "t.csv")
-    assert table.lengths_of(table.keys()) == [3, 0]
+    table = read_table(Source(tmp_path / "t.csv"))
+    assert table.about(table.keys(), [""])["length"] == [3, 0]
 
 
 def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
@@ -368,7 +371,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         JUDGE,
         "people.csv:3: 'a' has the length 3, but 2 before",
     ),
-    "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
+    "several raters of a judge": (
+        PEOPLE,
+        "id,rater,score\na,x,3\na,y,4\n",
+        "beside several raters a judge has one verdict",
+    ),
 }
 
 
@@ -390,9 +397,9 @@ def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        read_table(tmp_path / name).numbers("score")
+        read_table(Source(tmp_path / name)).numbers("score", bool, "")
     with pytest.raises(UsageError, match="no such file"):
-        read_table(tmp_path / "absent.csv")
+        read_table(Source(tmp_path / "absent.csv"))
 
 
 def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
@@ -421,14 +428,14 @@ def preferences(folder: Path, people: str, judge: str) -> Preferences:
     return of_labels(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")}, "preference")
 
 
-def test_preferences_in_both_orders(tmp_path: Path) -> None:
-    found = preferences(tmp_path, PAIRS, "id,preference,first\np,a,a\np,b,b\nq,,a\nz,a,a\n")
+def test_preferences_by_several_raters(tmp_path: Path) -> None:
+    found = preferences(tmp_path, PAIRS, "id,preference\np,a\nq,\nz,a\n")
     assert (list(found.ids), list(found.group)) == (["p", "q", "r"], ["g", "g", "h"])
     assert {name: column.tolist() for name, column in found.people.items()} == {
         "ann": [A, B, TIE],
         "bob": [TIE, B, UNASKED],
     }
-    assert found.judges["ours"].tolist() == [[A, B], [FAILED, UNASKED], [UNASKED, UNASKED]]
+    assert found.judges["ours"].tolist() == [A, FAILED, UNASKED]
     assert found.parts == {"turn": ["1", "2", "1"]}
     assert found.length_a is not None and found.length_a.tolist() == [2.0, 0.0, 1.0]
     alone = preferences(tmp_path, "id,preference\np,a\n", "id,preference\np,TIE\n")
@@ -439,8 +446,7 @@ def test_preferences_in_both_orders(tmp_path: Path) -> None:
     ("people", "judge", "message"),
     [
         (PAIRS, "id,preference\np,c\n", "j.csv:2: preference 'c' is none of a, b, tie"),
-        (PAIRS, "id,preference,first\np,a,x\n", "j.csv:2: first 'x' is neither a nor b"),
-        (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' has the preference b, but a before; a column first"),
+        (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' has the preference b, but a before"),
         (PAIRS, "id,preference\nx,a\n", "have no id in common"),
         (
             "id,preference\np,a\np,b\n",

@@ -46,8 +46,9 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
         run(PROGRAM, write_jsonl(tmp_path / "a.jsonl", [row]), "--out", tmp_path / "o"), "a.jsonl:1", column
     )
     with (tmp_path / "a.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([list(row), [json.dumps(value) for value in row.values()]])
-    assert_one_line_error(run(PROGRAM, tmp_path / "a.csv", "--out", tmp_path / "o"), "a.csv:1", column)
+        texts = [value if isinstance(value, str) else json.dumps(value) for value in row.values()]
+        csv.writer(file).writerows([list(row), texts])
+    assert_one_line_error(run(PROGRAM, tmp_path / "a.csv", "--out", tmp_path / "o"), "a.csv:2", column)
 
 
 def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:

@@ -52,9 +52,6 @@ def vlmevalkit(path: Path) -> Path:
         }
         for one in CONVBENCH
     ]
-    if path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-        return path
     return write_xlsx(path, rows)
 
 
@@ -74,7 +71,7 @@ def lmms_eval(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("m.csv", plain), ("m.tsv", plain), ("m.json", vlmevalkit), ("m.xlsx", vlmevalkit), ("m.jsonl", lmms_eval),
+        ("m.csv", plain), ("m.tsv", plain), ("m.xlsx", vlmevalkit), ("m.jsonl", lmms_eval),
     ],
 )  # fmt: skip
 def test_every_layout_reads_as_what_critic_infer_wrote(tmp_path: Path, name: str, make: Any) -> None:
@@ -95,9 +92,8 @@ def test_single_answers_of_the_harnesses_and_what_they_lost(tmp_path: Path) -> N
     failures = [one.turns[1].failure for one in found.values()]
     assert failures[:4] == [*["server_error"] * 3, "empty"] and set(failures[4:]) == {None}
     assert {one.system for one in found.values()} == {"named"} and len(kept) == len(VISITBENCH)
-    logs = {"logs": [{"doc_id": n, "resps": [["x"]]} for n, _ in enumerate(VISITBENCH)]}
-    (tmp_path / "l.json").write_text(json.dumps(logs))
-    assert set(every(read_transcripts(tmp_path / "l.json", "visitbench", VISITBENCH)).values()) == {"x"}
+    write_jsonl(tmp_path / "l.jsonl", [{"doc_id": n, "resps": [["x"]]} for n, _ in enumerate(VISITBENCH)])
+    assert set(every(read_transcripts(tmp_path / "l.jsonl", "visitbench", VISITBENCH)).values()) == {"x"}
 
 
 def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(tmp_path: Path) -> None:
@@ -198,10 +194,7 @@ def test_mistakes_end_in_one_line(
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text('{"a": 1}')
-    with pytest.raises(UsageError, match="expected a list of objects"):
-        list(tables_of_replies.read(tmp_path / "t.json", CONVBENCH, "m"))
-    (tmp_path / "t.json").write_text("[")
-    with pytest.raises(UsageError, match="not JSON"):
+    (tmp_path / "t.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"cannot read \.json; expected \.csv"):
         list(tables_of_replies.read(tmp_path / "t.json", CONVBENCH, "m"))
     assert not tables_of_replies.is_table(ROOT / "data")

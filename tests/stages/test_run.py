@@ -105,7 +105,7 @@ def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: 
     assert squares(out) == [n * n for n in range(20)]
 
 
-@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.jsonl.zst", "out.parquet"])
+@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.parquet"])
 @pytest.mark.parametrize("linked", ["", "from", "to"])
 def test_an_output_that_grows_is_plain(name: str, linked: str, tmp_path: Path) -> None:
     """By its own name and by that of the file that a link leads to; what is there stays."""
