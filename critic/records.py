@@ -261,9 +261,6 @@ Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
 grading, MultiVerse's quality); against another answer; by yes/no questions."""
 
 
-Overflow = Literal["fail", "drop-oldest"]
-"""What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
-
 TurnFailure = (
     Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
     | Literal["not_run"]
@@ -278,7 +275,6 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
-    overflow: Overflow = "fail"
     max_image_pixels: int | None = None
 
 

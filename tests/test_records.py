@@ -82,7 +82,7 @@ def said(value: Any, key: str = "") -> set[tuple[str, Any]]:
         return {one for name, inner in value.items() for one in said(inner, NAMES.get(str(name), str(name)))}
     if isinstance(value, list):
         return {one for inner in value for one in said(inner, key)}
-    return {(key, value)}
+    return set() if value is None else {(key, value)}
 
 
 NAMES = {"conversation": "id", "text": "answer"}

@@ -166,6 +166,7 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     assert 100 * found["agreement"]["ours"]["accuracy"]["value"] == pytest.approx(own.value)
     assert found["groups"] == COUNT // 2 and found["position"]["ours"]["flips"]["value"] == 0.25
     assert "of 48 pairs" in done.stdout
+    assert "25.0 % of its verdicts change" in (tmp_path / "out/report.html").read_text("utf-8")
     assert found["length"]["ours"]["judge"]["n"] > 0  # the model's answers, and the references
 
 
