@@ -265,6 +265,16 @@ def column_of(judge: str) -> str:
     return f"{judge}_score_1_10"
 
 
+def _raw_rows(path: Path, scored: bool) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], bool]]:
+    """Each row's place, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+    for file in files(path):
+        typed = jsonl.suffix(file) == ".jsonl"
+        for place, cells in tables.rows(file):
+            given = cells if scored else _of_reply(place, cells)
+            if given is not None:
+                yield place, given, _without_nulls(given if typed else _of_cells(place, given)), typed
+
+
 def walk(
     path: Path,
     left_out: Counter[str],
@@ -283,30 +293,24 @@ def walk(
     outside its scale, or an id that comes twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
-    for file in files(path):
-        typed = jsonl.suffix(file) == ".jsonl"
-        for place, cells in tables.rows(file):
-            given = cells if scored else _of_reply(place, cells)
-            if given is None:
-                continue
-            raw = _without_nulls(given if typed else _of_cells(place, given))
-            columns, lacks = _other_scores(raw, place), "human_score" not in raw
-            seen.update(columns)
-            unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
-            if lacks and scored and judges and len(unscored_by) == len(judges):
-                left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
-                continue
-            row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, typed)
-            ids.add(place, row.id)
-            if reason := _unusable(row, keep_flags, pictures):
-                left_out[reason] += 1
-                continue
-            _check_scores(row, place)
-            left_out.update(f"no {name}" for name in unscored_by)
-            response = response_of(row, columns)
-            if lacks:
-                response = msgspec.structs.replace(response, human=None)
-            yield row, dict(given) if typed else _typed(raw, row, columns), response
+    for place, given, raw, typed in _raw_rows(path, scored):
+        columns, lacks = _other_scores(raw, place), "human_score" not in raw
+        seen.update(columns)
+        unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
+        if lacks and scored and judges and len(unscored_by) == len(judges):
+            left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
+            continue
+        row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, typed)
+        ids.add(place, row.id)
+        if reason := _unusable(row, keep_flags, pictures):
+            left_out[reason] += 1
+            continue
+        _check_scores(row, place)
+        left_out.update(f"no {name}" for name in unscored_by)
+        response = response_of(row, columns)
+        if lacks:
+            response = msgspec.structs.replace(response, human=None)
+        yield row, dict(given) if typed else _typed(raw, row, columns), response
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
         there = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {there}")

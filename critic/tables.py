@@ -199,19 +199,32 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         sheets = zip(values.worksheets[0].iter_rows(), sources.worksheets[0].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(sheets, 1):
             if number == 1:
-                header = ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+                header = _header(cells)
                 continue
             named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
-            for _, cell, source in named:
-                # A text of no characters is a value, of the type str.
-                if source.data_type == "f" and not (computed and (cell.value is not None or cell.data_type == "str")):
-                    formulas.append((number, source.coordinate))
+            formulas += [
+                (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
+            ]
             if any(cell.value is not None for cell in cells):
                 found.append((number, {column: _number(cell.value) for column, cell, _ in named}))
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
+    _check_formulas(path, formulas)
+    yield from found
+
+
+def _header(cells: Iterable[Any]) -> list[str]:
+    return ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+
+
+def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
+    """Whether a cell is a formula without a value. A text of no characters is a value, of the type str."""
+    return bool(source.data_type == "f") and not (computed and (cell.value is not None or cell.data_type == "str"))
+
+
+def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
     if formulas:
         number, coordinate = formulas[0]
         raise UsageError(
@@ -219,7 +232,6 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
             'text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
             "to be one is computed when a spreadsheet program opens the file and saves it"
         )
-    yield from found
 
 
 def _number(cell: Any) -> Any:

@@ -114,15 +114,20 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     judge, samples = judge_in(path), []
     for criterion, items in by_criterion.items():
         by = None if criterion == OVERALL else criterion
-        judges = {judge: np.array([item.score for item in items], dtype=np.float64)}
-        for other in sorted({name for item in items for name in item.others}):
-            column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
-            judges[column] = np.array([item.others.get(other) for item in items], dtype=np.float64)
-        sample = _sample(f"{name}/{by}" if by else name, _of_items(items), judges)
+        sample = _sample(f"{name}/{by}" if by else name, _of_items(items), _judges_in(items, judge))
         samples.append(replace(sample, criterion=by))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
+
+
+def _judges_in(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
+    """The judge's scores, and those of other judges that the records hold."""
+    judges = {judge: np.array([item.score for item in items], dtype=np.float64)}
+    for other in sorted({name for item in items for name in item.others}):
+        column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
+        judges[column] = np.array([item.others.get(other) for item in items], dtype=np.float64)
+    return judges
 
 
 def of_tables(
