@@ -229,7 +229,7 @@ def test_the_house_can_be_taken_in_at_a_glance() -> None:
     assert len(longest) <= 8, " > ".join(longest)
 
 
-PRODUCT_LINES, TEST_LINES = 35_768, 37_509
+PRODUCT_LINES, TEST_LINES = 31_000, 33_000
 """They only fall."""
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.match_case)
 

@@ -22,7 +22,6 @@ from test_readme import PAGES
 from critic import jsonl
 
 LEFT_OUT = {
-    "deepspeed ": "trains for long: tests/train",
     "critic train ": "trains for long: tests/train",
     "critic base ": "downloads a base from the package index: tests/train/test_base.py",
     "critic serve ": "serves for good, with vLLM: tests/serve",
@@ -227,7 +226,7 @@ def test_those_of_the_server(tmp_path: Path) -> None:
     asked = "Judge the translation. End with FLUENCY: and a letter from A to E."
     (tmp_path / "prompt.txt").write_text(asked)
     (tmp_path / "request.json").write_text(json.dumps({"messages": [{"role": "user", "content": asked}]}))
-    assert len(check("serve/README.md", tmp_path)) == 2
+    assert len(check("serve/README.md", tmp_path)) == 1
 
 
 def test_those_of_training(tmp_path: Path) -> None:
