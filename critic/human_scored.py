@@ -12,6 +12,9 @@ and `scope?`, which says what people scored (records.Scope). `label_probability?
 of being drawn for people to score, where that was not the same for all.
 """
 
+import difflib
+import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -71,6 +74,84 @@ class Row(Struct, kw_only=True):
     criteria: dict[str, str] = field(default_factory=dict)
     criteria_scores: dict[str, float] = field(default_factory=dict)
     label_probability: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+
+
+FIELDS = tuple(field.name for field in msgspec.structs.fields(Row))
+
+
+class OwnColumns(Struct, frozen=True):
+    """How rows of one's own are read: the column of each field, the scale of people's scores, the language of all rows.
+
+    With any of these, a row needs no more than a question, a response and, where people scored it, their score: its id
+    is then its number in the file, its group its image or its question, its language that of the question's letters.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    scale: tuple[float, float] | None = None
+    lang: Language | None = None
+
+    @classmethod
+    def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
+        """Of the options --map COLUMN=FIELD, --scale LOW:HIGH, --lang; None where none is given. Raises UsageError."""
+        columns = {}
+        for text in mapped or []:
+            column, _, name = text.rpartition("=")
+            if not column or not (name in FIELDS or name.endswith("_score_1_10")):
+                near = difflib.get_close_matches(name, FIELDS, 1)
+                hint = f"; did you mean {near[0]}?" if near else f", of the fields {', '.join(FIELDS)}"
+                raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response{hint}")
+            columns[name] = column
+        return cls(columns, None if scale is None else parse_scale(scale), lang) if columns or scale or lang else None
+
+    def renamed(self, place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """The cells, those of `columns` by their fields' names as well."""
+        if missing := next((column for column in self.columns.values() if column not in cells), None):
+            raise UsageError(f"{place}: --map: there is no column {missing!r} among {', '.join(cells)}")
+        return {**cells, **{name: cells[column] for name, column in self.columns.items()}}
+
+    def filled(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with what it lacks; `number` is its place among the rows, from 1."""
+        question = str(row.get("question"))
+        shared = str(row.get("image") or row.get("images") or question)
+        low, high = self.scale or (RATINGS[0], RATINGS[-1])
+        scale = {"scale_min": low, "scale_max": high}
+        default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
+        default["group"] = hashlib.sha1(shared.encode()).hexdigest()[:12]
+        default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
+        chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
+        return {**default, **row, **chosen, **(scale if self.scale else {})}
+
+
+def parse_scale(text: str) -> tuple[float, float]:
+    """LOW:HIGH of --scale. Raises UsageError."""
+    try:
+        low, high = (float(end) for end in text.split(":"))
+    except ValueError:
+        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
+    if not low < high < math.inf or low == -math.inf:
+        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
+    return low, high
+
+
+_USUAL_NAMES = {
+    "question": ("prompt", "instruction", "query", "input"),
+    "response": ("answer", "output", "prediction", "completion", "reply"),
+    "human_score": ("score", "rating", "human", "label", "stars", "grade"),
+    "reference": ("gold", "target", "ground_truth", "reference_answer"),
+}
+
+
+def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
+    """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
+    usual = {name.lower(): name for name in columns}
+    words = []
+    for wanted, names in _USUAL_NAMES.items():
+        column = next((usual[name] for name in names if name in usual), None)
+        there = fields if wanted == "human_score" else columns  # rows that nobody scored yet have one put in its place
+        if wanted not in there and (column or wanted != "reference"):
+            words.append(f"--map {column or 'COLUMN'}={wanted}")
+    command = " ".join([*words, "--scale 1:10", "--lang en"])
+    return f"name the file's own columns ({', '.join(columns)}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -203,7 +284,7 @@ def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     theirs = ("human_score", "annotators", "label_probability")
     own = {name: value for name, value in raw.items() if name not in theirs}
     lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id")}
+    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
     default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row = {**own, **default, **own}  # its own come first: an error names the row's own column
     return {**row, "human_score": row["scale_min"]}
@@ -265,14 +346,23 @@ def column_of(judge: str) -> str:
     return f"{judge}_score_1_10"
 
 
-def _raw_rows(path: Path, scored: bool) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], bool]]:
+def _raw_rows(
+    path: Path, scored: bool, own: OwnColumns | None
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], bool]]:
     """Each row's place, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+    number = 0
     for file in files(path):
         typed = jsonl.suffix(file) == ".jsonl"
         for place, cells in tables.rows(file):
+            number += 1
             given = cells if scored else _of_reply(place, cells)
-            if given is not None:
-                yield place, given, _without_nulls(given if typed else _of_cells(place, given)), typed
+            if given is None:
+                continue
+            named = own.renamed(place, given) if own else given
+            raw = _without_nulls(named if typed else _of_cells(place, named))
+            if own:
+                given = raw = own.filled(number, raw)
+            yield place, given, raw, typed
 
 
 def walk(
@@ -282,6 +372,7 @@ def walk(
     judges: Sequence[str] = (),
     pictures: bool = False,
     scored: bool = True,
+    own: OwnColumns | None = None,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
 
@@ -293,14 +384,15 @@ def walk(
     outside its scale, or an id that comes twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
-    for place, given, raw, typed in _raw_rows(path, scored):
+    for place, given, raw, typed in _raw_rows(path, scored, own):
         columns, lacks = _other_scores(raw, place), "human_score" not in raw
         seen.update(columns)
         unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
         if lacks and scored and judges and len(unscored_by) == len(judges):
             left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
             continue
-        row = _converted(place, _with_a_score(raw, scored) if lacks and (judges or not scored) else raw, typed)
+        whole = _with_a_score(raw, scored) if lacks and (judges or not scored) else raw
+        row = _converted(place, whole, typed, [*given])
         ids.add(place, row.id)
         if reason := _unusable(row, keep_flags, pictures):
             left_out[reason] += 1
@@ -322,11 +414,12 @@ def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str
     return {name: typed.get(name, value) for name, value in raw.items()}
 
 
-def _converted(place: str, raw: dict[str, Any], strict: bool) -> Row:
+def _converted(place: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {error}") from None
+        hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
+        raise UsageError(f"{place}: {error}{hint}") from None
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
@@ -346,12 +439,16 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
 
 
 def load(
-    path: Path, keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = (), pictures: bool = False
+    path: Path,
+    keep_flags: frozenset[str] = frozenset(),
+    judges: Sequence[str] = (),
+    pictures: bool = False,
+    own: OwnColumns | None = None,
 ) -> Loaded:
     """All that `walk` gives, in memory. Rows in which a person gives one answer two scores are left out as well, unless
     the flag that says so is in `keep_flags`."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges, pictures):
+    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges, pictures, own=own):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)

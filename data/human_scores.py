@@ -1,6 +1,7 @@
 """Human-scored rows -> train, internal test, external test, split by group, with a leak check.
 
     python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4
+    python data/human_scores.py mine.csv --map answer=response --map stars=human_score --scale 1:5 --out runs/mine/data
 
 Internal test: every row whose group falls into the tenth that `sha1(group) % 10 == 0` picks, or with
 `--per-task` exactly a tenth of the groups of each task, in the order of that hash. External test:
@@ -23,6 +24,7 @@ from critic import human_scored, jsonl
 from critic.cli import run_program
 from critic.errors import UsageError
 from critic.human_scored import Loaded, Row
+from critic.stages import options
 
 
 def _hash(group: str) -> int:
@@ -104,11 +106,15 @@ def main(
         bool, typer.Option("--pictures", help="Keep rows without a reference where they have an image.")
     ] = False,
     keep_flag: Annotated[list[str] | None, typer.Option(help="Use rows although they carry this flag.")] = None,
+    mapped: options.Mapped = None,
+    scale: options.OwnScale = None,
+    lang: options.OwnLanguage = None,
 ) -> None:
     """Validate human-scored rows and write the splits."""
     if unknown := set(keep_flag or []).difference(human_scored.UNUSABLE_FLAGS):
         raise UsageError(f"--keep-flag {min(unknown)!r} is none of {', '.join(human_scored.UNUSABLE_FLAGS)}")
-    loaded = human_scored.load(rows, frozenset(keep_flag or []), pictures=pictures)
+    own = human_scored.OwnColumns.parse(mapped, scale, lang)
+    loaded = human_scored.load(rows, frozenset(keep_flag or []), pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
     systems = {row.system or "unknown" for row in loaded.rows}

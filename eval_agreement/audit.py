@@ -176,7 +176,7 @@ def main(
         _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)
     limits = target.limits()
-    on = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
+    on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
     if judgments:
         _refuse(scales, f"judgments, which are on {_SCALE}")
     samples = _samples(judgments or [], people, judges, *on)

@@ -1,6 +1,5 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,24 +13,13 @@ from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import Injection, injection
 from eval_agreement.items import file_kind
-from eval_agreement.tables import Scale, Source, read_table
+from eval_agreement.tables import Source, read_table
 
 COLUMN_OPTIONS = {"--group": "group", "--id": "id", "--system": "system", "--text": "response"}
 """Options that name a column, and the usual name of each."""
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
-
-
-def parse_scale(text: str) -> Scale:
-    """LOW:HIGH. Raises UsageError."""
-    try:
-        low, high = (float(end) for end in text.split(":"))
-    except ValueError:
-        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
-    if not low < high < math.inf or low == -math.inf:
-        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
-    return low, high
 
 
 def sample_name(path: Path) -> str:

@@ -19,7 +19,7 @@ from scoring import grades, judged
 from test_layout import tracked
 from test_readme import PAGES
 
-from critic import jsonl
+from critic import jsonl, tables
 
 LEFT_OUT = {
     "critic train ": "trains for long: tests/train",
@@ -187,7 +187,9 @@ def road(page: str) -> Iterator[tuple[str, list[str]]]:
 
 def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [human_row(n, criteria={"clarity": "Is it easy?"}) for n in range(6)])
-    assert len(check("critic/README.md", tmp_path, scripted(answer).url)) == 8
+    own = [{"question": f"{n} + 1?", "answer": str(n), "stars": 1 + n % 5, "reference": str(n + 1)} for n in range(60)]
+    tables.write_csv(tmp_path / "mine.csv", own)
+    assert len(check("critic/README.md", tmp_path, scripted(answer).url)) == 9
 
 
 def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:

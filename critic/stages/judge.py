@@ -37,11 +37,13 @@ TOKENS, TOKENS_OF_STEPS = 256, 1024
 """The most tokens of a verdict, and of one behind a reason of many steps: twice what LONGEST_STEPS comes to."""
 
 
-def _responses(path: Path, form: str, run: RunOptions, tell: Callable[[], bool]) -> FormResponses:
+def _responses(
+    path: Path, form: str, run: RunOptions, tell: Callable[[], bool], own: human_scored.OwnColumns | None
+) -> FormResponses:
     """What is judged; `tell`: a picture tells what is right where there is no reference."""
 
     def read(left_out: Counter[str]) -> Iterator[records.Response]:
-        for _, _, response in human_scored.walk(path, left_out, pictures=True, scored=False):
+        for _, _, response in human_scored.walk(path, left_out, pictures=True, scored=False, own=own):
             if response.question.reference or tell():
                 yield response
             else:
@@ -106,6 +108,9 @@ def main(
     images: Annotated[
         records.Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
     ] = None,
+    mapped: options.Mapped = None,
+    scale: options.OwnScale = None,
+    lang: options.OwnLanguage = None,
     judge: Annotated[
         list[str] | None,
         _who(
@@ -168,7 +173,8 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
-        rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends))
+        own = human_scored.OwnColumns.parse(mapped, scale, lang)
+        rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends), own)
         shown = endpoint.shown(images, root, backends, rows.pictured)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
@@ -179,7 +185,7 @@ def main(
             how = score or "expected", max_tokens or most, decoding, shown, needs
             judges.append(ResponseJudge(each, own_name, form, *how))
         return judge_responses(run, judges, rows, source(responses), aggregate, name)
-    _refuse("with --benchmark", several=panel)
+    _refuse("with --benchmark", several=panel, map=mapped, scale=scale, lang=lang)
     judgings = options.chosen("judging", judging or ["standard"], get_args(records.Ablation))
     (backend,) = endpoint.open("--judge", judge)
     setup = replace(

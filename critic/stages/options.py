@@ -19,7 +19,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
-from critic.records import Showing
+from critic.records import Language, Showing
 from critic.stages.run import RunOptions, Shard
 
 MAX_FAILED = 0.02
@@ -42,6 +42,15 @@ Timeout = Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if more fail.", rich_help_panel=LIMITS)]
+
+Mapped = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="COLUMN=FIELD", help="Your column: answer=response.", rich_help_panel=DATA),
+]
+OwnScale = Annotated[
+    str | None, typer.Option("--scale", metavar="LOW:HIGH", help="Of people's scores.", rich_help_panel=DATA)
+]
+OwnLanguage = Annotated[Language | None, typer.Option("--lang", help="Of all rows.", rich_help_panel=DATA)]
 
 DataRoot = Annotated[
     Path | None,
@@ -133,7 +142,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The server's (infer: or FOLDER, replies.jsonl).",
+            help="The server's; infer: or FOLDER, FILE.jsonl.",
             show_default="its first",
             rich_help_panel=ENDPOINT,
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import assert_one_line_error, human_row, run, write_jsonl
 
-from critic import human_scored
+from critic import human_scored, tables
 from critic.records import to_ten
 
 PROGRAM = "data/human_scores.py"
@@ -218,3 +218,53 @@ def test_real_files(shared: Path, tmp_path: Path) -> None:
     ):
         assert response.human.score == pytest.approx(raw["score_1_10"], abs=1e-3)
         assert response.columns["gpt4_score_1_10"] == raw["gpt4_score_1_10"]
+
+
+OWN = [*("--map", "Prompt=question", "--map", "answer=response", "--map", "gold=reference"), *("--scale", "1:5")]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: str) -> None:
+    """The refusal of unknown columns shows what to add; with it, training rows and judgments have our fields."""
+    rows = [
+        {"Prompt": f"Which is {number // 2}?", "answer": f"{number}.", "gold": "the other", "stars": 1 + number % 5}
+        for number in range(60)
+    ]
+    path = tmp_path / f"mine.{suffix}"
+    if suffix == "jsonl":
+        write_jsonl(path, rows)
+    else:
+        tables.write_csv(path, rows)
+    refused = run(PROGRAM, path, "--out", tmp_path / "o")
+    shown = "--map Prompt=question --map answer=response --map stars=human_score --map gold=reference --scale 1:10"
+    assert_one_line_error(refused, "(Prompt, answer, gold, stars)", shown)
+    done = run(PROGRAM, path, *OWN, "--map", "stars=human_score", "--out", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    train = lines(tmp_path / "o/train.jsonl")
+    read = human_scored.load(tmp_path / "o/train.jsonl").responses
+    assert [one.human.score for one in read] == [to_ten(1 + (int(one.id) - 1) % 5, 1, 5) for one in read]
+    assert len({row["group"] for row in train}) == len(train) / 2 and {row["lang"] for row in train} == {"en"}
+
+    (tmp_path / "judge.jsonl").write_text('{"text": "{\\"Rating\\": 7, \\"Reason\\": \\"x\\"}"}\n')
+    words = ("critic", "judge", path, "--judge", tmp_path / "judge.jsonl", "--score", "argmax")
+    out = tmp_path / "judged.jsonl"
+    judged = run(*words, *OWN, "--lang", "zh", "--out", out)
+    assert judged.returncode == 0 and len(lines(out)) == 60, judged.stderr
+    assert lines(out)[0]["sample"]["conversation"]["lang"] == "zh"
+    unscored = run(*words, "--out", tmp_path / "n.jsonl")
+    assert_one_line_error(unscored, "--map Prompt=question --map answer=response --map gold=reference --scale")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--map", "a=response"], "there is no column 'a' among id, task"),
+        (["--map", "question=qestion"], "did you mean question?"),
+        (["--map", "response"], "expected COLUMN=FIELD"),
+        (["--scale", "5:1"], "5 is not below 1"),
+        (["--lang", "fr"], "'zh', 'en'"),
+    ],
+)
+def test_what_is_no_column_of_ones_own_is_said(tmp_path: Path, words: list[str], part: str) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0)])
+    assert_one_line_error(run(PROGRAM, path, *words, "--out", tmp_path / "o"), part)
