@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -141,6 +141,18 @@ def done(out: Path, report: str, start: float) -> None:
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
+SAMPLE = Path("data/samples/alignmmbench")
+"""A benchmark in small: eight questions in AlignMMBench's layout, and a model's answers."""
+
+
+def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
+    """Judge the sample of a benchmark; the command that then scores it."""
+    questions = str(SAMPLE / "metadata.jsonl")
+    words = [script("critic"), "judge", str(SAMPLE / "answers.jsonl"), "--questions", questions, "--out", str(judged)]
+    run([*words, *options])
+    return [script("critic"), "score", str(judged), "--questions", questions]
+
+
 PICTURED = 1500
 """Questions of a world with pictures: a tiny judge needs as many to learn to look."""
 
@@ -205,6 +217,9 @@ def main(
             # Reasons are asked for of the arms alone: they take most of the time.
             words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
+        scoring = []
+        if not pictures:
+            scoring = _benchmark(out / "answers.jsonl", ["--base-url", url, "--model", model, *form_asked(judge)])
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
@@ -212,4 +227,13 @@ def main(
     for test in arms:
         learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])
+    if scoring:
+        run([*scoring, "--out", str(out / "benchmark")])
+        form = form_asked(judge)[1]
+        print(
+            f"\nThis judge learned one form, {form}: it rates single answers on 1..10, of AlignMMBench too. Pairs and"
+        )
+        print(
+            "conversations (ConvBench, MultiVerse, VisIT-Bench) take a judge that learned their forms: train/README.md"
+        )
     done(out, "report.html", start)

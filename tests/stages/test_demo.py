@@ -87,6 +87,13 @@ def test_nothing_is_lost_on_the_way(demo: Path) -> None:
         assert 0.09 <= groups[1] / sum(groups) <= 0.115, task
 
 
+def test_its_judge_does_what_a_user_tries_next(demo: Path) -> None:
+    """AlignMMBench's sample questions, all judged and scored."""
+    judged = records(demo / "answers.jsonl")
+    assert len(judged) == 8 and not any(line.get("failure") for line in judged)
+    assert (demo / "benchmark/report.html").is_file()
+
+
 def test_every_verdict_is_strict_json_from_constrained_decoding(demo: Path) -> None:
     for line in records(demo / "internal.jsonl"):
         if line["prompt"] == "pointwise_short":  # of a head, which writes nothing
