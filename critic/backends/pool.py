@@ -53,6 +53,7 @@ class Upstream:
 
     def report(self, problem: str) -> None:
         """Say once that it is left out, until it is back."""
+        # It is tried again and again: a line each time would bury all others.
         if not self.reported:
             print(f"{self.url} is left out: {problem}", file=sys.stderr)
         self.reported = True
@@ -69,11 +70,13 @@ class Pool:
         self.place, self.max_concurrency, self.retries = ",".join(urls), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
+        # One of many may be late; none at all is a wrong address or a server that is down.
         if not self._backends():
             problems = "; ".join(endpoint.problem for endpoint in self.endpoints)
             raise UsageError(f"none of {len(urls)} endpoints answers: {problems}")
         self.served = self._backends()[0].served
         for endpoint in self.endpoints:
+            # The others are checked when they answer.
             if endpoint.backend is not None:
                 self._check(endpoint, endpoint.backend.served)
 
@@ -88,6 +91,7 @@ class Pool:
             endpoint.backend = self._connect(endpoint.url)
         except UsageError as error:
             if NO_ANSWER not in str(error):
+                # It runs without the model: waiting would not help.
                 raise
             # It may be starting: the run begins with the others.
             endpoint.fail(str(error))
@@ -123,6 +127,7 @@ class Pool:
             try:
                 reply = await backend.chat(request)
             except Transient as error:
+                # The next try goes elsewhere, since this one rests now.
                 endpoint.fail(str(error), error.retry_after)
                 problem = f"{error} (after {attempt} tries; last at {endpoint.url})"
             except Refused as error:
@@ -132,6 +137,7 @@ class Pool:
                 endpoint.fail(str(error))
                 problem = str(error)
             else:
+                # Not the check before it, but an answer shows that it works again.
                 endpoint.asked, endpoint.failures = endpoint.asked + 1, 0
                 return replace(reply, attempts=attempt)
             finally:
@@ -150,6 +156,7 @@ class Pool:
                     return endpoint, endpoint.backend
                 # One that was away may have come back as another judge. To look is no try of the request.
                 await self._look_at(endpoint)
+            # Each has failed as often in a row as a request may be tried.
             elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
                 raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
             else:

@@ -79,10 +79,12 @@ class Grader:
     async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
         each as well. Raises Refused and Transient as the backend does."""
+        # Nobody insists on log probabilities, or the first reply has shown whether there are any.
         if self.needs is None or self.score_kind == "argmax" or self._tried:
             return await self._rate(asked)
         # One verdict alone shows whether there are log probabilities, before others are paid for.
         async with self._first:
+            # Those that waited here have been told by the first.
             if not self._tried:
                 try:
                     return await self._rate(asked)
@@ -91,9 +93,11 @@ class Grader:
         return await self._rate(asked)
 
     async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
+        # An earlier reply showed it: nothing more is paid for scores that cannot be had.
         if self.logprobs is False and not self.stated:
             self.take_stated()
         probed: list[Reply] = []
+        # A scoring head writes nothing: its classes are the distribution.
         if self.backend.served.is_classifier:
             asked, reply = await self._fitted(asked, _classified, 0)
             return asked, _by_head(asked, reply)
@@ -101,9 +105,11 @@ class Grader:
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
             alone = await self._alone(asked, reply)
+            # The probe itself may have shown that there are no log probabilities.
             if self._can_probe:
                 return asked, alone
             self.take_stated()  # what a probe writes is forced: the rating is asked for
+            # It was paid for, and stays in the record.
             probed = alone.calls
         asked, reply = await self._fitted(asked, self._request, self.max_tokens)
         made = await self._read(asked, reply)
@@ -127,6 +133,7 @@ class Grader:
             if context is None or not lost.truncated or lost.prompt_tokens + max_tokens <= context:
                 return asked, lost
         except Refused as error:
+            # Without a known context nobody can tell what would fit.
             if error.failure != "context_length_exceeded" or context is None:
                 raise
 
@@ -134,6 +141,7 @@ class Grader:
             return self.backend.count_tokens(asked.sent(messages))
 
         fitted = await asyncio.to_thread(truncate_to_fit, asked.prompt, asked.material, context - max_tokens, count)
+        # The rubric and the question are never shortened: that would be another task.
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         asked = replace(asked, fitted=fitted)
@@ -141,7 +149,9 @@ class Grader:
 
     async def _chat(self, asked: JudgeRequest, request: Request) -> Reply:
         reply = await self.backend.chat(request)
+        # At once, so that what fails later still counts what it took.
         asked.paid.append(call_of(asked, reply))
+        # A reply that is no answer has no tokens either, which says nothing of the server.
         if request.top_logprobs and self.logprobs is None and (reply.tokens or unanswered(reply) is None):
             self.logprobs = bool(reply.tokens)
         return reply
@@ -154,9 +164,11 @@ class Grader:
         """From now on ratings count as they are stated, for the reason `said`. Raises UsageError where something needs
         their distributions."""
         said = said or f"{self.backend.place} gives no log probabilities"
+        # Who named a score must not get another one under its name.
         if self.needs is not None and self.score_kind != "argmax":
             remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
             raise UsageError(f"{said}, which {self.needs} needs; {remedy}")
+        # With argmax nothing changes, so there is nothing to say.
         if self.score_kind != "argmax":
             print(f"{said}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
         self.score_kind, self.stated = "argmax", True
@@ -173,6 +185,7 @@ class Grader:
 
     async def _alone(self, asked: JudgeRequest, probed: Reply) -> RatedVerdict:
         shares, calls = await self._probed(asked, RATING_ALONE, probed)
+        # The judge wrote no rating of its own that could count instead.
         if shares is None:
             return RatedVerdict(Verdict(failure="no_distribution"), calls)
         scale = asked.prompt.scale
@@ -198,6 +211,7 @@ class Grader:
                         self._probes = False
                 else:
                     return self._reading(asked, reply, *await self._probed(asked, prefix, probed))
+            # Only a new reply can bring log probabilities of its own tokens.
             again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
             reply = instead(await self._chat(asked, again), reply)
             prefix = parse.prefix(reply.text)
@@ -210,6 +224,7 @@ class Grader:
             return RatedVerdict(verdict, [reply, *calls])
         if shares is not None:
             verdict = with_mixture(verdict, [shares])
+        # A verdict that failed keeps its own reason, and argmax needs no distribution.
         elif verdict.failure is None and self.score_kind != "argmax":
             if self.logprobs is False:  # this reply shows that the server gives none at all
                 self.take_stated()
@@ -241,6 +256,7 @@ class Grader:
         scale = asked.prompt.scale
         # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
         first = distribution.first_digit(reply.tokens, reply.reasoned, scale, prefix or "")
+        # Where the rating begins cannot be told, and any other place has other chances.
         if first is None:
             return None, []
         zero, calls = first.ten_given_one, list[Reply]()
@@ -286,6 +302,7 @@ def _classified(asked: JudgeRequest) -> Request:
 
 
 def _by_head(asked: JudgeRequest, reply: Reply) -> RatedVerdict:
+    # Which class is which rating is known of ten alone.
     if reply.classes is None or len(reply.classes) != len(RATINGS):
         return RatedVerdict(Verdict(failure="no_distribution"), [reply])
     found = _of(reply.classes, TEN)
@@ -297,6 +314,7 @@ def probe(asked: JudgeRequest, prefix: str) -> Request:
     whatever it would be and, with 10 on the scale, of what follows a 1, since a 1 is written."""
     low, high = asked.prompt.scale
     digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(asked)}.*"
+    # Ratings of one digit are told apart by one token.
     if high < 10:
         return _behind(asked, prefix, f"{digits}{behind}", max_tokens=1)
     return _behind(asked, prefix, f"(10|{digits}){behind}", max_tokens=2, forced_token="1")
@@ -324,6 +342,7 @@ def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:
     """`found` with the mean of the distributions, each counting alike, where all of them are known."""
     given = list(distributions)
     known = [shares for shares in given if shares is not None]
+    # The mean of those that are known would be another panel's.
     if len(known) < len(given):
         return found
     mixture = list(known[0]) if len(known) == 1 else [fmean(shares) for shares in zip(*known, strict=True)]

@@ -107,6 +107,7 @@ def parse_rating(
     `no_rating` (none, or several that differ), `out_of_range`. Ratings of another `scale` are moved onto 1..10.
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
+    # A criterion's name is the user's own, and may hold signs of patterns.
     names = NAMES.get(key, re.escape(key))
     return _rated(_parsed(text, truncated, _rating(scale, names, criteria), ratings, "no_rating"), scale)
 
@@ -128,6 +129,7 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
     """The one of A, B and tie that a reply states as the papers' judges do: `Overall, Response A is better.`, `[[C]]`,
     `A=B`. None where it states none, `no_verdict` where several that differ, or one not among `values`."""
     statements = AnswerText(text).statements(_choice("Verdict", ("A", "B", "tie")))
+    # Under the form's own key alone it is for parse_choice to read.
     if all(each.own for each in statements):
         return None
     read = _settled(statements, "no_verdict", anyhow=True)
@@ -145,6 +147,7 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     reason = next((each.reason for each in read if each.reason is not None), None)
     if None not in answers:
         return Verdict(answers=answers, reason=reason)
+    # What a reply that was cut off lacks may have been on its way.
     failure: Failure = "empty" if not text.strip() else "truncated" if truncated else "no_verdict"
     return Verdict(answers=answers, reason=reason, failure=failure)
 
@@ -152,6 +155,7 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 def prefix(text: str) -> str | None:
     """The reply `text` up to the rating that counts, `…"Rating":`; None where it has none."""
     ends = [match.end() for match in re.finditer(r'"Rating"\s*:\s*', text)]
+    # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
         statements = answer.statements(_rating(TEN, NAMES["Rating"], True))
@@ -174,9 +178,12 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
         at = answer.unfinished_at(sought)
         rest = "" if at is None else plain[at:].strip(" \"'").lower()
         return _Read(failure="truncated") if truncated and _begins_one(rest, values) else read
+    # Cut off behind nothing but drafts: the verdict was still to come.
     if read.failure is not None:
         return _Read(failure="truncated") if truncated and not any(each.stands for each in statements) else read
+    # Not every server says that it cut a reply off; an open brace does.
     cut_off = truncated or plain.count("{") > plain.count("}")
+    # A whole object was finished, and so is its value.
     last = max(each.end for each in statements if not each.whole) if not read.whole else None
     # A 1 could have become a 10.
     if cut_off and last == len(plain) and _begins_one(plain[statements[0].at : last], values, longer=True):
@@ -191,6 +198,7 @@ def _begins_one(start: str, values: Sequence[str], longer: bool = False) -> bool
 def _settled(statements: Sequence[Statement], missing: Failure, anyhow: bool = False) -> _Read:
     """The one value that is stated, under the form's own key or `anyhow`: where others contradict it, none is."""
     standing = [each for each in statements if each.stands and (each.own or anyhow)]
+    # A draft or a quotation is no verdict, but it can make one doubtful.
     if not standing or len({each.value for each in statements}) > 1 or standing[0].value is None:
         return _Read(failure=missing)
     reason = next((each.reason for each in standing if each.reason is not None), None)
@@ -200,6 +208,7 @@ def _settled(statements: Sequence[Statement], missing: Failure, anyhow: bool = F
 def _rated(read: _Read, scale: Scale) -> Verdict:
     if not isinstance(read.value, int | float):
         return Verdict(reason=read.reason, failure=read.failure)
+    # It is not moved to the nearest end: the judge took another scale.
     if not scale[0] <= read.value <= scale[1]:
         return Verdict(reason=read.reason, failure="out_of_range")
     rating = float(read.value) if scale == TEN else to_ten(read.value, *scale)
@@ -220,16 +229,20 @@ def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
     alone = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
 
     def number(value: Any) -> float | None:
+        # "8/10" and "8分" are ratings that JSON has as text.
         if isinstance(value, str):
             match = alone.fullmatch(half_width(value))
             value = float(match["value"]) if match else None
+        # For Python, true is the number 1.
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
+        # 1e999 is read as infinite; the longest whole numbers are too long for isfinite.
         return value if isinstance(value, int) or math.isfinite(value) else None
 
     marked = re.compile(
         r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
     )
+    # Beside other criteria's ratings only one under its own name is meant.
     if criteria:
         return Sought(names, names, value, number, several=True)
     return Sought(names, names.replace(NAMES["Rating"], _ANY_RATING), value, number, (marked,), prose=True)
@@ -238,6 +251,7 @@ def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
 @cache
 def _choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
+    # Comparisons alone have players, and endings that papers gave them.
     player = _PLAYER if "A" in values else ""
     pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
     papers = _STATED_CHOICES if "A" in values else ()
@@ -258,6 +272,7 @@ def _item(number: int) -> Sought:
 def _meant(value: Any, values: Sequence[str]) -> str | None:
     """The choice that a word means."""
     word = half_width(value).strip().lower() if isinstance(value, str) else ""
+    # "Assistant A" and "A (slightly better)" are A.
     word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)
     return next((choice for choice in values if word in (choice.lower(), *_MEANT.get(choice, ()))), None)
 

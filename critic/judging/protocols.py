@@ -81,6 +81,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         """The reply to a turn, or the reference where the condition gives it."""
         line = self.turns.get(turn)
         text = self.conversation.turns[turn - 1].reference if line is None else line.reply
+        # A turn without a reply is a `problem`, which is asked for first.
         assert text is not None
         return text
 
@@ -171,6 +172,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def turns(self) -> list[int]:
         """The turns that get a verdict of their own."""
+        # The first asks of wholes alone; only ConvBench's protocols have focus points to leave out.
         if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and self.protocol not in OF_WHOLES):
             return []
         turns = self.one.conversation.turns
@@ -180,6 +182,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         """Whether the conversation as a whole gets a verdict: one of several turns that the model saw one after
         another, all of which have what the protocol needs."""
         turns = self.one.conversation.turns
+        # A single turn is its own whole; to leave out focus points is an ablation of turns.
         if self.protocol not in OF_WHOLES or self.judging == "no_focus" or len(turns) < 2:
             return False
         complete = not any(map(self.lacks, turns))
@@ -222,6 +225,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     def _turn(self, turn: int, setup: JudgeConfig) -> PromptInputs:
         one, asked = self.one, self.one.conversation.turns[turn - 1]
         mine = Candidate(earlier=one.earlier(turn), answer=one.answer(turn))
+        # AlignMMBench has rules by task in place of focus points and checklists.
         if self.protocol == "pointwise":
             task, reference = asked.task or "none", asked.reference or ""
             shown = one.images(turn)
@@ -232,6 +236,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             earlier = one.whole(one.reference, turn - 1)
             theirs = Candidate(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=asked.reference)
         references = [asked.reference]
+        # Turns that the model saw apart are no conversation to look ahead in.
         if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[one.condition].history:
             mine, references = replace(mine, later=one.later(turn)), [each.reference for each in one.conversation.turns]
             behind = one.later(turn, one.reference) if self.against is None else self.against.later(turn)
@@ -250,6 +255,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         one, against = self.one, self.against
         form, turned = form_name(self.protocol, None, setup), None
         judged = [(line, form_name(self.protocol, line.turn, setup)) for line in lines]
+        # In the other order A is the other side, in the judgments of the turns as well.
         if self.protocol == "pairwise":
             verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
         else:
@@ -283,10 +289,12 @@ def _said(line: Judgment, form: str, first: Position | None = None) -> TurnJudgm
     said = next((call.value for call in reversed(calls) if call.value is not None), None)
     if first is None and said is not None:  # a grade that was read is none where its scoring failed
         said = None if line.score is None else graded(line.score)
+    # A comparison that could not be read counts as a tie, and is shown as what it counts.
     if said is None:
         return TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
+    # Free text is its own reason; an object without one would only show braces.
     return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
 
 
@@ -296,6 +304,7 @@ def assignments(
     """How a conversation under a condition is judged; only to compare is it held against the other model's."""
     one, other = pair
     for protocol in protocols:
+        # Where two ways show the same, the standard one is asked and the other takes its answer.
         for judging in sorted(judgings, key=lambda name: name != "standard"):
             against = other if protocol == "pairwise" else None
             yield Assignment(one=one, protocol=protocol, judging=judging, against=against, backed=backed)
@@ -324,6 +333,7 @@ def read_transcripts(
     models, or twice to one turn."""
     found: Transcripts = {}
     system: str | None = None
+    # Only what critic infer wrote has the conversation beside each reply.
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
     elif asked:
@@ -334,6 +344,7 @@ def read_transcripts(
         place, one = f"{path}:{number}", line.conversation
         if one.benchmark != benchmark:
             raise UsageError(f"{place}: a conversation of {one.benchmark}, expected {benchmark}")
+        # Transcripts are known by conversation and condition: another model's would mix with them.
         if system not in (None, line.system):
             raise UsageError(f"{place}: replies of {line.system!r} after those of {system!r}; one model a file")
         if line.condition not in CONDITIONS:
@@ -349,6 +360,7 @@ def read_transcripts(
 
 def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
+    # The first file says what is judged: conversations that the other alone has are left out.
     for name, one in mine.items():
         if name not in theirs:
             swap = "where it has fewer conversations or conditions, judge it, --against the other"
@@ -405,6 +417,7 @@ class VerdictPlan(Struct, frozen=True):
         """Turns that are not judged, by what they lack."""
         found: Counter[str] = Counter()
         for pair in self.pairs:
+            # A turn without focus points lacks nothing: there is just nothing to leave out.
             for each in assignments(pair, self.protocols, ["standard"], self.backed):
                 turns = each.one.conversation.turns
                 reasons = (each.lacks(turns[turn - 1]) for turn in each.one.asked)
