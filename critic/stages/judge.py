@@ -168,8 +168,9 @@ def main(
     steps = prompt == EVERY_REASON_FIRST
     form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
     decoding = _decoding(form, no_reason, panel := len(judge or []) > 1)
+    check((panel or aggregate == "mean", f"--aggregate {aggregate} makes one score of those of several --judge"))
     if benchmark is None:
-        flags = {"as published": published, "reference-free": reference_free}
+        flags = {"as published": published, "reference-free": reference_free, "seed": seed}
         _refuse("without --benchmark", protocol=protocol, against=against, battles=battles, judging=judging, **flags)
         _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
@@ -193,6 +194,7 @@ def main(
         judge=name or backend.served.name,
         score_kind=score or "argmax",
         order=order or base.order,
+        seed=seed,
         battles=battles,
         reference_backed=not reference_free,
         pointwise_prompt=form,
@@ -203,8 +205,8 @@ def main(
         sight=turn_context or base.sight,
         reason_first=steps,
     )
-    if setup.order != "both" or battles == "random":
-        setup = replace(setup, seed=seed)
+    draws = setup.order != "both" or battles == "random"
+    check((draws or not seed, f"--seed {seed}: nothing is drawn but by --order random or forced, --battles random"))
     judge_of = Judge(backend, setup, max_tokens or most, endpoint.shown(images, root, [backend]))
     how_judged = against or [], protocols, judgings
     return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)

@@ -17,12 +17,20 @@ from critic.images import BY_HASH, named_images
 from critic.judging import protocols
 from critic.judging.forms import RatingKind, form_of
 from critic.judging.judge import Judge
-from critic.judging.protocols import Pair, PlannedVerdict, Transcripts, VerdictPlan
+from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictPlan
 from critic.judging.replies import is_table
 from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
 from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import check, say_untrained
 from critic.stages.run import RunOptions, RunSummary, listed, source
+
+HEEDED: dict[str, tuple[str, tuple[Protocol, ...]]] = {
+    "order": ("--order", ("pairwise",)),
+    "unread": ("--on-unparsed", ("pairwise",)),
+    "sight": ("--turn-context", OF_WHOLES),
+    "score_kind": ("--score", ("pointwise", "direct", "quality")),
+}
+"""A field of the setup -> the option that sets it, and the protocols that heed it."""
 
 
 class JudgeConversations(JudgeSamples[list[Pair]]):
@@ -74,7 +82,7 @@ def judge_conversations(
         (not several or chosen == several, "more than two models are compared by --protocol pairwise alone"),
         (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
     )
-    _check_options(setup, chosen, len(files) > 1)
+    _check_options(setup, chosen, judgings, len(files) > 1)
     asked, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     models = [protocols.read_transcripts(path, benchmark, asked) for path in files]
     conversations = [one.conversation for one in models[0].values()]
@@ -109,6 +117,9 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+    found = {judging for *_, judging, _, _ in plan.wanted()}
+    for judging in plan.judgings:
+        check((judging in found, f"--judging {judging}: no turn of {replies} can be judged so"))
 
 
 def _say_unfinished(files: Iterable[Path]) -> None:
@@ -149,14 +160,22 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
         print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
-def _check_options(setup: JudgeConfig, chosen: Sequence[str], two_models: bool) -> None:
+def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence[str], two_models: bool) -> None:
     """Raises UsageError for options that none of the chosen protocols heeds."""
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form = form_of(prompt)
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
+    usual = JudgeConfig(judge="", score_kind="argmax")
+    given = [("--judging", name, OF_WHOLES) for name in judgings if name != "standard"]
+    for name, (option, heeding) in HEEDED.items():
+        if (value := getattr(setup, name)) != getattr(usual, name):
+            given.append((option, value, heeding))
+    for option, value, heeding in given:
+        check(({*heeding} & {*chosen}, f"{option} {value} is one of --protocol {' and '.join(heeding)}"))
     check(
         (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),
         (setup.reference_backed or two_models, "--reference-free needs --against"),
+        (setup.unread == "fail" or setup.order != "forced", "--on-unparsed tie: --order forced has no ties"),
         (
             prompt == "pointwise" or setup.reason_first or "pointwise" in chosen,
             "--prompt is one of --protocol pointwise; reason_first is one of all",

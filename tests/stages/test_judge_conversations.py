@@ -587,6 +587,8 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
             ("needs --protocol pairwise",),
         ),
         ([file, "--benchmark", "convbench", "--reference-free"], ("--against",)),
+        ([file, "--benchmark", "convbench", "--seed", "3"], ("--seed 3", "by --order random")),
+        ([rows, "--aggregate", "median"], ("--aggregate median", "several --judge")),
         ([file, "--benchmark", "convbench", "--prompt", "pointwise_reason_first"], ("--protocol pointwise",)),
         ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("none.jsonl: no such file",)),
     ]:
@@ -601,6 +603,26 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     changed.write_bytes(changed.read_bytes().replace(b"m on 1 turn 1.", b"m on 1 turn 0."))
     assert_one_line_error(judge(changed, out, "convbench", server.url, "--protocol", "direct"), "another reply")
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words", "part"),
+    [
+        ("convbench", "--protocol direct --order forced", "--order forced is one of --protocol pairwise"),
+        ("convbench", "--protocol direct --on-unparsed tie", "--on-unparsed tie is one of --protocol pairwise"),
+        ("convbench", "--order forced --on-unparsed tie", "--on-unparsed tie: --order forced has no ties"),
+        ("convbench", "--protocol pairwise --score expected", "--score expected is one of --protocol pointwise and"),
+        ("multiverse", "--turn-context all", "--turn-context all is one of --protocol direct and pairwise"),
+        ("multiverse", "--judging standard --judging no_focus", "--judging no_focus is one of --protocol direct and"),
+        ("visitbench", "--judging standard --judging no_focus", "--judging no_focus: no turn of"),
+    ],
+)
+def test_an_option_that_no_chosen_protocol_heeds_is_refused(
+    tmp_path: Path, scripted: Any, benchmark: str, words: str, part: str
+) -> None:
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    assert_one_line_error(judge(file, out, benchmark, scripted(answer_all).url, *words.split()), part)
+    assert not out.exists()
 
 
 def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_path: Path, scripted: Any) -> None:
