@@ -203,7 +203,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
         if isinstance(error, UsageError):
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
-            option = getattr(error, "option_name", None)
+            option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
             instead = GONE.get(f"{' '.join(sys.argv[1:2])} {option}")
             text = f"{option} went in 0.2.0: {instead}" if instead else error.format_message()
             message = f"{' '.join(text.split())} (see --help)"

@@ -88,6 +88,7 @@ class Grader:
             if not self._tried:
                 try:
                     return await self._rate(asked)
+                # Also by a failure, or the others would try one after another.
                 finally:
                     self._tried = True
         return await self._rate(asked)
@@ -306,6 +307,7 @@ def _by_head(asked: JudgeRequest, reply: Reply) -> RatedVerdict:
     if reply.classes is None or len(reply.classes) != len(RATINGS):
         return RatedVerdict(Verdict(failure="no_distribution"), [reply])
     found = _of(reply.classes, TEN)
+    # A text as any judge's, for whoever reads it in the file.
     return RatedVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
 
 

@@ -43,6 +43,7 @@ OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 
 def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig) -> str:
     """The form in which a protocol asks of a turn, or of the whole (None)."""
+    # The one protocol whose form is the user's choice.
     if protocol == "pointwise":
         return setup.pointwise_prompt
     whole = turn is None
