@@ -9,8 +9,10 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,9 +34,21 @@ def recipe_file(recipe: str) -> Path:
     raise UsageError(f"{recipe}: no such recipe; give a file, or one of {', '.join(known)}")
 
 
-def launch(options: list[str], program: list[str]) -> int:
-    """Run a program in the processes of DeepSpeed's launcher; its exit code. Raises UsageError for what the launcher
-    does not take."""
+def processes(parsed: Any) -> int:
+    """How many processes DeepSpeed's launcher starts by its own `parsed` options; 0 where it finds no device."""
+    from deepspeed.accelerator import get_accelerator  # noqa: PLC0415 - as in main
+    from deepspeed.launcher import runner  # noqa: PLC0415
+
+    pool = runner.fetch_hostfile(parsed.hostfile) if Path(parsed.hostfile).is_file() else None
+    pool = pool or {"localhost": get_accelerator().device_count()}
+    chosen = runner.parse_inclusion_exclusion(pool, parsed.include, parsed.exclude)
+    nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
+    return sum(parsed.num_gpus if parsed.num_gpus > 0 else len(devices) for devices in nodes)
+
+
+def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
+    """Run a program in the processes of DeepSpeed's launcher; its exit code. `check` is given their number before they
+    are started. Raises UsageError for what the launcher does not take."""
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 
     # The processes' own messages say what went wrong; the launcher would only add the command and its code.
@@ -49,6 +63,8 @@ def launch(options: list[str], program: list[str]) -> int:
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
     try:
+        if count := processes(parsed):
+            check(count)
         runner.main(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
@@ -96,7 +112,8 @@ def main(
     import trainer_args  # noqa: PLC0415
     from recipe import read_with_options  # noqa: PLC0415
 
-    trainer_args.check(read_with_options(config, overrides, internal))
+    settings = read_with_options(config, overrides, internal)
+    trainer_args.check(settings)
     for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
@@ -105,4 +122,5 @@ def main(
         program += [name, str(value)] if value is not None else []
     for override in overrides or []:
         program += ["--set", override]
-    return launch(launcher or [], program)
+    most = settings.training.get("per_device_train_batch_size", 1)
+    return launch(launcher or [], program, partial(trainer_args.micro_batch, settings.global_batch, most))

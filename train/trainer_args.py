@@ -112,6 +112,23 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
         raise _refuse("deepspeed.zero_optimization", problem) from None
 
 
+def micro_batch(global_batch: int, most: int, processes: int) -> int:
+    """Rows that a process computes at once: the largest divisor of its rows of a step that is not above `most`.
+
+    Raises UsageError where the rows of a step cannot be shared out evenly.
+    """
+    if most < 1:
+        raise _refuse("training", f"per_device_train_batch_size must be at least 1, got {most}")
+    share, rest = divmod(global_batch, processes)
+    if rest or not share:
+        works = [str(number) for number in range(1, global_batch + 1) if global_batch % number == 0]
+        raise UsageError(
+            f"global_batch {global_batch} is no multiple of {processes} processes; give another, or start "
+            f"{', '.join(works)} of them (-- --num_gpus N)"
+        )
+    return max(rows for rows in range(1, min(most, share) + 1) if share % rows == 0)
+
+
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     """What transformers is given: the recipe's section, and what this program sets itself."""
     check(recipe)
@@ -122,19 +139,18 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     if section.get("use_liger_kernel"):
         # Its kernels for norms, rotation and gates; the loss is ours.
         section.setdefault("liger_kernel_config", {"fused_linear_cross_entropy": False, "cross_entropy": False})
-    at_once = section["per_device_train_batch_size"] * world
-    if at_once < 1 or recipe.global_batch % at_once:
-        raise UsageError(
-            f"global_batch {recipe.global_batch} is no multiple of {at_once} (per_device_train_batch_size "
-            f"{section['per_device_train_batch_size']} x {world} processes); change one of them"
-        )
+    most = section["per_device_train_batch_size"]
+    rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
+    if rows < most and os.environ.get("RANK", "0") == "0":
+        each = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
+        print(f"per_device_train_batch_size {rows} instead of {most}: {each}", flush=True)
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
     with telling():
         settings = transformers.TrainingArguments(
             **section,
             output_dir=str(out),
             deepspeed=_deepspeed_config(recipe.deepspeed),
-            gradient_accumulation_steps=recipe.global_batch // at_once,
+            gradient_accumulation_steps=recipe.global_batch // (rows * world),
             use_cpu=on_cpu,
             dataloader_pin_memory=not on_cpu,
             remove_unused_columns=False,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -62,6 +63,39 @@ def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> No
     assert "# Memory: " in text and f"critic train {path.stem} " in text
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_shared_out_over_any_number_of_processes(
+    path: Path, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipes.read_recipe(path)
+    batch, most = recipe.global_batch, recipe.training["per_device_train_batch_size"]
+    small = msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    # As torch.distributed would tell of so many processes, which are not there.
+    state = SimpleNamespace(num_processes=processes, local_process_index=0, process_index=0)
+    monkeypatch.setattr(transformers.TrainingArguments, "distributed_state", state, raising=False)
+    monkeypatch.setattr(transformers.TrainingArguments, "_setup_devices", torch.device("cpu"))
+    if batch % processes:
+        works = ", ".join(str(number) for number in range(1, batch + 1) if batch % number == 0)
+        with pytest.raises(UsageError, match=rf"no multiple of {processes} processes; .*start {works} of them"):
+            trainer_args.arguments(small, tmp_path)
+        return
+    settings = trainer_args.arguments(small, tmp_path)
+    rows = settings.per_device_train_batch_size
+    assert processes * rows * settings.gradient_accumulation_steps == batch and rows <= most
+    assert not any(batch // processes % more == 0 for more in range(rows + 1, most + 1))
+    said = f"per_device_train_batch_size {rows} instead of {most}: the {batch} rows of a step over {processes} process"
+    assert capsys.readouterr().out.startswith(said) is (rows < most)
+
+
+def test_fewer_rows_at_once_where_a_step_has_no_more(tmp_path: Path) -> None:
+    for batch, most, rows in ((6, 4, 3), (4, 100, 4), (7, 4, 1)):
+        recipe = write_recipe(tmp_path, global_batch=batch, training={"per_device_train_batch_size": most})
+        settings = trainer_args.arguments(recipes.read_recipe(recipe), tmp_path)
+        assert (settings.per_device_train_batch_size, settings.gradient_accumulation_steps) == (rows, batch // rows)
+
+
 NEAREST = [
     ({"max_sorce_tokens": 9}, "max_sorce_tokens", "max_source_tokens"),
     ({"evalution": {"every": 2}}, "evalution", "evaluation"),
@@ -88,8 +122,7 @@ PASSED_ON = [
         "deepspeed.zero_optimization section: there is no stag; did you mean stage?",
     ),
     ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
-    ({"global_batch": 6}, "global_batch 6 is no multiple of 4 (per_device_train_batch_size 4 x 1 processes)"),
-    ({"training": {"per_device_train_batch_size": 0}}, "global_batch 4 is no multiple of 0"),
+    ({"training": {"per_device_train_batch_size": 0}}, "per_device_train_batch_size must be at least 1, got 0"),
     (
         {"training": {"learning_rate": "abc"}},
         "training section: learning_rate: Expected `float`, got `str`, 'abc'",
@@ -250,6 +283,8 @@ def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tm
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
+        (["tiny", "--", "--num_gpus", "3"], "global_batch 16 is no multiple of 3 processes; give another, or "),
+        (["tiny", "--", "--include", "localhost:0@localhost:1"], "DeepSpeed's launcher: "),
         (["tiny", "--", "--num_gpu"], "DeepSpeed's launcher: argument --num_gpus"),
         (["tiny", "--", "other.py"], "takes options alone, not 'other.py'"),
     ],
