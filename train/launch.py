@@ -109,11 +109,13 @@ def main(
 
     if not torch.cuda.is_available():  # DeepSpeed, which is imported next, would warn of it in every process
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
     from recipe import read_with_options  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
+    preflight.require_served_tokens(settings)
     for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]

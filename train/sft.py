@@ -24,6 +24,7 @@ import deepspeed
 import export
 import linear_head
 import msgspec
+import preflight
 import torch
 import trainer_args
 import transformers
@@ -268,6 +269,7 @@ def _train(run: TrainingRun) -> None:
                 f"{resumed} was made by {before} processes, this run has {processes}; "
                 f"start {before} again, or choose another --out"
             )
+        preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)

@@ -85,7 +85,7 @@ CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
     "multi_query_attention": True,
     "multi_query_group_num": 2,
-    "seq_length": 256,
+    "seq_length": 4096,
     "layernorm_epsilon": 1e-5,
     "add_qkv_bias": True,
     "add_bias_linear": False,
@@ -251,7 +251,7 @@ def test_the_configuration_carries_over(converted: Path, tokenizer: Any) -> None
     assert config.rope_parameters == {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5}
     wanted = {
         "vocab_size": 720, "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-5, "attention_bias": True, "tie_word_embeddings": False, "dtype": torch.float16,
         "pad_token_id": 0, "bos_token_id": None, "eos_token_id": [2, 706, 708],
     }  # fmt: skip
