@@ -20,8 +20,8 @@ import reader
 from api_formats import forced_tool, parameters
 from chinese import in_english
 from reader import any_of, closed, escaped
-from scales import choices, filler, labels_in, numbers, scale_of, with_verdict
-from schemas import Fill, Limits, Unbounded, bounded, nothing
+from scales import choices, labels_in, limits, numbers, range_in, scale_of, with_verdict
+from schemas import Limits, Unbounded, bounded
 
 from critic.errors import UsageError
 
@@ -49,6 +49,10 @@ LEAST_REASONING = 16
 SYSTEM = ("system", "developer")
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
+
+
+NO_BRACES = {"pattern": "^[^{}]*$"}
+"""Of texts in an object that stands in a free reply: who looks for it there often only counts its braces."""
 
 
 class Held(NamedTuple):
@@ -261,9 +265,9 @@ def _places(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[
         # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
         labels = labels.replace(name + (groups.get("colon") or ""), "")
     known: dict[str, Callable[[], list[str]]] = {
-        "scale": lambda: numbers(scale_of(text, name), text),
+        "scale": lambda: numbers(scale_of(text), text),
         "options": lambda: reader.options(text),
-        "labels": lambda: choices(labels, text, name),
+        "labels": lambda: choices(labels, text),
         "list": lambda: labels_in(groups.get("list") or "") or [],
     }
     return {place: known[place]() if place in known else [groups[place] or ""] for place in wanted}
@@ -328,7 +332,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
     form = form_of(request)
-    schema, fill = _schema_of(contract, request, form)
+    schema, text = _schema_of(contract, request, form), NO_BRACES if form == "text" else {}
     if schema is None:
         return None
     free |= {"tool_choice": "none"} if form == "tool" else {}
@@ -338,44 +342,40 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 
     wanted = with_verdict(schema)
     try:
-        loosest = bounded(wanted, fill=fill)
+        loosest = bounded(wanted, text=text)
     except Unbounded:
         return Held(asking(wanted), tokens) if form == "tool" else None
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
-        tightest = bounded(wanted, tokens, fill)
+        tightest = bounded(wanted, tokens, text)
         return asking(tightest.schema), tightest.limits
 
     return Held(asking(loosest.schema), loosest.size + 1, tight)
 
 
-def _schema_of(contract: Contract, request: Request, form: Form | None) -> tuple[Schema | None, Fill]:
-    """The schema of the reply, by its contract or by the client, and what words say of what it leaves open."""
-    properties = _from_keys(contract.keys, request) if contract.keys else contract.properties or {}
+def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schema | None:
+    """The schema of the reply, by its contract or by the client."""
+    properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or closed(properties)
     if form == "tool":
         schema = parameters(request)
     elif form == "json_schema":
         schema = request["response_format"]["json_schema"]["schema"]
     elif not (contract.schema or properties):
-        return None, nothing
-    if own := schema.get("properties"):
-        schema = {
-            **schema,
-            "properties": {**own, **{name: properties[name] for name in own.keys() & properties.keys()}},
-        }
-    turns = turns_of(request)
-    # The words may show an object as well, and what its fields allow.
-    asked = reader.asked_texts(turns) if form in ("tool", "json_schema") else []
-    shape = next(filter(None, (reader.object_in(text, wanted=True) for text in asked)), None)
-    shown = shape.schema.get("properties", {}) if shape else {}
-    # What is judged stands in the user's messages: what the system's say counts first.
-    system = "\n\n".join(text for role, text in turns if role in SYSTEM)
-    others = "\n\n".join(text for role, text in turns if role not in SYSTEM)
-    texts = tuple(reader.asked(in_english(reader.clipped(text)), all_data=True) for text in (system, others))
-    return schema, filler(schema, texts, shown, no_braces=form == "text")
+        return None
+    own = schema.get("properties") or {}
+    ours = {name: properties[name] for name in own.keys() & properties.keys()}
+    return {**schema, "properties": {**own, **ours}} if ours else schema
+
+
+def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
+    """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
+    properties = contract.properties or {}
+    match = contract.pattern.search(wording(request)) if contract.pattern and properties else None
+    bounds = limits(range_in(match[0])) if match else {}
+    return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:

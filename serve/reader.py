@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from chinese import in_english
-from scales import Schema, digits_of, labels_in, names_verdict, range_in, scale_of
+from scales import Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read of a long request, at its beginning and at its end."""
@@ -179,12 +179,14 @@ def _described(name: str, value: Any, text: str) -> Schema:
     if isinstance(value, dict):
         return closed({key: _described(key, inner, text) for key, inner in value.items()})
     if isinstance(value, list):
-        return {"type": "array", "items": _described(name, value[0], text) if value else {"type": "string"}}
+        items = _described(name, value[0], text) if value else {"type": "string"}
+        return {"type": "array", "items": items, "minItems": int(names_verdict(name))}
     if isinstance(value, bool) or value is None:
         return {"type": "boolean" if value is not None else ["string", "null"]}
     if isinstance(value, int | float):
-        whole = isinstance(value, int) and not digits_of(scale_of(text), text)
-        return {"type": "integer" if whole else "number"}
+        bounds = scale_of(text)
+        whole = isinstance(value, int) and not digits_of(bounds, text)
+        return {"type": "integer" if whole else "number", **(limits(bounds) if names_verdict(name) else {})}
     field = _in_words(value.strip("<>[] "), is_text=not value.startswith("<"))
     told = re.search(rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should) be [^.\n]{{2,120}}", text)
     labels = labels_in(told[0], told[0].index(" ")) if told and field == {"type": "string"} else None

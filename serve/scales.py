@@ -1,9 +1,5 @@
-"""The values that words allow: ranges of numbers, lists of labels, and so what a client's own schema leaves open.
+"""The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
 
-Everything here is pure.
-"""
-
-import functools
 import json
 import re
 from collections.abc import Iterator
@@ -11,7 +7,6 @@ from typing import Any
 
 import chinese
 from chinese import HAN
-from schemas import Fill
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
@@ -28,16 +23,14 @@ RANGES = [
         rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})(?=\])",
     )
 ]
-NO_SCALE = re.compile(
-    r"(?i)[ -](?:(?:short|brief|concise|full|clear|simple) )?(?:words?|sentences?|characters?|tokens?|lines?)\b|"
-    r" ?%?(?: points?)?(?: ?=|(?: of \w{1,20})? (?:means?|indicates?|if|when|do(?:es)? not|(?:is|are) (?!used))\b|"
-    r" (?!(?:points|stars|scales|scores|this|its|plus|across)\b)[a-z]{2,20}s\b)"
+LENGTH = re.compile(
+    r"(?i)[ -](?:(?:short|brief|concise|full|clear|simple) )?(?:words?|sentences?|characters?|tokens?|lines?)\b"
 )
-"""Behind a range: what makes it a length, a count of things, or the part of a scale that has one meaning."""
+"""Behind a range that is no score's."""
 
 JUDGED = r"(?i)\b(?:scale|scor|rat(?:ed?|ing)\b|grad)"
-SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z")
-"""A cue with nothing between it and the range that could be what the range is of."""
+SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?m:^)\W{{0,4}}[A-Z][\w -]{{0,40}} \(\Z")
+"""A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
 STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]|(?<![\w.-])([0-9]{1,2}) ?= ?(?=[a-z])")
@@ -46,7 +39,6 @@ ZERO_OR_ONE = re.compile(
     r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(1\)"
 )
 OUT_OF = re.compile(r"(?i)\bout of ([0-9]{1,3})\b")
-POINTS = re.compile(r"(?i)(?<!\.)\b([0-9]{1,2})[- ]point\b")
 WHOLE = re.compile(
     r"(?i)\b(?:integers?|int|whole[- ](?:numbers?|points?|scores?|values?)|binary|(?:no|without) decimals?|"
     r"(?<!decimal )digit(?! (?:after|behind)\b))\b|(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)"
@@ -68,54 +60,39 @@ def names_verdict(name: str) -> bool:
     return bool(chinese.VERDICT.search(name) or VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
 
 
-def ranges(text: str, *, counts: bool = False) -> Iterator[tuple[re.Match[str], Range]]:
-    """The ranges of numbers that the text names; what counts something else than a score only if that is wanted."""
+def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
+    """The ranges of numbers that the text names, but for lengths."""
     for pattern in RANGES:
         for match in pattern.finditer(text):
             low, high = float(match["low"]), float(match["high"])
-            if low < high <= 1000 and (counts or not NO_SCALE.match(text, match.end())):
+            if low < high <= 1000 and not LENGTH.match(text, match.end()):
                 yield match, (low, high)
 
 
-def range_in(text: str, *, counts: bool = False) -> Range | None:
-    """The first range of numbers that the text names, in figures or in words."""
-    named = min(ranges(text, counts=counts), key=lambda each: each[0].start(), default=None)
+def range_in(text: str) -> Range | None:
+    """The first range of numbers that the text names, in figures or by a rubric."""
+    named = min(ranges(text), key=lambda each: each[0].start(), default=None)
     return named[1] if named else next(iter(_rubric(text)), None)
 
 
 def _rubric(text: str) -> Iterator[Range]:
-    """The range of a rubric that describes each score, or of "out of 10" and "a 5-point scale"."""
+    """The range of a rubric that describes each score, or of "out of 10"."""
     values = sorted({int(match[1] or match[2]) for match in RUBRIC.finditer(text)})
     if len(values) > 1:
         yield values[0], values[-1]
-    for low, pattern in ((0, OUT_OF), (1, POINTS)):
-        yield from ((low, float(match[1])) for match in pattern.finditer(text))
+    yield from ((0, float(match[1])) for match in OUT_OF.finditer(text))
 
 
-def scale_of(text: str, name: str = "", others: tuple[str, ...] = ()) -> Range | None:
-    """The range of the verdict that the text names: what stands by the field's `name`, or is said of a score; of
-    several the one that holds all others, or none. What stands by the names of `others` is theirs."""
-    mine = {*by_name(name, text)} if name else set[Range]()
-    theirs = {each for other in others for each in by_name(other, text)}
-    mine = mine - theirs or mine
+def scale_of(text: str) -> Range | None:
+    """The range that the text names of a score; of several the one that holds all others, or none."""
     spoken = {
         each
         for match, each in ranges(text)
-        if each not in theirs - mine
-        and (SPOKEN.search(text[max(0, match.start() - 60) : match.start()]) or STARS.match(text, match.end()))
+        if SPOKEN.search(text[max(0, match.start() - 60) : match.start()]) or STARS.match(text, match.end())
     }
-    whole = spoken | mine or ({*_rubric(text)} if re.search(JUDGED, text) else set())
+    whole = spoken or ({*_rubric(text)} if re.search(JUDGED, text) else set())
     bounds = (min((low for low, _ in whole), default=0.0), max((high for _, high in whole), default=0.0))
     return bounds if bounds in whole else None
-
-
-def by_name(name: str, text: str) -> Iterator[Range]:
-    """The first range that stands behind each mention of a field, in the same sentence."""
-    for mention in re.finditer(rf"(?i)(?<!\w){re.escape(name).replace('_', '[ _-]')}(?!\w)", text):
-        sentence = re.split(r"[.;!?]\s|\n", text[mention.end() : mention.end() + 100])[0]
-        first = min(ranges(sentence), key=lambda each: each[0].start(), default=None)
-        if first:
-            yield first[1]
 
 
 def digits_of(bounds: Range | None, words: str) -> int:
@@ -196,7 +173,7 @@ def labels_in(text: str, start: int = 0) -> list[str] | None:
     return None
 
 
-def choices(words: str, text: str, name: str = "") -> list[str]:
+def choices(words: str, text: str) -> list[str]:
     """The values that a placeholder or the words about it allow, or else the numbers of the scale that the whole text
     names; none at all where they are not understood."""
     marked = [value for value in dict.fromkeys(MARKED.findall(words)) if not PLACEHOLDER.fullmatch(value)]
@@ -207,79 +184,30 @@ def choices(words: str, text: str, name: str = "") -> list[str]:
     if (labels := labels_in(words)) is not None:
         return labels
     quoted = list(dict.fromkeys(re.findall(rf"[\"'`]({WORD})[\"'`]", words)))
-    return quoted if 2 <= len(quoted) <= 4 else numbers(scale_of(text, name), text)
+    return quoted if 2 <= len(quoted) <= 4 else numbers(scale_of(text), text)
 
 
-def filler(schema: Schema, texts: tuple[str, ...], shown: dict[str, Schema], no_braces: bool) -> Fill:
-    """What descriptions, an example's fields (`shown`) and the texts say of what a schema leaves open. A range by no
-    field's name is the verdict's, if only one field can be that; of the texts the first that names any counts. Who
-    looks for an object in a free reply often only counts its braces: there texts have none (`no_braces`)."""
-    fields = _fields(schema)
-    words = ("string", "boolean", "array", "object")
-    numeric = tuple(name for name, field in fields.items() if field.get("type") not in words)
-    limited = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
-    free = {"pattern": "^[^{}]*$"} if no_braces else {}
-    verdicts = [name for name in numeric if names_verdict(name) and not limited & fields[name].keys()]
-
-    def fill(name: str, description: str, kind: str) -> Schema:
-        field = shown.get(name, {})
-        if kind == "string":
-            labels = [label for label in field.get("enum", []) if isinstance(label, str)]
-            return {"enum": labels} if labels else free
-        if values := _of_description(description):
-            return values
-        if "minimum" in field:
-            return _limits((field["minimum"], field["maximum"]))
-        if verdicts != [name]:
-            return _limits(next((each for text in texts for each in by_name(name, text)), None))
-        others = tuple(other for other in numeric if other != name)
-        zero_or_one = any(map(ZERO_OR_ONE.search, texts))
-        bounds = next(filter(None, (scale_of(text, name, others) for text in texts)), None)
-        return {"enum": [0, 1]} if zero_or_one else _limits(bounds)
-
-    return functools.cache(fill)
-
-
-def _of_description(words: str) -> Schema:
+def described(words: str) -> Schema:
     """What the description of a number says of its values."""
-    if (values := labels_in(words)) and all(map(str.isdecimal, values)):
-        return {"enum": [int(value) for value in values]}
-    return {"enum": [0, 1]} if ZERO_OR_ONE.search(words) else _limits(range_in(words, counts=True))
+    labels = labels_in(words)
+    if labels and all(map(str.isdecimal, labels)):
+        return {"enum": [int(label) for label in labels]}
+    return {"enum": [0, 1]} if ZERO_OR_ONE.search(words) else limits(range_in(words))
 
 
-def _limits(bounds: Range | None) -> Schema:
+def limits(bounds: Range | None) -> Schema:
+    """A range as a schema has it; nothing for none."""
     if bounds is None:
         return {}
     low, high = (int(value) if value == int(value) else value for value in bounds)
     return {"minimum": low, "maximum": high}
 
 
-def _fields(schema: Any) -> dict[str, Schema]:
-    """The properties of all objects in the schema, by name."""
-    fields: dict[str, Schema] = {}
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict) and isinstance(properties := part.get("properties"), dict):
-            fields |= {name: field for name, field in properties.items() if isinstance(field, dict)}
-        waiting += list(part.values()) if isinstance(part, dict) else part if isinstance(part, list) else []
-    return fields
-
-
 def with_verdict(schema: Schema) -> Schema:
-    """The schema with what names a verdict required, or all that there is, where it requires nothing at all, and with
-    at least one verdict in its lists of them: a reply may not leave out what it is asked for."""
+    """The schema with what names a verdict required, or its only field, where it requires nothing at all: a reply may
+    not leave out what it is asked for."""
     properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return schema
-    lists = {
-        name: {**field, "minItems": 1}
-        for name, field in properties.items()
-        if isinstance(field, dict) and field.get("type") == "array" and not {"minItems", "maxItems"} & field.keys()
-        if any(map(names_verdict, (name, *_fields([field, schema.get("$defs") if "$ref" in str(field) else None]))))
-    }
-    schema = {**schema, "properties": {**properties, **lists}} if lists else schema
-    if "required" in schema:
+    if not isinstance(properties, dict) or "required" in schema:
         return schema
     verdicts = [name for name in properties if names_verdict(name)] or list(properties)[:1] * (len(properties) == 1)
     whole = [name for name in verdicts if '"$ref": "#"' not in json.dumps(properties[name])]

@@ -8,14 +8,14 @@ Everything here is pure.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from scales import described
+
 Schema = dict[str, Any]
-Fill = Callable[[str, str, str], Schema]
-"""What words say of a text or number that a schema leaves open, by its field's name, its description and its type."""
 
 LARGEST_NUMBER = 1_000_000
 MOST_NODES = 2000
@@ -36,6 +36,7 @@ DEFINITIONS = {"$defs", "definitions"}
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 CONTENTS = {"properties", "additionalProperties", "items"}
 UNCOMMON = {"patternProperties", "minProperties", "maxProperties", "prefixItems"}
+FREE: Schema = {}
 ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
 
 
@@ -66,11 +67,6 @@ LADDER += [Limits(40, 2, 1), Limits(20, 1, 1), Limits(10, 1, 1), Limits(4, 1, 1)
 """Limits to try, the loosest first: strings are not shortened below what can be read as long as lists can be."""
 
 
-def nothing(name: str, description: str, kind: str) -> Schema:
-    """A `Fill` that says nothing."""
-    return {}
-
-
 class Bounded(NamedTuple):
     """A schema within limits, and the most bytes that a reply to it can have."""
 
@@ -79,22 +75,22 @@ class Bounded(NamedTuple):
     limits: Limits
 
 
-def bounded(schema: Schema, tokens: float = math.inf, fill: Fill = nothing) -> Bounded:
+def bounded(schema: Schema, tokens: float = math.inf, text: Schema = FREE) -> Bounded:
     """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
-    shortest that the client asks for may be longer, within the tightest. Raises Unbounded."""
+    shortest that the client asks for may be longer, within the tightest. Open texts are `text`. Raises Unbounded."""
     for limits in LADDER:
         with suppress(Unbounded):
-            done = within(schema, limits, fill)
+            done = within(schema, limits, text)
             if done.size < tokens:
                 return done
-    return within(schema, LADDER[-1], fill)
+    return within(schema, LADDER[-1], text)
 
 
-def within(schema: Schema, limits: Limits, fill: Fill = nothing) -> Bounded:
+def within(schema: Schema, limits: Limits, text: Schema = FREE) -> Bounded:
     """The schema with limits on all that has none, and nothing in it that the client does not name. Raises
     Unbounded."""
     try:
-        return Bounded(*_Writer(schema, limits, fill).write(schema, _Position()), limits)
+        return Bounded(*_Writer(schema, limits, text).write(schema, _Position()), limits)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise Unbounded("no schema that can be read") from None
 
@@ -112,9 +108,8 @@ def ends(schema: Schema) -> bool:
 
 @dataclass(frozen=True)
 class _Position:
-    """Where a part of a schema stands: in the field of this name and description, within so many of each definition."""
+    """Where a part of a schema stands: in a field of this description, within so many of each definition."""
 
-    name: str = ""
     description: str = ""
     within: Mapping[str, int] = field(default_factory=dict)
 
@@ -122,8 +117,8 @@ class _Position:
 class _Writer:
     """Writes a schema out: references resolved, limits set, the size of the longest reply added up."""
 
-    def __init__(self, root: Schema, limits: Limits, fill: Fill) -> None:
-        self.root, self.limits, self.fill, self.nodes = root, limits, fill, 0
+    def __init__(self, root: Schema, limits: Limits, text: Schema) -> None:
+        self.root, self.limits, self.text, self.nodes = root, limits, text, 0
         self.kinds = {"string": self._string, "array": self._array, "object": self._object}
         self.kinds |= {"integer": self._number, "number": self._number, "boolean": self._word, "null": self._word}
 
@@ -190,9 +185,7 @@ class _Writer:
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if not {"pattern", "format", "maxLength"} & schema.keys():
-            schema |= self.fill(position.name, position.description, "string")
-            if "enum" in schema:
-                return schema, max(map(_length, schema["enum"]))
+            schema |= self.text
         if "pattern" in schema and "format" in schema:
             raise Unbounded("a pattern and a format")  # of which the decoder rarely tells whether any text fits
         least, most, limit = schema.get("minLength", 0), schema.get("maxLength", math.inf), self.limits.string
@@ -211,7 +204,7 @@ class _Writer:
 
     def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if not BOUNDS & schema.keys():
-            schema |= self.fill(position.name, position.description, schema["type"])
+            schema |= described(position.description)
             if "enum" in schema:
                 return schema, max(map(_length, schema["enum"]))
         low, high = _range(schema)
@@ -252,7 +245,7 @@ class _Writer:
         properties, size = {}, 2
         for name, value in wanted.items():
             try:
-                properties[name], length = self.write(value, _Position(name, "", position.within))
+                properties[name], length = self.write(value, _Position("", position.within))
             except Endless:
                 if name in required:
                     raise

@@ -7,7 +7,8 @@ import pytest
 from clients.inner import Ask, Inner, streamed
 
 pytest_plugins = ["clients.asking"]
-PARAMETERS = {"type": "object", "properties": {"score": {"type": "integer"}, "why": {"type": "string"}}}
+SCORE = {"type": "integer", "description": "from 1 to 5"}
+PARAMETERS = {"type": "object", "properties": {"score": SCORE, "why": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "grade", "parameters": PARAMETERS}}
 OTHER = {"type": "function", "function": {"name": "skip", "parameters": {"type": "object", "properties": {}}}}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"properties": {"city": {}}}}}

@@ -193,24 +193,6 @@ def test_a_schema_that_requires_nothing_still_wants_its_verdict(properties: dict
     assert allowed.feed("{}") == (1 if said else 2)
 
 
-def test_a_list_of_verdicts_is_not_empty() -> None:
-    """Clients divide by how many there are."""
-    one = {"type": "object", "properties": {"statement": {"type": "string"}, "verdict": {"type": "integer"}}}
-    properties = {
-        "statements": {"type": "array", "items": {"$ref": "#/$defs/One"}},
-        "faithfulness": {"type": "array", "items": one},
-        "names": {"type": "array", "items": {"type": "string"}},
-        "scores": {"type": "array", "items": {"type": "integer"}, "minItems": 0},
-    }
-    schema = {"type": "object", "properties": properties, "required": list(properties), "$defs": {"One": one}}
-    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 3000)
-    decoder = Decoder(held.request)
-    for said, taken in (('{"statements":[', 15), ("]", 0), ('{}],"faithfulness":[', 20), ("]", 0), ("{}", 2)):
-        assert decoder.feed(said) == taken, said
-    assert decoder.feed('],"names":[],"scores":[]}') == 25
-
-
 def test_a_definition_that_branches_into_itself_is_held_too() -> None:
     properties = {name: {"$ref": "#/$defs/n"} for name in "abcde"} | {"text": {"type": "string"}}
     tree = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": properties, "required": ["text"]}}}
@@ -289,13 +271,3 @@ def test_our_parsers_refuse_what_the_clients_refuse(
         read = form.parse({"message": {"content": reply}})
         if read is not None and not (peer == "fastchat" and read == "C"):
             assert read == wanted(value), (name, reply)
-
-
-def test_yes_and_no_as_numbers_are_kept() -> None:
-    item = {"type": "object", "properties": {"text": {"type": "string"}, "attributed": {"type": "integer"}}}
-    schema = {"type": "object", "properties": {"statements": {"type": "array", "items": item}}}
-    words = 'Classify each. Answer with "Yes" (1) or "No" (0).'
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    asked = {"messages": [{"role": "user", "content": words}], "response_format": form}
-    held = contracts.constrain(BY_NAME["json-schema"], asked, 400).request["structured_outputs"]["json"]
-    assert held["properties"]["statements"]["items"]["properties"]["attributed"]["enum"] == [0, 1]

@@ -227,30 +227,6 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
             assert time.process_time() - began < limit, (words, filling)
 
 
-@pytest.mark.parametrize(
-    ("words", "described", "wanted"),
-    [
-        ("Score it out of 10.", "", (0, 10)),
-        ("Give 1–5 stars as the score.", "", (1, 5)),
-        ("Likert scale: 1 = not at all, 3 = partly and 5 = wholly. Give a score.", "", (1, 5)),
-        ("Score in percent, 0%-100%.", "", (0, 100)),
-        ("Judge it.", "out of 10", (0, 10)),
-        ("Judge it. The answer: three out of 10 apples are red, a 4-point rise from one to two.", "", None),
-        ("The essay has 200 to 300 words. Rate it from 1 to 6.", "", (1, 6)),
-        ("Judge it. A minimum of 3 apples and a maximum of 5 pears.", "", None),
-        ("Rate it; at least 20 words.", "at most 3", None),
-    ],
-)
-def test_a_range_that_stands_only_in_words_is_kept(words: str, described: str, wanted: tuple[int, int] | None) -> None:
-    score = {"type": "number", "description": described}
-    schema = {"type": "object", "properties": {"score": score}, "required": ["score"]}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    request = {"messages": [{"role": "user", "content": words}], "response_format": form}
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 300)
-    found = held.request["structured_outputs"]["json"]["properties"]["score"]
-    assert (found["minimum"], found["maximum"]) == (wanted or (0, 1_000_000))
-
-
 NULL, WHOLE_NUMBER, DESCRIBED = (
     {"type": "null"},
     {"type": "integer"},
@@ -351,8 +327,6 @@ def test_the_shared_requests_are_held_alike(shared: Path) -> None:
 CASES = ("zh_json", "en_json", "plain_int", "optional_int")
 RATED = "Rate the answer from 1 to 10."
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}, "why": {"type": "string"}}}
-TOOL = {"type": "function", "function": {"name": "grade", "parameters": SCHEMA}}
-FORCED = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "grade"}}}
 AS_SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}}
 DATA = (
     "Answer: Paris. This deserves a score between 9 and 10.",
@@ -366,10 +340,6 @@ DATA = (
 def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> None:
     form = ' Reply in JSON: {"score": 7, "why": "..."}'
     for request in (
-        user(data, f"You are a strict judge. {RATED}", **AS_SCHEMA),
-        user(f"{RATED}\n\n{data}", "You are a strict judge.", **AS_SCHEMA),
-        user(f"You are a strict judge.\n{data}\n{RATED}", **AS_SCHEMA),
-        user(data, f"You are a strict judge. {RATED}", **FORCED),
         user(data, f"You are a strict judge. {RATED}{form}"),
         user(f"You are a strict judge. {RATED}\n{data}\n{form}"),
     ):
@@ -378,10 +348,9 @@ def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> No
         assert (score["minimum"], score["maximum"]) == (1, 10), request
     for words in (f"{data} {RATED} Reply with only the number.", f"{RATED}\n{data}\nReply with only the number."):
         assert values_of(words) == {str(one) for one in range(1, 11)}
-    unsaid = user(data, "You are a strict judge. Rate the answer.", **AS_SCHEMA)
-    held = contracts.constrain(contracts.recognise(unsaid, TABLE), unsaid, 600)
-    score = held.request["structured_outputs"]["json"]["properties"]["score"]
-    assert score["maximum"] == 1_000_000 or "Rate this" in data
+    own = user(data, f"You are a strict judge. {RATED}", **AS_SCHEMA)
+    held = contracts.constrain(contracts.recognise(own, TABLE), own, 600)
+    assert held.request["structured_outputs"]["json"]["properties"]["score"]["maximum"] == 1_000_000
 
 
 NO_SCALE = (
@@ -440,106 +409,6 @@ def test_data_beside_a_form_change_nothing_of_it(asked: Asked) -> None:
             assert found is None or same, found.found
 
 
-def test_what_counts_may_stand_behind_the_data() -> None:
-    for words in (
-        "Judge it.\nResponse: Paris.\n\n### Score Rubric:\nScore 1: bad\nScore 3: fair\nScore 5: good",
-        "Judge it.\nResponse: Paris.\nRating scale: from 1 to 5\n",
-        "Instructions: judge it, with a score from 1 to 5.\nResponse: Paris. A score of 9 to 10!",
-        "Judge it.\nResponse: Paris.\nPlease rate it from 1 to 5.",
-    ):
-        request = user(words, **AS_SCHEMA)
-        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
-        score = held.request["structured_outputs"]["json"]["properties"]["score"]
-        assert (score["minimum"], score["maximum"]) == (1, 5), words
-
-
-def test_ranges_that_contradict_each_other_set_none() -> None:
-    for words, wanted in (
-        ("Rate it from 1 to 10: 1-3 is a poor score, a score of 4-7 is fair, a score of 8-10 is good.", (1, 10)),
-        ("Rate it from 1 to 10. Others rate it from 0 to 5.", (-1_000_000, 1_000_000)),
-    ):
-        request = user(words, **AS_SCHEMA)
-        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
-        score = held.request["structured_outputs"]["json"]["properties"]["score"]
-        assert (score["minimum"], score["maximum"]) == wanted
-
-
-def fields_of(words: str, *, system: str = "", **fields: Any) -> dict[str, Any]:
-    """What a reply may hold whose schema has a whole number `score` and these fields, by name."""
-    properties = {"score": {"type": "integer"}, **fields}
-    schema = {"type": "object", "properties": properties, "required": ["score"]}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    request = user(words, system, response_format=form)
-    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900)
-    found: dict[str, Any] = held.request["structured_outputs"]["json"]["properties"]
-    return found
-
-
-@pytest.mark.parametrize("confidence", [{"type": "integer"}, {"type": "integer", "minimum": 0, "maximum": 100}])
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Give a score from 1 to 5 and your confidence in that rating from 0 to 100.",
-        "Rate it from 1 to 5, then rate your confidence on a scale of 0 to 100.",
-        "Give a score and a confidence from 0 to 100. The score goes from 1 to 5.",
-        "Give a reason and rate the answer from 1 to 5. Rate your confidence from 0 to 100.",
-    ],
-)
-def test_a_range_of_a_bounded_field_is_none_of_the_score(words: str, confidence: dict[str, Any]) -> None:
-    found = fields_of(words, confidence=confidence, reason={"type": "string"})
-    assert [(found[name]["minimum"], found[name]["maximum"]) for name in ("score", "confidence")] == [(1, 5), (0, 100)]
-
-
-ONE_TO_FIVE = (
-    "Score it from 1 to 5. Justify the score in 10-50 words.",
-    "Rate it from 1 to 5 with a rationale of 20 to 100 characters for the score.",
-    "You get an answer, 100-200 words long. Assign a grade from 1 to 5.",
-    "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give the overall score from 1 to 5.",
-    "Score it from 1 to 5. Scores of 0-1 mean that it is wrong.",
-    "Give a score of 1-2 for wrong answers, 3-4 for fair ones, and 5 for right ones, on a scale from 1 to 5.",
-    "Score it from 1 to 5.\n0-2: poor\n3-4: fair\n5: good",
-    "Rate it from 1 to 5.\nHere is what was said: the final score was 1-3.",
-    "Rate it from 1 to 5.\n\nParis. Give it a score from 4 to 5.",
-    "Give the answer a 1-5 rating.",
-    "Rate the 2-4 turns of the conversation from 1 to 5.",
-)
-
-
-@pytest.mark.parametrize("words", ONE_TO_FIVE)
-def test_what_else_is_counted_near_a_score_leaves_its_scale(words: str) -> None:
-    """Lengths, parts of the scale, other things' scales, and what is judged."""
-    for found in (
-        fields_of(words, reason={"type": "string"}),
-        fields_of("Answer: foo", system=words),
-        fields_of(f"{words}\nAnswer: foo. The score was 2-4."),
-    ):
-        assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "The score ranges from 1 to 5.",
-        "The score is an integer between 1 and 5.",
-        "Score: an integer from 1 to 5.",
-        "Score (1-5):",
-        "How would you rate it from 1 to 5?",
-        "I want you to score it from 1 to 5.",
-        "Could you please rate it on a scale of 1-5?",
-        "Based on the criteria above, rate it from 1 to 5.",
-        "Make sure the score is between 1 and 5.",
-        "The answer should be rated from 1 to 5.",
-        "Output: a score from 1 to 5\n\nAnswer: foo",
-    ],
-)
-def test_a_request_behind_the_data_need_not_be_an_order(asked: str) -> None:
-    data = "Judge it.\nQuestion: what?\nAnswer: foo, and the game's score was 2-4.\n"
-    for found in (fields_of(f"{data}\n{asked}"), fields_of(data + asked), fields_of(f"{data}{asked}", system="Judge.")):
-        assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
-    ruled = fields_of(f"{data}{asked}", system="You are a strict judge. Rate it from 0 to 10.")
-    assert (ruled["score"]["minimum"], ruled["score"]["maximum"]) == (0, 10)
-
-
 @pytest.mark.usefixtures("without_collection")
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
@@ -550,17 +419,6 @@ def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     began = time.process_time()
     assert contracts.recognise(request, TABLE).name == "general-labels"
     assert time.process_time() - began < 0.15
-
-
-def test_an_open_text_of_a_schema_takes_what_the_words_allow() -> None:
-    asked = next(one for one in ASKED if one.name == "alternatives in a text")
-    schema = {"type": "object", "properties": {"rationale": {"type": "string"}, "result": {"type": "string"}}}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    request: dict[str, Any] = {**asked.request, "response_format": form}
-    contract = contracts.recognise(request, TABLE)
-    held = contracts.constrain(contract, request, 600).request["structured_outputs"]["json"]
-    assert contract.name == "json-schema" and held["properties"]["result"]["enum"] == ["yes", "no"]
-    assert "enum" not in held["properties"]["rationale"]
 
 
 DRAFTED = ("one letter", "placeholders with a range", "last line", "two lines", "keys in a sentence")
