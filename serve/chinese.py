@@ -17,9 +17,7 @@ KEPT = "\ue000"
 """Stands for what is quoted while the words around it are read."""
 
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
-VERDICT = re.compile(
-    "分数|评分|得分|打分|总分|分值|评级|等级|判断|判定|判决|结论|结果|裁决|胜者|优胜|更好|正确|选择|标签"
-)
+VERDICT = re.compile("分数|评分|得分|打分|总分|等级|判断|判定|结论|结果|裁决|胜者|更好|正确|选择|标签")
 """Names of fields that hold a verdict."""
 
 NUMERALS = "零一二三四五六七八九十"
@@ -27,46 +25,27 @@ ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
 
 PHRASES = [
     (r"(?<=[0-9]) ?分? ?(?:到|至) ?(?=-?[0-9])", " to "),
-    (r"介于 ?(-?[0-9.]+) ?分? ?(?:和|与) ?(-?[0-9.]+)", r"between \1 and \2 "),
     (r"满分(?:为|是)? ?([0-9]+) ?分?", r" score out of \1 "),
-    (r"([0-9]+) ?分制", r" \1-point scale "),
     (r"(?<=[0-9]) ?(?:个?字|词|句)", " words "),
     (r"([0-9]+ ?(?:to|-|~) ?[0-9]+) ?分? ?(?:之间)? ?的? ?(?:分数|得分|评分|分值|分)", r" score from \1 points "),
-    (r"(?<=[0-9]) ?分", " points "),
     (r"不要|不得|请勿", " do not "),
     (rf"(?:以|用|按照?|使用|采用|请按)[^。\n{{}}]{{0,20}}?JSON[^。\n{{}}]{{0,12}}?{ANSWER}", " Output in JSON format "),
     (rf"(?:只|仅|直接)(?:能|需要?|要|可以?|须)?{ANSWER}", " Output only "),
     (rf"(?:请|必须|应该?|要|并){ANSWER}|输出|返回|给出", " output "),
-    (r"(?:两个?|两位) ?(?:回答|答案|助手|回复|响应)", " two answers "),
-    (r"一个(?= ?(?:整数|数字|分数|字母|词|单词))", " a "),
     (r"最后一行", " the last line "),
-    (r"参考答案|标准答案", " reference answer "),
-    (r"评委|裁判|评审员?|判官", " judge "),
+    (r"(?:参考|标准)(?=答案)", " reference "),
     (r"评价|评估|评判|评测|判断|判定", " evaluate "),
-    (r"打(?= ?[0-9])", " score it "),
     (r"分数|得分|总分|评分|打分", " score "),
-    (r"等级|评级", " grade "),
     (r"比较|对比", " compare "),
-    (r"更好|较好", " better "),
     (r"回答|答案|答复|作答", " answer "),
     (r"回复|响应", " response "),
     (r"问题|提问", " question "),
-    (r"指令", " instruction "),
-    (r"对话", " conversation "),
-    (r"上下文", " context "),
     (r"整数", " integer "),
     (r"小数", " decimal "),
     (r"数字", " number "),
     (r"格式", " format "),
-    (r"字段|键", " fields "),
-    (r"如下|以下|下面|下列", " following "),
-    (r"例如|比如", " e.g. "),
     (r"理由|原因|解释|说明", " reason "),
-    (r"其他|其它|额外|多余", " other "),
     (r"或者|或", " or "),
-    (r"从(?= ?[0-9])", " from "),
-    (r"表示|代表|意味着", " means "),
-    (r"只|仅", " only "),
 ]
 
 

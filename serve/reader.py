@@ -226,25 +226,14 @@ def options(text: str) -> list[str]:
     return sorted(letters | {"Z"} if {"A", "B"} <= letters else ascii_uppercase)
 
 
-SCORE = r"(?:overall |final )?(?:score|rating|grade)s?"
 ASKS = re.compile(
-    r"(?i)\W*(?:(?:based on|considering|according to|using|on|with|after|for|in)\b[^.,\n]{0,80}, )?"
-    r"(?:(?:now|then|please|finally|first|remember(?: that)?|note that|(?:can|could|would|will) you|"
-    r"(?:i|we)(?: would|['’]d)? (?:want|like|need) you to|(?:the|your) (?:task|job|goal) is to|"
-    r"you(?: (?:must|should|will|can|may|have to|need to|are (?:asked )?to))?)\W+)*"
-    r"(?:(?:rate|score(?= (?:the|it|each|this|from|how|on|between)\b)|grade|evaluate|assess|judge|give|assign|provide|"
-    r"return|(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|respond|reply|use|produce|print|write|on a scale|"
-    rf"how would you|(?:what|which|make sure|ensure)(?: \w+){{0,3}} {SCORE}|"
-    rf"(?:the|your) (?:{SCORE}|(?:{SCORE} )?scale) (?:must|should|ranges?|goes|can|is (?:an?|from|between|on))|"
-    rf"{SCORE} (?:go|ranges?|must|should|are)|the (?:\w+ ){{0,2}}should be (?:scored|rated)|"
-    r"output: (?:an? )?(?:\w+ )?score|only|just|do not|reason|think|explain|end|finish|conclude|determine|decide|"
-    r"compare|check|classify|place|choose|follow|"
-    r"(?:the|your|its) (?:\w{1,20} ){0,2}(?:answer|response|reply|output|verdict|judge?ment|line) (?:must|should)|"
-    r"you(?:['’]re| are)|(?:which|is|are|does|do|how (?:good|well|much))\b[^?.\n]{0,80}\b"
-    r"(?:answers?|responses?|submissions?|statements?))\b|"
-    rf"(?:your )?{SCORE}(?: ?: ?(?:an? )?(?:integer|number|float)\b| ?\([0-9]| (?:from|between) [0-9])|"
-    r"[^\w\n]{0,8}(?:\w{1,20} ){0,3}(?:rubrics?|criteri(?:a|on)|scales?|tasks?|form(?:at)?|template|schema)\b"
-    r"[^.:\n]{0,40}(?::|\Z))"
+    r"(?i)\W*(?:(?:now|then|please|finally|first|your task is to|you(?: (?:must|should|will|can))?)\W+)*"
+    r"(?:(?:rate|score(?= (?:the|it|each|this|from)\b)|grade|evaluate|assess|judge|give|assign|provide|return|respond|"
+    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|reply|use|produce|print|write|only|just|do not|reason|"
+    r"think|explain|end|finish|conclude|determine|compare|scores? (?:go|ranges?|must|should|are)|"
+    r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line) (?:must|should|is)|"
+    r"(?:is|are|does|which)\b[^?.\n]{0,80}\b(?:answers?|responses?|submissions?|statements?))\b|"
+    r"(?:score|rating|grade) ?\([0-9]|[^\w\n]{0,8}(?:\w{1,20} ){0,3}(?:rubric|criteria|form|tasks)\b[^.:\n]{0,40}:)"
 )
 """How a sentence begins that asks for something, and does not only tell it; or a heading of what counts."""
 

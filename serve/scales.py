@@ -13,19 +13,15 @@ Range = tuple[float, float]
 """The least and the most."""
 
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
-MEANING = r"%?(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
 RANGES = [
     re.compile(rf"(?i){pattern}(?![\w-]|\.[0-9])")
     for pattern in (
-        rf"(?<![\w.-])(?P<low>{NUMBER}){MEANING}(?:\s?[-–—~到至]\s?|,? (?:up )?(?:to|through) )(?P<high>{NUMBER})",
-        rf"\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})",
-        rf"(?<![\w.-])(?P<low>0){MEANING}(?:,? or | ?/ ?)(?P<high>1)",
-        rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})(?=\])",
+        rf"(?<![\w.-])(?P<low>{NUMBER})(?: ?\([^()\n]{{0,60}}\))?(?:\s?[-–~]\s?|,? (?:to|through) )(?P<high>{NUMBER})",
+        rf"\bbetween (?P<low>{NUMBER}),? and (?P<high>{NUMBER})",
+        r"(?<![\w.-])(?P<low>0)(?:,? or | ?/ ?)(?P<high>1)",
     )
 ]
-LENGTH = re.compile(
-    r"(?i)[ -](?:(?:short|brief|concise|full|clear|simple) )?(?:words?|sentences?|characters?|tokens?|lines?)\b"
-)
+LENGTH = re.compile(r"(?i)[ -](?:words?|sentences?|characters?|tokens?|lines?)\b")
 """Behind a range that is no score's."""
 
 JUDGED = r"(?i)\b(?:scale|scor|rat(?:ed?|ing)\b|grad)"
@@ -33,25 +29,17 @@ SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?m:^)\W{{0,4}}[A-Z][\
 """A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
 STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
-RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]|(?<![\w.-])([0-9]{1,2}) ?= ?(?=[a-z])")
-ZERO_OR_ONE = re.compile(
-    r"\b(?:1 (?:if|when|for) [^.;]{1,120}\b0|0 (?:if|when|for) [^.;]{1,120}\b1) (?:if|when|for|otherwise)\b|"
-    r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(1\)"
-)
+RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
 OUT_OF = re.compile(r"(?i)\bout of ([0-9]{1,3})\b")
+ZERO_OR_ONE = re.compile(r"\b(?:1 (?:if|when) [^.;]{1,120}\b0|0 (?:if|when) [^.;]{1,120}\b1) (?:if|when|otherwise)\b")
 WHOLE = re.compile(
-    r"(?i)\b(?:integers?|int|whole[- ](?:numbers?|points?|scores?|values?)|binary|(?:no|without) decimals?|"
-    r"(?<!decimal )digit(?! (?:after|behind)\b))\b|(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)"
-    r"(?![\w-]|\.[0-9])".replace("{0}", MEANING)
+    r"(?i)\b(?:integers?|int|whole (?:numbers?|scores?)|binary)\b|"
+    r"(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])"
 )
-REAL = re.compile(
-    r"(?im)^\W{0,4}(?:example|sample)\b[^\n:]{0,30}:\s{0,3}[0-9]{1,3}\.[0-9]{1,3}[ \t]*$|\bfloat|\bdecimal|"
-    r"\breal number|\bhalf[- ](?:points?|steps?)|(?:steps?|increments?) of 0?\.[0-9]"
-)
+REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|steps of 0?\.[0-9]")
 VERDICTS = re.compile(
-    r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|result|pass|"
-    r"passed|correct|correctness|criteria met|winner|preference|preferred|better|best|choice|decision|label|relevant|"
-    r"relevance|faithful|faithfulness|attributed|hallucinated|ranking)s?(?![a-z])"
+    r"(?i)(?<![a-z])(?:scor|verdict|judg|evaluat|assess|result|correct|criteria met|winner|prefer|better|best|choice|"
+    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))"
 )
 
 
@@ -119,40 +107,29 @@ WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
 QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|\*\*{WORD}\*\*)"
 CAPITALS = r"(?!(?:ONLY|WITH|OR|AND|AS|IN|EITHER)\b)[A-Z]{2,20}\b"
 BARE = (
-    rf"(?:N/A\b|[A-Z]\b|-?[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?(?![0-9]|\.[0-9])|{CAPITALS}|"
-    r"(?i:yes|no|true|false|(?:in)?correct|partial(?:ly)?|unknown|tie|pass|fail|unsure|unclear|maybe|neither|none|"
-    r"both|equal)\b)"
+    rf"(?:N/A\b|[A-Z]\b|-?[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?(?![0-9]|\.[0-9])|{CAPITALS}|(?i:yes|no|true|false|"
+    r"(?:in)?correct|partial(?:ly)?|unknown|tie|pass|fail|unsure|unclear|maybe|neither|none|both|equal)\b)"
 )
-NO_MORE = (
-    r"(?i:no (?:explanation|other|additional|extra|further|more|text|words|punctuation|need|preference)|nothing|do not|"
-    r"don['’]t|with|without)\b"
-)
+NO_MORE = r"(?i:no (?:explanation|other|additional|extra|further|more|text|preference)|nothing|do not|with|without)\b"
 NEXT = rf"(?: ?\([^()\n]{{0,40}}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)(?!{NO_MORE})"
-LIST = re.compile(
-    rf"(?<![\w./+-])(?:{QUOTED}(?:{NEXT}{QUOTED}){{1,14}}|"
-    rf"{BARE}(?:{NEXT}(?:{CAPITALS} {CAPITALS}|{BARE}|{QUOTED})){{1,14}})"
-)
-ITEM = re.compile(rf"{QUOTED}|{CAPITALS} {CAPITALS}|{BARE}")
+LIST = re.compile(rf"(?<![\w./+-])(?:{QUOTED}(?:{NEXT}{QUOTED}){{1,14}}|{BARE}(?:{NEXT}(?:{BARE}|{QUOTED})){{1,14}})")
+ITEM = re.compile(rf"{QUOTED}|{BARE}")
 LEADS = re.compile(
-    r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|strictly|with|either|be|is|of|as|in|a|output|return|respond|reply|"
-    r"answer|say|print|write|give|word|letters?|character|digit|number|options?|labels?|verdict|following)),?:? ?\Z"
+    r"(?i)(?:\A[\"'`]?|[\[(]|\b(?:only|just|exactly|with|either|be|is|of|as|in|output|return|respond|reply|"
+    r"answer|write|give|word|letters?|character|number|options|labels|verdict)),?:? ?\Z"
 )
 """Before a list: what it does not go on from."""
 
 STOPS = re.compile(
-    rf"(?: ?\([^()\n]{{0,40}}\))?[\"'`]?(?:\s*\Z|[.;:!?)\n\]](?![\w.])|,? {NO_MORE}|,? (?:and (?:nothing|repeat)|on)\b|"
-    r" (?:only|alone|if|when|for|as|in|at|to|by|based|depending|according|here|from|that|which|is|are|answer|ONLY)\b)"
+    rf"(?: ?\([^()\n]{{0,40}}\))?[\"'`]?(?:\s*\Z|[.;:!?)\n\]](?![\w.])|,? {NO_MORE}|"
+    r" (?:only|in|as|on|by|based|ONLY)\b|,? (?:and nothing|on)\b)"
 )
 """Behind a list: where it ends."""
-
-OTHERWISE = re.compile(rf"(?i:\b(?:or|otherwise|else)\b)[^.\n\"'`]{{0,40}}(?:{QUOTED}| [A-Z]\b|N/A\b)")
-
 
 MARKED = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
 LABEL = re.compile(r"[A-Z]{1,12}(?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no|neither|equal|draw|both)")
 PLACEHOLDER = re.compile(
-    r"(?i:(?:(?:your|the|final) ){0,2}(?:scores?|rating|grade|verdict|judge?ment|decision|preference|winner|choice|"
-    r"assessment|answer|letter|number|option))|X|n|[^A-Za-z]*"
+    r"(?i:(?:(?:your|final) )?(?:scores?|rating|grade|verdict|choice|number|letter))|X|n|[^A-Za-z]*"
 )
 
 
@@ -165,11 +142,9 @@ def labels_in(text: str, start: int = 0) -> list[str] | None:
         numeric = all(re.fullmatch(r"-?[0-9.]+", label) for label in labels)
         if numeric and not ({"0", "1"} & {*labels} and re.search(r"or|\||^0 ?/ ?1$", words)):
             continue
-        before, behind = re.split(r"[.!?]\s|\n", text[: match.start()])[-1], text[match.end() :]
-        other = OTHERWISE.search(re.split(r"[.!?]\s|\n", behind)[0])
-        unknown = other and not any(label in other[0] for label in labels)
-        understood = LEADS.search(before) and STOPS.match(behind) and len({*labels}) == len(labels)
-        return labels if understood and not unknown else []
+        before = re.split(r"[.!?]\s|\n", text[: match.start()])[-1]
+        understood = LEADS.search(before) and STOPS.match(text, match.end()) and len({*labels}) == len(labels)
+        return labels if understood else []
     return None
 
 

@@ -97,7 +97,6 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only 0, 1, or 2.", ["0", "1", "2"]),
         ("Output only 0, 0.5, or 1.", ["0", "0.5", "1"]),
         ('Output only "safe", "unsafe" or "N/A".', ["safe", "unsafe", "N/A"]),
-        ("Output only EXCELLENT, GOOD, FAIR, VERY POOR.", ["EXCELLENT", "GOOD", "FAIR", "VERY POOR"]),
         ("Output only A (right), B (partly correct) or C (wrong).", ["A", "B", "C"]),
         ("Output only a letter: A, B, C, D (if they are valid options), and Z.", list(ascii_uppercase)),
         ("Output only a letter: A, B, C (if they are valid options), and Z.\nA. an E\nB. F\nC. G\nD. H", list("ABCDZ")),
@@ -156,7 +155,6 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
         ('Explain, and finish with "Score: <0-1>".', SMALL, "2"),
         ("Reply in this format:\nReason: <why>\nScore: <0-1>", SMALL, "2"),
         ("Rate it from 1 to 10 in steps of 0.5. Return only the number.", HALVES, "11"),
-        ("Rate it from 1 to 10. Return only the number.\n\nExample Response:\n7.0\n", HALVES, "11"),
         # As before.
         ("Rate it from 1 to 10, as integers. Return only the number.\nExample: 7.0", WHOLE, "7.5"),
         ("Rate it from 1 to 10. Return only the number.\nExample answer: 7.5 euros", WHOLE, "7.5"),
