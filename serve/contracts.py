@@ -51,7 +51,7 @@ NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
 
 
-NO_BRACES = {"pattern": "^[^{}]*$"}
+NO_BRACES = "^[^{}]*$"
 """Of texts in an object that stands in a free reply: who looks for it there often only counts its braces."""
 
 
@@ -332,7 +332,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
     form = form_of(request)
-    schema, text = _schema_of(contract, request, form), NO_BRACES if form == "text" else {}
+    schema, pattern = _schema_of(contract, request, form), NO_BRACES if form == "text" else ""
     if schema is None:
         return None
     free |= {"tool_choice": "none"} if form == "tool" else {}
@@ -342,14 +342,14 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 
     wanted = with_verdict(schema)
     try:
-        loosest = bounded(wanted, text=text)
+        loosest = bounded(wanted, pattern=pattern)
     except Unbounded:
         return Held(asking(wanted), tokens) if form == "tool" else None
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
-        tightest = bounded(wanted, tokens, text)
+        tightest = bounded(wanted, tokens, pattern)
         return asking(tightest.schema), tightest.limits
 
     return Held(asking(loosest.schema), loosest.size + 1, tight)

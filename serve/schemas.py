@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scales import described
@@ -21,8 +21,8 @@ LARGEST_NUMBER = 1_000_000
 MOST_NODES = 2000
 """Parts of a schema that is written out."""
 
-MOST_WRITTEN = 400
-"""Values of a range with negative numbers that are written out."""
+LEAST_WIDTH = 0.1
+"""Of a range of decimals: it has steps of a hundredth."""
 
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
@@ -30,13 +30,11 @@ BYTES_PER_CHARACTER = 6
 LEAST_PATTERN = 40
 """Characters that a text of a pattern or format gets at least: fewer could fit none."""
 
-KEY = r"^[^\u0000-\u001f\"\\]{1,40}$"
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "discriminator"}
 DEFINITIONS = {"$defs", "definitions"}
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 CONTENTS = {"properties", "additionalProperties", "items"}
 UNCOMMON = {"patternProperties", "minProperties", "maxProperties", "prefixItems"}
-FREE: Schema = {}
 ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
 
 
@@ -75,22 +73,22 @@ class Bounded(NamedTuple):
     limits: Limits
 
 
-def bounded(schema: Schema, tokens: float = math.inf, text: Schema = FREE) -> Bounded:
+def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Bounded:
     """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
-    shortest that the client asks for may be longer, within the tightest. Open texts are `text`. Raises Unbounded."""
+    shortest that the client asks for may be longer, within the tightest. Open texts fit `pattern`. Raises Unbounded."""
     for limits in LADDER:
         with suppress(Unbounded):
-            done = within(schema, limits, text)
+            done = within(schema, limits, pattern)
             if done.size < tokens:
                 return done
-    return within(schema, LADDER[-1], text)
+    return within(schema, LADDER[-1], pattern)
 
 
-def within(schema: Schema, limits: Limits, text: Schema = FREE) -> Bounded:
+def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
     """The schema with limits on all that has none, and nothing in it that the client does not name. Raises
     Unbounded."""
     try:
-        return Bounded(*_Writer(schema, limits, text).write(schema, _Position()), limits)
+        return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise Unbounded("no schema that can be read") from None
 
@@ -106,19 +104,18 @@ def ends(schema: Schema) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(NamedTuple):
     """Where a part of a schema stands: in a field of this description, within so many of each definition."""
 
     description: str = ""
-    within: Mapping[str, int] = field(default_factory=dict)
+    within: Mapping[str, int] = {}
 
 
 class _Writer:
     """Writes a schema out: references resolved, limits set, the size of the longest reply added up."""
 
-    def __init__(self, root: Schema, limits: Limits, text: Schema) -> None:
-        self.root, self.limits, self.text, self.nodes = root, limits, text, 0
+    def __init__(self, root: Schema, limits: Limits, pattern: str) -> None:
+        self.root, self.limits, self.pattern, self.nodes = root, limits, pattern, 0
         self.kinds = {"string": self._string, "array": self._array, "object": self._object}
         self.kinds |= {"integer": self._number, "number": self._number, "boolean": self._word, "null": self._word}
 
@@ -128,7 +125,7 @@ class _Writer:
         if self.nodes > MOST_NODES:
             raise Unbounded("the schema is too large")
         schema, position = self._resolved(ANYTHING if schema is True else schema, position)
-        position = replace(position, description=f"{position.description} {schema.get('description', '')}")
+        position = position._replace(description=f"{position.description} {schema.get('description', '')}")
         schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
         if not schema.keys() - NOTES:
             return self.write({**schema, **ANYTHING}, position)
@@ -138,9 +135,7 @@ class _Writer:
             return schema, max(map(_length, schema.get("enum") or [schema["const"]]))
         if uncommon := UNCOMMON & schema.keys():
             raise Unbounded(f"a schema with {min(uncommon)}")
-        kind: Any = schema.get("type") or (
-            "object" if "properties" in schema else "array" if "items" in schema else None
-        )
+        kind: Any = schema.get("type") or ("object" if "properties" in schema else "items" in schema and "array")
         if isinstance(kind, list):
             return self.write({"anyOf": [{**schema, "type": each} for each in kind]}, position)
         return self.kinds[kind]({**schema, "type": kind}, position)
@@ -149,7 +144,7 @@ class _Writer:
         """The schema itself, where it names a definition, or parts that all have to fit."""
         while isinstance(schema, dict) and "$ref" in schema:
             name = schema["$ref"]
-            position = replace(position, within={**position.within, name: position.within.get(name, 0) + 1})
+            position = position._replace(within={**position.within, name: position.within.get(name, 0) + 1})
             if position.within[name] > self.limits.depth:
                 raise Endless
             if not name.startswith("#"):
@@ -184,18 +179,17 @@ class _Writer:
         return schema, len("false")
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
-        if not {"pattern", "format", "maxLength"} & schema.keys():
-            schema |= self.text
+        if self.pattern and not {"pattern", "format", "maxLength"} & schema.keys():
+            schema["pattern"] = self.pattern
         if "pattern" in schema and "format" in schema:
             raise Unbounded("a pattern and a format")  # of which the decoder rarely tells whether any text fits
         least, most, limit = schema.get("minLength", 0), schema.get("maxLength", math.inf), self.limits.string
-        if pattern := schema.get("pattern"):
+        if "pattern" in schema:
             try:
-                shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
+                shortest = re._parser.parse(schema["pattern"]).getwidth()[0]  # type: ignore[attr-defined]
             except (re.error, OverflowError, RecursionError):
                 raise Unbounded("a pattern that cannot be measured") from None
-            most = min(most, widest) if re.fullmatch(r"\^[^|]*\$", pattern) else most
-            limit = max(limit, 2 * int(shortest) + LEAST_PATTERN) if shortest else limit
+            limit = max(limit, 2 * shortest + LEAST_PATTERN) if shortest else limit
         limit = max(limit, LEAST_PATTERN) if "format" in schema else limit
         if least > most:
             raise Endless
@@ -211,17 +205,12 @@ class _Writer:
         whole = max(len(str(math.floor(low))), len(str(math.ceil(high))))
         if schema["type"] == "integer":
             return schema, whole
-        if low == high:
-            return {"enum": [low]}, len(repr(low))
-        # A narrow range takes more digits, so that a hundred steps lie in it.
-        digits = max(2, 2 - math.floor(math.log10(high - low)))
         if "multipleOf" in schema:
-            digits = len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
-        elif low < 0 or (high < 1 and "exclusiveMinimum" in schema):
-            schema = _written_out(schema, low, high)
-        else:
-            schema["multipleOf"] = float(f"1e-{digits}")
-        return schema, whole + digits + 2
+            return schema, whole + 2 + len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
+        # The decoder knows no negative multiples of a decimal, and takes 0 for more than 0.
+        if low < 0 or high - low < LEAST_WIDTH or ("exclusiveMinimum" in schema and high < 1):
+            raise Unbounded("a range of decimals that is negative or narrow")
+        return {**schema, "multipleOf": 0.01}, whole + 4
 
     def _array(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
@@ -240,7 +229,7 @@ class _Writer:
         named, required = schema.get("properties") or {}, set(schema.get("required", []))
         more = schema.get("additionalProperties", {})
         if not named and not required and more is not False:
-            return self._dictionary(more, position)
+            raise Unbounded("keys that the model chooses")
         wanted = {**named, **dict.fromkeys(sorted(required - named.keys()), more)}
         properties, size = {}, 2
         for name, value in wanted.items():
@@ -253,61 +242,34 @@ class _Writer:
             size += _length(name) + 2 + length
         return {**schema, "properties": properties, "additionalProperties": False}, size
 
-    def _dictionary(self, value: Any, position: _Position) -> tuple[Schema, int]:
-        """An object of keys that the model chooses."""
-        try:
-            restricted, length = self.write(value, position)
-        except Endless:
-            return {"type": "object", "properties": {}, "additionalProperties": False}, 2
-        most = self.limits.items
-        schema = {"type": "object", "patternProperties": {KEY: restricted}, "maxProperties": most}
-        return {**schema, "additionalProperties": False}, 2 + most * (2 + 40 * 4 + 2 + length)
-
 
 def _length(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _joined(one: Schema, other: Any) -> Schema:
-    """A schema that fits both, where they say nothing twice. Raises Unbounded elsewhere."""
+    """A schema that fits both, where they speak of different things. Raises Unbounded elsewhere."""
     if other is True:
         return one
     if not isinstance(other, dict):
         raise Endless
-    for key in one.keys() & other.keys() - NOTES - DEFINITIONS:
-        if one[key] != other[key]:
-            raise Unbounded(f"a schema that says two things of {key}")
-    mine, theirs = CONTENTS & one.keys(), CONTENTS & other.keys()
-    if mine and theirs and mine != theirs:
-        raise Unbounded("parts of a schema that have to be put together field by field")
+    if one.keys() & other.keys() - NOTES - DEFINITIONS or (CONTENTS & one.keys() and CONTENTS & other.keys()):
+        raise Unbounded("parts of a schema that speak of the same")
     return {**other, **one}
-
-
-def _written_out(schema: Schema, low: float, high: float) -> Schema:
-    """A range with negative numbers, or small ones and not 0: the decoder knows no negative multiples of a decimal, and
-    takes 0 for more than 0. A wide one has whole numbers."""
-    if high - low > MOST_WRITTEN:
-        return {"type": "integer", "minimum": math.ceil(low), "maximum": math.floor(high)}
-    ten = next(ten for ten in (10**6, 10**5, 10**4, 1000, 100, 10, 1) if (high - low) * ten <= MOST_WRITTEN)
-    above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
-    values = [step / ten for step in range(math.ceil(low * ten), math.floor(high * ten) + 1)]
-    return {"enum": [int(value) if value == int(value) else value for value in values if above < value < below]}
 
 
 def _range(schema: Schema) -> tuple[float, float]:
     """The bounds of a number; missing ones are set, far beyond those that there are."""
-    lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
-    highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
-    if any(isinstance(bound, bool) or not isinstance(bound, int | float) for bound in (*lows, *highs)):
+    if any(isinstance(schema.get(bound), bool) for bound in BOUNDS):
         raise Unbounded("bounds that are no numbers")
+    low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
+    high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
     width = max(LARGEST_NUMBER, 10 * schema.get("multipleOf", 1))
-    if not lows:
+    if low == -math.inf:
         least = -width if schema["type"] == "integer" else 0  # a number without bounds has decimals
-        lows = [least if not highs or min(highs) > least else min(highs) - width]
-        schema["minimum"] = lows[0]
-    if not highs:
-        highs = [max(width, max(lows) + width)]
-        schema["maximum"] = highs[0]
-    if max(lows) > min(highs):
+        low = schema["minimum"] = least if high > least else high - width
+    if high == math.inf:
+        high = schema["maximum"] = max(width, low + width)
+    if low > high:
         raise Endless
-    return max(lows), min(highs)
+    return low, high
