@@ -157,7 +157,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
-"""What stands in a verdict beside the criteria, in small letters (asking.parse reads these as well)."""
+"""What stands in a verdict beside the criteria, in small letters (critic.judging.parse reads these as well)."""
 
 
 def check_criteria(criteria: Mapping[str, str], place: str) -> None:

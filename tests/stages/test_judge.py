@@ -533,7 +533,7 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
     (line,) = judged(out)
     assert line["score"] == 7 and line["sample"]["conversation"]["lang"] == "en"
     assert line["sample"].get("human") is None, "the score in people's place is nobody's"
-    for column in ("response", "question"):
+    for column in ("id", "response", "question"):
         lacking = write_jsonl(tmp_path / "lacking.jsonl", [{name: row[name] for name in row if name != column}])
         again = run("critic", "judge", lacking, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
         assert_one_line_error(again, f"missing required field `{column}`")
@@ -544,7 +544,7 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
         assert done.returncode == 0 and "1 judged before, 0 to go" in done.stderr, done.stderr
         write_jsonl(data, [{**row, "question": None}])
         again = run("critic", "judge", data, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
-        assert_one_line_error(again, "`$.question`")
+        assert_one_line_error(again, "missing required field `question`")
 
 
 def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, scripted: Servers) -> None:
