@@ -119,9 +119,10 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     first thing that is not as it was."""
     found, _ = read(path)
     how, labels = found.how, Path(found.labels.file)
-    # Certificates of before 2026-11-26 say of answers no more than how they were scored and drawn.
-    now["setup"] = how.setup | {name: value for name, value in now.get("setup", {}).items() if name in how.setup}
+    setup = now.pop("setup", {})
     told = [(name, getattr(how, name), value) for name, value in now.items()]
+    # Certificates of before 2026-11-26 say of answers no more than how they were scored and drawn.
+    told += [(name, how.setup[name], value) for name, value in setup.items() if name in how.setup]
     told += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
     told += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
     for name, then, value in told:

@@ -44,8 +44,8 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     other = script(tmp_path / "judge@2.jsonl", *RATING)
     for changed, part in (
         (("--prompt", "scale_5"), "made with prompt"),
-        (("--score", "expected"), "setup"),
-        (("--no-reason",), "setup"),
+        (("--score", "expected"), "made with score_kind"),
+        (("--no-reason",), "made with decoding"),
         (("--judge", other, "--name", "panel"), "judge"),
     ):
         assert_one_line_error(
@@ -116,7 +116,7 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
     assert held.returncode == 0 and f"judge@1, prompt {protocol}_turn@" in held.stdout, held.stderr
     other = {"direct": "pairwise", "pairwise": "direct"}[protocol]
-    for changed, part in ((("--protocol", other), "made with prompt"), (("--no-reason",), "setup")):
+    for changed, part in ((("--protocol", other), "made with prompt"), (("--no-reason",), "made with decoding")):
         refused = run(*words, "--protocol", protocol, *changed, "--out", tmp_path / "n.jsonl", *file)
         assert_one_line_error(refused, part, "audit again")
 
