@@ -159,7 +159,7 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
     together = {entry.name: entry.system for entry in entries if not entry.apart}
     # Where several judges or ways of judging give a model several rows, it would count as several models.
     if len(set(together.values())) == len(together) > 1:
-        cells[MEAN] = _means(cells, drawn, list(together), sums)
+        cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in together}, sums)
     return cells
 
 
@@ -171,13 +171,16 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
 
 
 def _means(
-    cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Sequence[str], sums: _Sums
+    cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
     """The mean of some rows by column, as far as they have it."""
     means = {}
     for column, by_row in drawn.items():
         if known := [row for row in rows if row in by_row]:
-            means[column] = _mean_of([cells[row][column] for row in known], [by_row[row] for row in known], sums)
+            scores = [rows[row][column] for row in known]
+            means[column] = _mean_of(
+                [cells[row][column] for row in known], scores, [by_row[row] for row in known], sums
+            )
     return means
 
 
@@ -185,16 +188,18 @@ def _standing(sums: _Sums, score: Score, values: Floats, base: Score | None) -> 
     whole = aggregate_of(score)
     return LeaderboardCell(
         **asdict(whole),
-        interval=_interval(sums, score, values),
+        interval=_interval(sums, [score], values),
         difference=None if base is None else _difference(sums, score, base),
         partly=score.partly(len(score.parts)),
         infinite=score.inverse and whole.value is None and whole.n > 0,
     )
 
 
-def _interval(sums: _Sums, score: Score, values: Floats) -> Interval | None:
-    """A plain mean is a share of its scale: all of it, or nothing, in every resample has an interval, too."""
-    groups = sums.groups([sums.of(part) for part in score.parts])
+def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
+    """The interval of a score, or of several models' mean. A plain mean is a share of its scale: all of it, or nothing,
+    in every resample has an interval, too."""
+    score = scores[0]
+    groups = sums.groups([sums.of(part) for each in scores for part in each.parts])
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
@@ -238,15 +243,19 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     )
 
 
-def _mean_of(parts: Sequence[LeaderboardCell], drawn: Sequence[Floats], sums: _Sums) -> LeaderboardCell:
+def _mean_of(
+    parts: Sequence[LeaderboardCell], scores: Sequence[Score], drawn: Sequence[Floats], sums: _Sums
+) -> LeaderboardCell:
     """Of the models that have the whole score; `partly` says of how many where others lack it or a part of it."""
     known = [number for number, part in enumerate(parts) if part.value is not None and not part.partly]
     complete = [parts[number] for number in known]
     interval = None
     if complete and all(cell.interval for cell in complete):
-        interval = sums.draws.interval(np.mean([drawn[number][1:] for number in known], axis=0))
+        values = np.mean([drawn[number] for number in known], axis=0)
+        interval = _interval(sums, [scores[number] for number in known], values)
+    whole = combine([(1 / len(complete or parts), cell) for cell in complete or parts])
     return LeaderboardCell(
-        **asdict(combine([(1 / len(complete or parts), cell) for cell in complete or parts])),
+        **asdict(whole if complete else replace(whole, value=None)),
         interval=interval,
         partly="" if len(complete) == len(parts) else f"{len(complete)} of {len(parts)}",
     )

@@ -192,6 +192,16 @@ def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> 
     assert found["c"]["S"].partly == "3 of 4" and found[MEAN]["S"].partly == "2 of 3"
     values = [found[name]["S"].value or 0 for name in "ab"]
     assert found[MEAN]["S"].value == pytest.approx(fmean(values))
+    halves = table({name: {"S": Score(parts=[Term(1, verdicts(1), GROUPS, (0, 100))], of=2)} for name in "ab"})
+    assert halves["a"]["S"].value is not None and halves[MEAN]["S"].value is None
+
+
+def test_the_mean_of_models_that_are_alike_has_their_interval() -> None:
+    some = {key: value if int(key[1:]) < 12 else None for key, value in verdicts(1).items()}
+    scores = {"always": dict.fromkeys(GROUPS, 100.0), "some": some}
+    found = table({name: {key: score_of(of, GROUPS, (0, 100)) for key, of in scores.items()} for name in "ab"})
+    for column in scores:
+        assert found[MEAN][column].interval == found["a"][column].interval is not None
 
 
 def test_what_is_won_always_or_asked_of_few_is_not_said_to_be_certain() -> None:
