@@ -111,9 +111,13 @@ def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _statistics(title: str, card: CardFacts) -> Section:
-    rows = [row(name, count, "") for name, count in card.counts.items() if count]
+    rows = []
+    for name, count in card.counts.items():
+        what, _, about = name.removesuffix(")").partition(" (")
+        if count:
+            rows.append(row(what, count, "", about=about))
     for name, spread in card.spreads.items():
-        most = "–" if spread.maximum is None else f"{spread.maximum:.6g}"
+        most = number(spread.maximum, 0 if isinstance(spread.maximum, int) else 2)
         rows.append(row(name, number(spread.mean, 2), most))
     rows += [row(f"classes: {kind}", len(names), "") for kind, names in card.classes.items() if len(names) > 1]
     table = Table(caption=title, head=["", "number or mean", "most"], rows=rows)
@@ -128,7 +132,7 @@ def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     ]
     counted = {"task": "questions", "main aspect": "checklist items"}.get(kind, "conversations")
     head, axis = [kind, counted, "share", "images"], blocks.axis_of(bars.values())
-    return Part(heading=f"By {kind}", tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
+    return Part(tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 
 
 def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] = ()) -> str:
