@@ -1,7 +1,13 @@
 """What is looked at before the first step, so that hours of training are not in vain: whether what comes out can be
-served."""
+served, and whether the disk has room for it."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
 
 import transformers
+from msgspec import Struct
 from recipe import Recipe
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -38,3 +44,66 @@ def require_served_tokens(recipe: Recipe) -> None:
             f"{longest} tokens, but base {recipe.base} is served with {most:.0f} at most: set max_source_tokens to "
             f"{max(1, int(most) - recipe.max_target_tokens)}"
         )
+
+
+class DiskUse(Struct, frozen=True):
+    """Bytes that a run writes: `checkpoint` is one of them, 0 where none is made, `most` all that is there at once."""
+
+    checkpoint: int
+    most: int
+
+
+def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int) -> DiskUse:
+    """What a run with Adam writes that has so many parameters in all, and trains so many.
+
+    DeepSpeed saves the weights that the model computes with, but not those below adapters, and under ZeRO-3 only frozen
+    ones; 12 bytes a trained parameter are fp32 weights and Adam's two averages, 4 ours.
+    """
+    sections = [recipe.deepspeed.get(name, {}) for name in ("bf16", "fp16")]
+    halved = settings.bf16 or settings.fp16 or any(section.get("enabled") is True for section in sections)
+    width = 2 if halved else 4
+    frozen = 0 if recipe.lora else whole - trained
+    sharded = recipe.deepspeed.get("zero_optimization", {}).get("stage") == 3
+    weights = width * (frozen if sharded else frozen + trained)
+    checkpoint = weights + 12 * trained + (4 * trained if recipe.ema else 0)
+    # A new checkpoint is whole before the oldest goes.
+    copies = min(recipe.keep + 1, _saves(settings))
+    at_the_end = min(recipe.keep, copies) * checkpoint + width * whole
+    # The best weights so far are there twice while they are exchanged.
+    best = 2 * width * (trained if recipe.lora else whole) if recipe.evaluation else 0
+    return DiskUse(checkpoint if copies else 0, best + max(copies * checkpoint, at_the_end))
+
+
+def _saves(settings: Any) -> int:
+    """How many checkpoints a run makes; more than anybody keeps where that follows from the number of rows."""
+    if settings.save_strategy == "no" or (settings.max_steps <= 0 and settings.num_train_epochs <= 0):
+        return 0
+    if settings.save_strategy != "steps" or settings.max_steps <= 0:
+        return 2**31
+    steps: int = settings.max_steps
+    each: float = settings.save_steps
+    return math.ceil(steps / (each if each >= 1 else math.ceil(each * steps)))
+
+
+def require_room(out: Path, use: DiskUse, keep: int) -> str:
+    """What is written to `out`, in words. Raises UsageError where its disk has less room, counting what a run that was
+    killed has written there."""
+    written = [file for part in ("checkpoint-*", "best*") for file in out.glob(f"{part}/**/*") if file.is_file()]
+    room = shutil.disk_usage(out).free + sum(file.stat().st_size for file in written)
+    text = f"the judge takes {in_bytes(use.most)}"
+    if use.checkpoint:
+        text = f"a checkpoint takes {in_bytes(use.checkpoint)}, {in_bytes(use.most)} at most with keep: {keep}"
+    if use.most > room:
+        raise UsageError(
+            f"{out}: {text}, and its disk has {in_bytes(room)}; make room, lower keep, or choose an --out elsewhere"
+        )
+    return text
+
+
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def in_bytes(count: float) -> str:
+    """Such as 110 GB or 1.5 MB."""
+    scale, unit = next((unit for unit in UNITS if count >= unit[0]), UNITS[-1])
+    return f"{count / scale:.{1 if count < 10 * scale else 0}f} {unit}"

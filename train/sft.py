@@ -274,6 +274,10 @@ def _train(run: TrainingRun) -> None:
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
+    with one_after_the_other(first):
+        if first:
+            use = preflight.disk_use(recipe, settings, *export.parameters(model))
+            print(preflight.require_room(out, use, recipe.keep), flush=True)
     bare = export.bare(model)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -355,6 +356,12 @@ def test_a_full_disk(tmp_path_factory: pytest.TempPathFactory, small_disk: Path)
     """One line; the newest whole checkpoint stays; with room the same command ends as if there had been room."""
     done, out = whole(tmp_path_factory), small_disk / "out"
     words = ("--cache", str(done.out.parent / "cache"))
+    run = start(done.recipe, done.rows, out, *words, log=small_disk.parent / "log")
+    said = refused(run, "at most with keep: 20, and its disk has 3.1 MB; make room")
+    assert not list(out.glob("checkpoint-*"))
+    # Room for the numbers that were counted, but not for all that is written beside them.
+    most = float(re.search(r"([\d.]+) MB at most", said)[1])
+    assert mounted(small_disk, "-o", f"remount,size={1e6 * most + 2e5:.0f}")
     run = start(done.recipe, done.rows, out, *words, log=small_disk.parent / "log")
     refused(run, "no space left", "make room and start again")
     kept = checkpoints.newest(out, {}, lambda text: None)

@@ -1,15 +1,19 @@
-"""What is looked at before the first step: whether the judge can be served."""
+"""What is looked at before the first step: whether the judge can be served, and has room on the disk."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import ROOT
-from training import refused, save_base, start, whole, write_recipe, write_rows
+from training import Whole, refused, save_base, start, whole, whole_of_two, write_recipe, write_rows
 
 import preflight  # isort: skip
 import recipe as recipes  # isort: skip
+import trainer_args  # isort: skip
+from transformers import LlamaForCausalLM
 
 from critic.backends import vllm
 from critic.errors import UsageError
@@ -78,3 +82,72 @@ def test_a_judge_is_served_with_no_more_than_its_positions(tmp_path_factory: pyt
     words = vllm.options(str(out), json.loads((out / "critic.json").read_text("utf-8")), on_cpu=False)
     asked = int(words[words.index("--max-model-len") + 1])
     assert asked <= preflight.served_tokens(str(out))
+
+
+def use_of(path: Path, whole: float, trained: float, *changes: str) -> preflight.DiskUse:
+    """What a recipe's run would write; its settings as a machine without bf16 would be given them."""
+    recipe = recipes.read_recipe(path, [*changes, "training.bf16=false"])
+    settings = trainer_args.arguments(recipe, path.parent)
+    return preflight.disk_use(recipe, settings, int(whole), int(trained))
+
+
+FULL, LORA = (ROOT / f"train/recipes/critic-6b-{name}.yaml" for name in ("full", "lora"))
+ZERO_2 = "deepspeed.zero_optimization.stage=2"
+
+
+@pytest.mark.parametrize(
+    ("path", "trained", "changes", "checkpoint", "most"),
+    [
+        (FULL, 6.06e9, [ZERO_2], "109 GB", "327 GB"),
+        (FULL, 6.06e9, [ZERO_2, "keep=1"], "109 GB", "218 GB"),
+        (FULL, 6.06e9, [ZERO_2, "ema=null"], "85 GB", "255 GB"),
+        (FULL, 6.06e9, [], "97 GB", "291 GB"),  # of ZeRO-3 the fp32 weights alone
+        (FULL, 6.06e9, ["deepspeed.bf16.enabled=false", ZERO_2], "121 GB", "364 GB"),
+        (FULL, 6.06e9, [ZERO_2, "training.max_steps=150"], "109 GB", "230 GB"),  # two, and the judge
+        (FULL, 6.06e9, [ZERO_2, "training.max_steps=-1", "training.num_train_epochs=2"], "109 GB", "327 GB"),
+        (FULL, 6.06e9, [ZERO_2, "training.save_strategy=no"], "0.0 kB", "12 GB"),
+        (FULL, 6.06e9, [ZERO_2, "evaluation={every: 9}"], "109 GB", "351 GB"),
+        (FULL, 5.06e9, [], "83 GB", "249 GB"),  # 2 GB of them frozen
+        (LORA, 41e6, [], "738 MB", "14 GB"),  # the judge holds the base
+    ],
+)
+def test_what_checkpoints_take(path: Path, trained: float, changes: list[str], checkpoint: str, most: str) -> None:
+    use = use_of(path, 6.06e9, trained, *changes)
+    assert (preflight.in_bytes(use.checkpoint), preflight.in_bytes(use.most)) == (checkpoint, most)
+
+
+@pytest.mark.parametrize("made", [whole, pytest.param(whole_of_two, marks=pytest.mark.e2e)])
+def test_checkpoints_take_what_was_said(made: Callable[..., Whole], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """To the code, the random states and the names that DeepSpeed and transformers write beside the numbers."""
+    done = made(tmp_path_factory)
+    weights = LlamaForCausalLM.from_pretrained(done.out).num_parameters()
+    use = use_of(done.recipe, weights, weights)
+    folder = done.out / "checkpoint-8"
+    taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    assert use.checkpoint < taken < use.checkpoint + 150_000
+    assert f"a checkpoint takes {preflight.in_bytes(use.checkpoint)}, " in done.run.stdout
+    assert "at most with keep: 20\n" in done.run.stdout
+
+
+def test_no_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(free=300e9)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    use = use_of(FULL, 6.06e9, 6.06e9, ZERO_2)
+    with pytest.raises(UsageError) as error:
+        preflight.require_room(tmp_path, use, 2)
+    assert str(error.value) == (
+        f"{tmp_path}: a checkpoint takes 109 GB, 327 GB at most with keep: 2, and its disk has 300 GB; "
+        "make room, lower keep, or choose an --out elsewhere"
+    )
+    usage.free = 327.3e9
+    assert preflight.require_room(tmp_path, use, 2) == "a checkpoint takes 109 GB, 327 GB at most with keep: 2"
+    # What a killed run has written needs no more room.
+    small = preflight.DiskUse(checkpoint=1000, most=3000)
+    usage.free = 1000
+    for name in ("checkpoint-1", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_bytes(bytes(1000))
+    assert "3.0 kB at most" in preflight.require_room(tmp_path, small, 2)
+    usage.free = 999
+    with pytest.raises(UsageError):
+        preflight.require_room(tmp_path, small, 2)
