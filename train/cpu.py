@@ -1,7 +1,9 @@
-"""What the processor can do, measured before training: the cores that are free, whether bf16 pays, memory kept."""
+"""What the processor can do, measured before training: the cores that are free, whether bf16 pays, memory kept; and
+whether there is a GPU that does what is asked of it."""
 
 import ctypes
 import os
+import shutil
 import timeit
 from pathlib import Path
 from typing import Literal
@@ -85,10 +87,35 @@ def matmul_seconds(dtype: torch.dtype, tokens: int = 512) -> float:
 def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """bf16 where it is faster than fp32, with the reason in words. On a GPU where it can."""
     if torch.cuda.is_available():
-        return ("bf16", "the GPU has it") if torch.cuda.is_bf16_supported() else ("fp32", "the GPU has no bf16")
+        emulates = emulates_bf16()
+        return ("fp32", emulates) if emulates else ("bf16", "the GPU has it")
     # Where bf16 is emulated it can take 150 times as long: of whole matmuls a minute. A few tokens tell that.
     fp32, bf16 = (matmul_seconds(dtype, tokens=8) for dtype in (torch.float32, torch.bfloat16))
     if bf16 < HOPELESS * fp32:
         fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
     why = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
     return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), why
+
+
+def emulates_bf16() -> str | None:
+    """The GPU in words where it computes bf16 by fp32, as those below compute capability 8.0 do: PyTorch counts them as
+    having it. None for the others."""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return f"{torch.cuda.get_device_name()} (compute capability {major}.{minor}, below 8.0) only emulates bf16"
+
+
+def device_note(bf16: bool, devices: Path = Path("/dev")) -> str | None:
+    """What to know of the device that is trained on, in `bf16` or not; None for a GPU with what is asked of it."""
+    if torch.cuda.is_available():
+        emulates = emulates_bf16() if bf16 else None
+        return emulates and f"{emulates}, which is slow: fp32 may be faster"
+    if shutil.which("nvidia-smi") is None and not any(devices.glob("nvidia[0-9]*")):
+        return "no GPU is seen; training on the CPU"
+    if torch.version.cuda is None:
+        return f"there is a GPU, but PyTorch {torch.__version__} is built without CUDA; training on the CPU"
+    return (
+        f"there is a GPU, but PyTorch {torch.__version__} sees none: is its driver too old for CUDA "
+        f"{torch.version.cuda} (see nvidia-smi), or CUDA_VISIBLE_DEVICES set? training on the CPU"
+    )

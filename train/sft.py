@@ -16,18 +16,23 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+try:
+    import deepspeed
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"error: train/sft.py: {error}; pip install 'critic[train]'", file=sys.stderr)
+    raise SystemExit(2) from None
+
 import adapters
 import attention
 import checkpoints
 import cpu
-import deepspeed
 import export
 import linear_head
 import msgspec
 import preflight
-import torch
 import trainer_args
-import transformers
 from batches import Batches, weights
 from evaluation import HeldOut, held_out
 from loop import JudgeCallback, JudgeTrainer
@@ -351,16 +356,19 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         if precision == "auto":
             before = checkpoints.noted(out, "precision")
             precision, why = (before, "as before") if before else cpu.choose_precision()
-        bf16 = precision == "bf16"
+        chosen = precision == "bf16"
         recipe = msgspec.structs.replace(
             recipe,
             precision=precision,
-            training={**recipe.training, "bf16": bf16},
-            deepspeed={**recipe.deepspeed, "bf16": {"enabled": bf16}},
+            training={**recipe.training, "bf16": chosen},
+            deepspeed={**recipe.deepspeed, "bf16": {"enabled": chosen}},
         )
         on["precision"] = precision
         if first:
-            print(f"{precision}{' with fp32 master weights' if bf16 else ''}: {why}", flush=True)
+            print(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}", flush=True)
+    bf16 = recipe.training.get("bf16") or recipe.deepspeed.get("bf16", {}).get("enabled") is True
+    if first and (note := cpu.device_note(bf16)):
+        print(note, flush=True)
     if not torch.cuda.is_available():
         cpu.keep_memory()
         on["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
@@ -81,6 +82,74 @@ def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(sizes) == tried, "a whole matmul where a small one told that bf16 is emulated"
 
 
+NO_CUDA = "there is a GPU, but PyTorch 2.13.0 is built without CUDA; training on the CPU"
+TOO_OLD = (
+    "there is a GPU, but PyTorch 2.13.0 sees none: is its driver too old for CUDA 13.0 (see nvidia-smi), "
+    "or CUDA_VISIBLE_DEVICES set? training on the CPU"
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "program", "cuda", "note"),
+    [
+        ("null", None, "13.0", "no GPU is seen; training on the CPU"),
+        ("nvidiactl", None, "13.0", "no GPU is seen; training on the CPU"),  # of a driver without a card
+        ("nvidia0", None, "13.0", TOO_OLD),
+        ("null", "/bin/nvidia-smi", "13.0", TOO_OLD),
+        ("nvidia0", "/bin/nvidia-smi", None, NO_CUDA),
+    ],
+)
+def test_why_a_cpu_trains(
+    device: str, program: str | None, cuda: str | None, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / device).touch()
+    monkeypatch.setattr("shutil.which", lambda name: program)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    assert cpu.device_note(False, tmp_path) == cpu.device_note(True, tmp_path) == note
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "emulates"),
+    [
+        ("Tesla T4", (7, 5), True),
+        ("Tesla V100", (7, 0), True),
+        ("NVIDIA A100", (8, 0), False),
+        ("NVIDIA H200", (9, 0), False),
+    ],
+)
+def test_a_gpu_that_emulates_bf16(
+    name: str, capability: tuple[int, int], emulates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method, value in (
+        ("is_available", True),
+        ("current_device", 0),
+        ("get_device_name", name),
+        ("get_device_capability", capability),
+        ("get_device_properties", SimpleNamespace(major=capability[0], minor=capability[1])),
+    ):
+        monkeypatch.setattr(torch.cuda, method, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    words = f"{name} (compute capability {capability[0]}.{capability[1]}, below 8.0) only emulates bf16"
+    assert cpu.choose_precision() == (("fp32", words) if emulates else ("bf16", "the GPU has it"))
+    assert cpu.device_note(True) == (f"{words}, which is slow: fp32 may be faster" if emulates else None)
+    assert cpu.device_note(False) is None
+
+
+def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
+    for library in ("torch", "deepspeed", "transformers"):
+        (tmp_path / library).mkdir(parents=True)
+        lacking = tmp_path / library / f"{library}.py"
+        lacking.write_text(f"raise ModuleNotFoundError(\"No module named '{library}'\")\n", "utf-8")
+        found = os.pathsep.join([str(lacking.parent), str(ROOT)])
+        words = [sys.executable, str(ROOT / "train/sft.py"), "tiny", "--train", "x.jsonl", "--out", "y"]
+        environment = {**os.environ, "PYTHONPATH": found}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 2
+        assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install 'critic[train]'\n"
+
+
 def test_a_run_that_goes_on_stays_with_what_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,11 +159,13 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     monkeypatch.setattr(cpu, "keep_memory", lambda: True)
     monkeypatch.setattr(cpu, "allowed_cores", lambda: 3)
     monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
+    monkeypatch.setattr(cpu, "device_note", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
     recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
     decided, on = sft._prepare_device(recipe, tmp_path, None)
     assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False
     assert capsys.readouterr().out.splitlines() == [
         "fp32: today it is slow",
+        "a CPU in fp32",
         "1 of 3 cores: the others are in use (--threads)",
     ]
     folder = tmp_path / "checkpoint-5"
