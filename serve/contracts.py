@@ -219,12 +219,13 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
 
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
     """A contract for one request alone, of what its own words ask; of a `free` reply in text, too."""
-    shape = reader.object_in(text, wanted=not free)
-    if shape is None:
+    schema = reader.object_in(text, wanted=not free)
+    if schema is None:
         filled = (_filled(entry, text) for entry in laid_out) if free and reader.judges(text) else iter(())
         return next(filter(None, filled), None)
-    schema = shape.schema or None  # UNSURE: the first words that name a form count, and these name several
-    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema, found=shape.keys)
+    # An empty one: the first words that name a form count, and these name several.
+    keys = ", ".join(schema.get("properties", {}))
+    return Contract(name="general-json", client="any whose words say it", room=32, schema=schema or None, found=keys)
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")

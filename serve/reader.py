@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any
 
 from chinese import in_english
 from scales import Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of
@@ -19,25 +19,23 @@ HEAD, TAIL = 20_000, 6_000
 """Characters that are read of a long request, at its beginning and at its end."""
 
 JUDGED = (
-    r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|completions?|solutions?|candidates?|assistants?|"
-    r"summar(?:y|ies)|translations?|generations?|agents?|claims?|statements?|conversations?|essays?|captions?|descriptions?|inputs)"
+    r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|solutions?|candidates?|assistants?|summar(?:y|ies)|"
+    r"translations?|claims?|statements?|conversations?|essays?)"
 )
-RATES = r"(?:evaluat\w*|grad(?:e|es|ing|er)|judg\w+|rat(?:e|es|ing)|assess\w*|scor(?:e|es|ing))"
-SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|judge|verdict|criteria|rubric)\b")
+RATES = r"(?:evaluat\w*|grad(?:e|es|ing)|judg\w+|rat(?:e|es|ing)|assess\w*|scor(?:e|es|ing))"
+SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|judge|criteria|rubric)\b")
 JUDGING = re.compile(
-    rf"(?i)\b(?:{RATES}|compar(?:e|ing)|verify|critique|check|determine|decide|classify|faithful|correctness|"
-    rf"relevance|coherence|quality)\b[^.\n]{{0,90}}\b"
-    rf"(?:{JUDGED}|generated)\b|\b(?:two|both) (?:assistants|answers|responses|outputs)\b|\bmatch an answer\b|"
-    rf"\byou (?:grade|judge|rate)\b|\byou are an? [^.\n]{{0,30}}(?:judge|grader|evaluator|rater|classifier)\b|"
-    rf"\b{JUDGED} (?:is|are) (?:supported|correct|faithful|relevant|better)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
+    rf"(?i)\b(?:{RATES}|compar(?:e|ing)|check|determine|classify|correctness)\b[^.\n]{{0,90}}\b{JUDGED}\b|"
+    rf"\b(?:two|both) (?:assistants|answers|responses|outputs)\b|\bmatch an answer\b|\byou (?:grade|judge|rate)\b|"
+    rf"\byou are an? [^.\n]{{0,30}}(?:judge|grader|evaluator)\b|"
+    rf"\b{JUDGED} (?:is|are) (?:supported|correct|better)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
 )
 """What judges answers: forms that texts of all kinds have are a verdict's only there."""
 
 ABOUT = re.compile(
-    r"(?i)\A\W*(?:please )?(?:(?:can|could) you )?(?:summari[sz]e|paraphrase|translate|rewrite|explain|shorten|extract|"
-    r"continue|convert|proofread|improve|document|let['’]?s|what do(?:es)? |how (?:do|can|should) (?:i|we)|"
-    r"(?:write|draft|create|design|make|generate|suggest|implement|give me) (?:me )?"
-    r"(?:an?|the|this|some|my|our|unit|three|\w+ing)\b)"
+    r"(?i)\A\W*(?:please )?(?:(?:can|could) you )?(?:summari[sz]e|translate|rewrite|explain|shorten|extract|continue|"
+    r"convert|proofread|improve|document|let['’]?s|what do(?:es)? |how (?:do|can|should) (?:i|we)|"
+    r"(?:write|draft|create|design|make|generate|suggest|implement|give me) (?:me )?(?:an?|the|this|my|our|\w+ing)\b)"
 )
 """How requests begin that are about a text: forms that they name are its."""
 
@@ -64,15 +62,11 @@ SKETCHED = re.compile(
 ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
 
 
-class ObjectForm(NamedTuple):
-    """The JSON object that words ask for: its schema, and its keys in a line. UNSURE has none."""
-
-    keys: str
-    schema: Schema
-
-
-UNSURE = ObjectForm("", {})
-"""More than one object."""
+BRACES = r"\{[^{}]*+\}"
+for _ in range(8):
+    BRACES = rf"\{{(?:[^{{}}]++|{BRACES})*+\}}"
+OBJECTS = re.compile(BRACES)
+"""Outermost pairs of braces."""
 
 
 def asked_texts(turns: list[tuple[str, str]]) -> list[str]:
@@ -91,33 +85,19 @@ def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
     return text if len(text) <= head + tail else f"{text[:head]}\n\n{text[-tail:]}"
 
 
-def object_in(text: str, *, wanted: bool) -> ObjectForm | None:
-    """The JSON object that is asked for, UNSURE where there are several. `wanted` says that the request asks for an
-    object by itself."""
+def object_in(text: str, *, wanted: bool) -> Schema | None:
+    """The schema of the JSON object that is asked for, empty where there are several. `wanted` says that the request
+    asks for an object by itself."""
     found = [*objects(text, wanted)]
-    if len({each.keys for each in found}) > 1:
-        return UNSURE
+    if any([*each["properties"]] != [*found[0]["properties"]] for each in found):
+        return {}
     return found[0] if found else None
-
-
-def spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where outermost pairs of braces stand."""
-    depth, start = 0, 0
-    for match in re.finditer(r"[{}]", text):
-        if match[0] == "{":
-            start, depth = (match.start() if depth == 0 else start), depth + 1
-        elif depth:
-            depth -= 1
-            if depth == 0:
-                yield start, match.end()
 
 
 @functools.lru_cache(8)
 def judges(text: str) -> bool:
     """Whether the words around objects judge answers: what the fields of these are called asks for nothing."""
-    ends = [0, *(at for span in spans(text) for at in span), len(text)]
-    around = " ".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
-    return bool(JUDGING.search(around))
+    return bool(JUDGING.search(OBJECTS.sub(" ", text)))
 
 
 def closed(fields: Schema) -> Schema:
@@ -125,33 +105,34 @@ def closed(fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def objects(text: str, wanted: bool) -> Iterator[ObjectForm]:
+def objects(text: str, wanted: bool) -> Iterator[Schema]:
     """JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with their
     types or ranges."""
     judging = judges(text)
-    for start, end in spans(text):
-        before, sketch = text[max(0, start - NEAR) : start], _sketch(text[start:end])
-        properties = sketch.get("properties") if isinstance(sketch, dict) else None
+    for match in OBJECTS.finditer(text):
+        before, sketch = text[max(0, match.start() - NEAR) : match.start()], _sketch(match[0])
+        if not isinstance(sketch, dict):
+            continue
         asked_for = OBJECT.search(before)
-        if isinstance(properties, dict):
+        if isinstance(sketch.get("properties"), dict):
             if asked_for and SCHEMA.search(before) and not EXAMPLE.search(before):
-                yield ObjectForm("schema of " + ", ".join(properties), sketch)
-        elif isinstance(sketch, dict) and judging and (wanted or asked_for):
+                yield sketch
+        elif judging and (wanted or asked_for):
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
-    if not judging:
-        return
     named = NAMED.search(text)
     sentence = re.split(r"\.\s", named["names"])[0] if named else ""
+    keys = [*NAME.finditer(sentence)]
     rows = [*LISTED.finditer(text)] if OBJECT.search(text) else []
-    if rows or all(match["type"] or not names_verdict(match["name"]) for match in NAME.finditer(sentence)):
-        rows = rows or [*NAME.finditer(sentence)]
-        yield from _object({row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows})
+    if judging and (rows or all(key["type"] or not names_verdict(key["name"]) for key in keys)):
+        yield from _object(
+            {row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows or keys}
+        )
 
 
-def _object(fields: Schema) -> Iterator[ObjectForm]:
+def _object(fields: Schema) -> Iterator[Schema]:
     inner = [name for field in fields.values() for name in field.get("properties", {})]
     if any(map(names_verdict, (*fields, *inner))) or any("enum" in field for field in fields.values()):
-        yield ObjectForm(", ".join(fields), closed(fields))
+        yield closed(fields)
 
 
 def _sketch(written: str) -> Any:
@@ -227,24 +208,20 @@ def options(text: str) -> list[str]:
 
 
 ASKS = re.compile(
-    r"(?i)\W*(?:(?:now|then|please|finally|first|your task is to|you(?: (?:must|should|will|can))?)\W+)*"
-    r"(?:(?:rate|score(?= (?:the|it|each|this|from)\b)|grade|evaluate|assess|judge|give|assign|provide|return|respond|"
-    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|reply|use|produce|print|write|only|just|do not|reason|"
-    r"think|explain|end|finish|conclude|determine|compare|scores? (?:go|ranges?|must|should|are)|"
+    r"(?i)\W*(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W+)*"
+    r"(?:(?:rate|score(?= (?:the|it|each|from)\b)|grade|evaluate|judge|give|provide|return|respond|reply|use|print|"
+    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|scores go|"
     r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line) (?:must|should|is)|"
-    r"(?:is|are|does|which)\b[^?.\n]{0,80}\b(?:answers?|responses?|submissions?|statements?))\b|"
-    r"(?:score|rating|grade) ?\([0-9]|[^\w\n]{0,8}(?:\w{1,20} ){0,3}(?:rubric|criteria|form|tasks)\b[^.:\n]{0,40}:)"
+    r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|[^\w\n]{0,8}evaluation form\b[^.:\n]{0,40}:)"
 )
-"""How a sentence begins that asks for something, and does not only tell it; or a heading of what counts."""
+"""How a sentence begins that asks for something, and does not only tell it."""
 
 NAMES = (
     r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
     r"article|question|query|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?"
 )
-WHOSE = (
-    r"(?:the )?(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given|standard|reference|correct|"
-    r"expected)(?: [a-z0-9])?(?:['’]s)? ){0,2}"
-)
+WHO = r"model|assistant|student|user|ai|candidate|predicted|generated|given|standard|reference|correct|expected"
+WHOSE = rf"(?:the )?(?:(?:{WHO})(?: [a-z0-9])?(?:['’]s)? ){{0,2}}"
 DATA = re.compile(
     rf"(?i)[^\w\n\"']{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}{NAMES}"
     rf"(?:[ _][a-z0-9])?(?:[^\w\n\"']{{0,3}}:|\|?[\]>]|\*\*$)|#{{1,6}} {WHOSE}{NAMES}(?: [a-z0-9])? *$"
@@ -258,10 +235,10 @@ CLOSES = re.compile(
 """A line that ends a piece of data."""
 
 
-def asked(text: str, *, all_data: bool = False) -> str:
+def asked(text: str) -> str:
     """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
     pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
-    is left as it is, unless it may be `all_data`."""
+    is left as it is."""
     lines = TAGGED.sub("", text).split("\n")
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
     in_data, kept = False, []
@@ -272,4 +249,4 @@ def asked(text: str, *, all_data: bool = False) -> str:
         in_data = at in opens or (in_data and not asks and not CLOSES.match(line))
         kept.append(opens[at][0] if at in opens else "" if in_data else line)
     left = "\n".join(kept)
-    return text if opens and not all_data and not judges(left) else left
+    return text if opens and not judges(left) else left

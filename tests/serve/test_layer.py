@@ -354,9 +354,7 @@ def test_what_is_found_cannot_write_headers(ask: Ask) -> None:
     }
     words = f"Judge the answer. Return a JSON object that follows this schema: {json.dumps(schema)}"
     answer = ask(Inner('{"score": 1}'), {"messages": [{"role": "user", "content": words}]})
-    assert answer.headers["x-critic-found"].isprintable() and answer.headers["x-critic-found"].startswith(
-        "schema of score"
-    )
+    assert answer.headers["x-critic-found"].isprintable() and answer.headers["x-critic-found"].startswith("score")
 
 
 @pytest.mark.parametrize("contract", ["grade-ci", "json-schema"])
