@@ -1,6 +1,5 @@
 """The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +29,6 @@ SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?m:^)\W{{0,4}}[A-Z][\
 
 STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
-OUT_OF = re.compile(r"(?i)\bout of ([0-9]{1,3})\b")
 ZERO_OR_ONE = re.compile(r"\b(?:1 (?:if|when) [^.;]{1,120}\b0|0 (?:if|when) [^.;]{1,120}\b1) (?:if|when|otherwise)\b")
 WHOLE = re.compile(
     r"(?i)\b(?:integers?|int|whole (?:numbers?|scores?)|binary)\b|"
@@ -60,15 +58,13 @@ def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
 def range_in(text: str) -> Range | None:
     """The first range of numbers that the text names, in figures or by a rubric."""
     named = min(ranges(text), key=lambda each: each[0].start(), default=None)
-    return named[1] if named else next(iter(_rubric(text)), None)
+    return named[1] if named else _rubric(text)
 
 
-def _rubric(text: str) -> Iterator[Range]:
-    """The range of a rubric that describes each score, or of "out of 10"."""
-    values = sorted({int(match[1] or match[2]) for match in RUBRIC.finditer(text)})
-    if len(values) > 1:
-        yield values[0], values[-1]
-    yield from ((0, float(match[1])) for match in OUT_OF.finditer(text))
+def _rubric(text: str) -> Range | None:
+    """The range of a rubric that describes each score."""
+    values = sorted({int(value) for value in RUBRIC.findall(text)})
+    return (values[0], values[-1]) if len(values) > 1 else None
 
 
 def scale_of(text: str) -> Range | None:
@@ -78,9 +74,10 @@ def scale_of(text: str) -> Range | None:
         for match, each in ranges(text)
         if SPOKEN.search(text[max(0, match.start() - 60) : match.start()]) or STARS.match(text, match.end())
     }
-    whole = spoken or ({*_rubric(text)} if re.search(JUDGED, text) else set())
-    bounds = (min((low for low, _ in whole), default=0.0), max((high for _, high in whole), default=0.0))
-    return bounds if bounds in whole else None
+    if not spoken and re.search(JUDGED, text):
+        return _rubric(text)
+    bounds = (min((low for low, _ in spoken), default=0.0), max((high for _, high in spoken), default=0.0))
+    return bounds if bounds in spoken else None
 
 
 def digits_of(bounds: Range | None, words: str) -> int:
@@ -179,11 +176,8 @@ def limits(bounds: Range | None) -> Schema:
 
 
 def with_verdict(schema: Schema) -> Schema:
-    """The schema with what names a verdict required, or its only field, where it requires nothing at all: a reply may
-    not leave out what it is asked for."""
+    """The schema with what names a verdict required, where it requires nothing: a reply may not leave that out."""
     properties = schema.get("properties")
-    if not isinstance(properties, dict) or "required" in schema:
-        return schema
-    verdicts = [name for name in properties if names_verdict(name)] or list(properties)[:1] * (len(properties) == 1)
-    whole = [name for name in verdicts if '"$ref": "#"' not in json.dumps(properties[name])]
-    return {**schema, "required": whole} if whole else schema
+    names = properties if isinstance(properties, dict) and "required" not in schema else {}
+    verdicts = [name for name in names if names_verdict(name)]
+    return {**schema, "required": verdicts} if verdicts else schema

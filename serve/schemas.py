@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scales import described
@@ -46,8 +45,7 @@ class Endless(Unbounded):
     """Only an endless reply, or none, fits."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """The most characters of a string and items of a list, where the schema allows that few, and how deep a
     definition may stand within itself."""
 
@@ -117,7 +115,7 @@ class _Writer:
     def __init__(self, root: Schema, limits: Limits, pattern: str) -> None:
         self.root, self.limits, self.pattern, self.nodes = root, limits, pattern, 0
         self.kinds = {"string": self._string, "array": self._array, "object": self._object}
-        self.kinds |= {"integer": self._number, "number": self._number, "boolean": self._word, "null": self._word}
+        self.kinds |= {"integer": self._number, "number": self._number}
 
     def write(self, schema: Any, position: _Position) -> tuple[Schema, int]:
         """The schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
@@ -138,27 +136,28 @@ class _Writer:
         kind: Any = schema.get("type") or ("object" if "properties" in schema else "items" in schema and "array")
         if isinstance(kind, list):
             return self.write({"anyOf": [{**schema, "type": each} for each in kind]}, position)
+        if kind in ("boolean", "null"):
+            return schema, len("false")
         return self.kinds[kind]({**schema, "type": kind}, position)
 
     def _resolved(self, schema: Any, position: _Position) -> tuple[Any, _Position]:
         """The schema itself, where it names a definition, or parts that all have to fit."""
-        while isinstance(schema, dict) and "$ref" in schema:
-            name = schema["$ref"]
+        while isinstance(schema, dict) and ("$ref" in schema or "allOf" in schema):
+            beside = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
+            if "allOf" in schema:
+                if "$ref" in schema or len(schema["allOf"]) != 1:
+                    raise Unbounded("parts of a schema that all have to fit")
+                schema = _joined(beside, schema["allOf"][0])
+                continue
+            name, definition = schema["$ref"], self.root
             position = position._replace(within={**position.within, name: position.within.get(name, 0) + 1})
             if position.within[name] > self.limits.depth:
                 raise Endless
             if not name.startswith("#"):
                 raise Unbounded(f"$ref {name!r} is not in the schema")
-            definition: Any = self.root
             for part in name.split("/")[1:]:
                 definition = definition[part.replace("~1", "/").replace("~0", "~")]
-            schema = _joined({key: value for key, value in schema.items() if key != "$ref"}, definition)
-        if isinstance(schema, dict) and (parts := schema.get("allOf")):
-            schema = {key: value for key, value in schema.items() if key != "allOf"}
-            for part in parts:
-                whole, position = self._resolved(part, position)
-                schema = _joined(schema, whole)
-            return self._resolved(schema, position)
+            schema = _joined(beside, definition)
         if not isinstance(schema, dict):
             raise Endless  # false: nothing fits it
         return schema, position
@@ -174,9 +173,6 @@ class _Writer:
         if not branches:
             raise Endless
         return {kind: branches}, size
-
-    def _word(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
-        return schema, len("false")
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if self.pattern and not {"pattern", "format", "maxLength"} & schema.keys():
@@ -249,10 +245,6 @@ def _length(value: Any) -> int:
 
 def _joined(one: Schema, other: Any) -> Schema:
     """A schema that fits both, where they speak of different things. Raises Unbounded elsewhere."""
-    if other is True:
-        return one
-    if not isinstance(other, dict):
-        raise Endless
     if one.keys() & other.keys() - NOTES - DEFINITIONS or (CONTENTS & one.keys() and CONTENTS & other.keys()):
         raise Unbounded("parts of a schema that speak of the same")
     return {**other, **one}
