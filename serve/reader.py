@@ -1,8 +1,7 @@
-"""The form of a verdict that people's own prompts ask for, read from a request's words, English or Chinese.
+"""The form of a verdict that people's own prompts ask for, read from their words, English or Chinese. All is pure.
 
-It finds a JSON Schema, an example object or named keys; forms of a text (`[[5]]`, `Score: 4`, one of some labels, a
-number alone) are entries of the table, whose words are looked for in the same text, which is what a request asks, and
-none of its data. A request is left alone unless it judges answers and names one form only. Everything here is pure.
+A JSON Schema, an example object or named keys; other forms are entries of the table, whose words are looked for in the
+same text, without the data. A request is left alone unless it judges answers and names one form only.
 """
 
 import functools

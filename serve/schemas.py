@@ -1,13 +1,11 @@
-"""JSON schemas whose replies end: a client's own, bounded by a few rules until the longest reply fits its tokens.
+"""JSON schemas whose replies end: a client's own, bounded until the longest reply fits its tokens. All is pure.
 
-Open texts, lists and numbers get limits, objects are closed, references and the parts of `allOf` are written out. Every
-reply to the bounded schema is one to the client's. Whether branches of `oneOf` are apart is the decoder's to say.
-Everything here is pure.
+Open texts, lists and numbers get limits, objects are closed, references are written out. Every reply to the bounded
+schema is one to the client's. Whether branches of `oneOf` are apart is the decoder's to say.
 """
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -25,9 +23,6 @@ LEAST_WIDTH = 0.1
 
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
-
-LEAST_PATTERN = 40
-"""Characters that a text of a pattern or format gets at least: fewer could fit none."""
 
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "discriminator"}
 DEFINITIONS = {"$defs", "definitions"}
@@ -175,21 +170,14 @@ class _Writer:
         return {kind: branches}, size
 
     def _string(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
-        if self.pattern and not {"pattern", "format", "maxLength"} & schema.keys():
+        if {"pattern", "format"} & schema.keys():
+            raise Unbounded("a text of a pattern or a format")  # how long is the decoder's to know
+        least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
+        if self.pattern and most == math.inf:
             schema["pattern"] = self.pattern
-        if "pattern" in schema and "format" in schema:
-            raise Unbounded("a pattern and a format")  # of which the decoder rarely tells whether any text fits
-        least, most, limit = schema.get("minLength", 0), schema.get("maxLength", math.inf), self.limits.string
-        if "pattern" in schema:
-            try:
-                shortest = re._parser.parse(schema["pattern"]).getwidth()[0]  # type: ignore[attr-defined]
-            except (re.error, OverflowError, RecursionError):
-                raise Unbounded("a pattern that cannot be measured") from None
-            limit = max(limit, 2 * shortest + LEAST_PATTERN) if shortest else limit
-        limit = max(limit, LEAST_PATTERN) if "format" in schema else limit
         if least > most:
             raise Endless
-        length = int(max(least, min(most, limit)))
+        length = int(max(least, min(most, self.limits.string)))
         return {**schema, "maxLength": length}, 2 + length * BYTES_PER_CHARACTER
 
     def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:

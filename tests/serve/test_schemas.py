@@ -5,7 +5,6 @@ The oracles are the decoder's real grammar (llguidance, a token a byte) and the 
 
 import importlib
 import json
-import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -53,8 +52,6 @@ STRINGS = st.one_of(
     st.builds(lambda least: {"type": "string", "minLength": least}, st.integers(0, 60)),
     st.builds(lambda most: {"type": "string", "maxLength": most}, st.integers(0, 2000)),
     st.just({"type": ["string", "null"]}),
-    st.sampled_from(["^[a-c]{2,5}$", "^x+$", "a"]).map(lambda pattern: {"type": "string", "pattern": pattern}),
-    st.sampled_from(["date", "email", "uuid", "date-time"]).map(lambda kind: {"type": "string", "format": kind}),
 )
 LEAVES = st.one_of(
     STRINGS,
@@ -113,7 +110,7 @@ NODE = {
 
 def beyond_the_rules(schema: Schema) -> bool:
     """Whether a schema puts others together: where that takes more than the rules, it goes on as the client sent it."""
-    return "allOf" in json.dumps(schema) or {"pattern", "format"} <= set(re.findall(r'"(\w+)":', json.dumps(schema)))
+    return "allOf" in json.dumps(schema)
 
 
 @settings(max_examples=150)
@@ -143,7 +140,6 @@ def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: i
             {"anyOf": [{"type": "object", "required": ["b"], "additionalProperties": False}, {"type": "null"}]},
             100,
         ),
-        ({"type": "string", "pattern": "^a{70,}$"}, 40),
         ({"allOf": [{"$ref": "#/$defs/node"}], "description": "d"}, 300),
         ({"$ref": "#/$defs/node"}, 300),
         ({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": 2}, 900),
@@ -198,7 +194,8 @@ def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
         {"allOf": [{"minimum": 1}, {"type": "integer"}]},
         {"type": "number", "minimum": -1, "maximum": 1},
         {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
-        {"type": "string", "pattern": "("},
+        {"type": "string", "pattern": "^a{7,}$"},
+        {"type": "string", "format": "date"},
         {"type": "number", "minimum": "1"},
         {"type": "object", "properties": 5},
         {"$ref": "#"},
