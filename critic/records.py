@@ -366,10 +366,10 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     battles: Pairing | None = None
 
 
-def differing(before: JudgeConfig, now: JudgeConfig) -> str:
-    """The first thing in which two setups differ; they must differ in one."""
+def differing(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
+    """The first thing in which two setups differ; they must differ in one. `where` the second one is so."""
     name = next(name for name in JudgeConfig.__struct_fields__ if getattr(before, name) != getattr(now, name))
-    return f"{name} {getattr(before, name)!r}, now {getattr(now, name)!r}"
+    return f"{name} {getattr(before, name)!r}, {where} {getattr(now, name)!r}"
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -182,7 +182,7 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfi
             raise UsageError(f"{path}: several {what} ({', '.join(sorted(values))}); one of each in a file")
     (setup, _), *others = ((setup, line) for (system, setup), line in lines.items() if system in systems)
     for other, line in others:
-        raise UsageError(f"{path}:{line}: {differing(setup, other)}; one of each in a file")
+        raise UsageError(f"{path}:{line}: {differing(setup, other, 'here')}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
     system, opponents = systems[0], sorted({judgment.opponent or "" for judgment in turns})
     against = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
@@ -218,7 +218,8 @@ def _counts(runs: Sequence[Run]) -> Section:
         # Differences between models are those of their judges as well where these were asked in two ways.
         setup = replace(runs[0].setup, judge=run.setup.judge)
         if run.setup != setup:
-            readings.append(f"{run.name} was judged otherwise than {runs[0].name}: {differing(setup, run.setup)}.")
+            how = differing(setup, run.setup, "here")
+            readings.append(f"{run.name} was judged otherwise than {runs[0].name}: there {how}.")
     return Section(heading="Verdicts", readings=readings)
 
 

@@ -111,7 +111,7 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
     files[-1].write_bytes(files[-1].read_bytes().replace(b'"argmax"', b'"expected"'))
     _, page, _ = scored(tmp_path / "mixed", "visitbench", *files)
     assert "The battles were judged in 2 ways" in page
-    assert "o against n was judged otherwise than m: score_kind" in page
+    assert "o against n was judged otherwise than m: there score_kind" in page
 
 
 def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "score", files[0], files[0], *again), "judged.jsonl", "given twice")
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_bytes(files[0].read_bytes() + files[0].read_bytes().replace(b'"argmax"', b'"expected"'))
-    assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', now 'expected'")
+    assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', here 'expected'")
 
 
 def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
