@@ -86,7 +86,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
     UTF-8, or has no line."""
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     found = False
     with opened(path) as file:
         for number, line in enumerate(file, 1):

@@ -33,6 +33,8 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
             list(jsonl.read(path, Turn))
     with pytest.raises(UsageError, match="no such file"):
         list(jsonl.read(tmp_path / "none.jsonl", Turn))
+    with pytest.raises(UsageError, match="a folder; expected a file"):
+        list(jsonl.read(tmp_path, Turn))
 
 
 @pytest.mark.parametrize(
