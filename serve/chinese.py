@@ -17,9 +17,6 @@ KEPT = "\ue000"
 """Stands for what is quoted while the words around it are read."""
 
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
-VERDICT = re.compile("分数|评分|得分|打分|总分|等级|判断|判定|结论|结果|裁决|胜者|更好|正确|选择|标签")
-"""Names of fields that hold a verdict."""
-
 NUMERALS = "零一二三四五六七八九十"
 ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
 
@@ -33,7 +30,6 @@ PHRASES = [
     (rf"(?:只|仅|直接)(?:能|需要?|要|可以?|须)?{ANSWER}", " Output only "),
     (rf"(?:请|必须|应该?|要|并){ANSWER}|输出|返回|给出", " output "),
     (r"最后一行", " the last line "),
-    (r"(?:参考|标准)(?=答案)", " reference "),
     (r"评价|评估|评判|评测|判断|判定", " evaluate "),
     (r"分数|得分|总分|评分|打分", " score "),
     (r"比较|对比", " compare "),
@@ -41,7 +37,6 @@ PHRASES = [
     (r"回复|响应", " response "),
     (r"问题|提问", " question "),
     (r"整数", " integer "),
-    (r"小数", " decimal "),
     (r"数字", " number "),
     (r"格式", " format "),
     (r"理由|原因|解释|说明", " reason "),

@@ -228,10 +228,6 @@ DATA = re.compile(
 """How a line begins that opens data."""
 
 TAGGED = re.compile(rf"(?is)<({NAMES})>.*?</\1>")
-CLOSES = re.compile(
-    r"(?i)[^\w\n]{0,6}(?:[<\[]/[\w -]{1,40}|(?:the )?end(?:[ _]of[ _][ \w'’]{1,40}|[ _]\w{1,20})?)[^\w\n]{1,6}$"
-)
-"""A line that ends a piece of data."""
 
 
 def asked(text: str) -> str:
@@ -245,7 +241,7 @@ def asked(text: str) -> str:
         following = next((other for other in opens if other > at), None)
         between = "\n".join(lines[at:following]) if in_data and following else "judge"
         asks = ASKS.match(line) and SPEAKS.search(between)
-        in_data = at in opens or (in_data and not asks and not CLOSES.match(line))
+        in_data = at in opens or (in_data and not asks)
         kept.append(opens[at][0] if at in opens else "" if in_data else line)
     left = "\n".join(kept)
     return text if opens and not judges(left) else left

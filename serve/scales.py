@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import chinese
 from chinese import HAN
 
 Schema = dict[str, Any]
@@ -27,7 +26,6 @@ JUDGED = r"(?i)\b(?:scale|scor|rat(?:ed?|ing)\b|grad)"
 SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?m:^)\W{{0,4}}[A-Z][\w -]{{0,40}} \(\Z")
 """A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
-STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
 ZERO_OR_ONE = re.compile(r"\b(?:1 (?:if|when) [^.;]{1,120}\b0|0 (?:if|when) [^.;]{1,120}\b1) (?:if|when|otherwise)\b")
 WHOLE = re.compile(
@@ -37,13 +35,14 @@ WHOLE = re.compile(
 REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|steps of 0?\.[0-9]")
 VERDICTS = re.compile(
     r"(?i)(?<![a-z])(?:scor|verdict|judg|evaluat|assess|result|correct|criteria met|winner|prefer|better|best|choice|"
-    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))"
+    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))|"
+    r"分数|评分|得分|打分|总分|等级|判断|判定|结论|结果|裁决|胜者|更好|正确|选择|标签"
 )
 
 
 def names_verdict(name: str) -> bool:
     """Whether the name of a field or function speaks of a verdict."""
-    return bool(chinese.VERDICT.search(name) or VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
+    return bool(VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
 
 
 def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
@@ -69,11 +68,7 @@ def _rubric(text: str) -> Range | None:
 
 def scale_of(text: str) -> Range | None:
     """The range that the text names of a score; of several the one that holds all others, or none."""
-    spoken = {
-        each
-        for match, each in ranges(text)
-        if SPOKEN.search(text[max(0, match.start() - 60) : match.start()]) or STARS.match(text, match.end())
-    }
+    spoken = {each for match, each in ranges(text) if SPOKEN.search(text[max(0, match.start() - 60) : match.start()])}
     if not spoken and re.search(JUDGED, text):
         return _rubric(text)
     bounds = (min((low for low, _ in spoken), default=0.0), max((high for _, high in spoken), default=0.0))

@@ -90,10 +90,8 @@ def ends(schema: Schema) -> bool:
     """Whether some reply to the schema ends, as far as the rules can tell. Raises RecursionError."""
     try:
         within(schema, LADDER[-1])
-    except Endless:
-        return False
-    except Unbounded:
-        pass  # vLLM says what is wrong with it
+    except Unbounded as problem:
+        return not isinstance(problem, Endless)  # what else is wrong with it vLLM says
     return True
 
 
