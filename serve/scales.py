@@ -1,5 +1,6 @@
 """The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -154,6 +155,7 @@ def choices(words: str, text: str) -> list[str]:
     return quoted if 2 <= len(quoted) <= 4 else numbers(scale_of(text), text)
 
 
+@functools.lru_cache(2000)
 def described(words: str) -> Schema:
     """What the description of a number says of its values."""
     labels = labels_in(words)

@@ -21,6 +21,9 @@ MOST_NODES = 2000
 LEAST_WIDTH = 0.1
 """Of a range of decimals: it has steps of a hundredth."""
 
+MOST_DESCRIBED = 1000
+"""Characters of a description that are read."""
+
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
 
@@ -180,7 +183,7 @@ class _Writer:
 
     def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if not BOUNDS & schema.keys():
-            schema |= described(position.description)
+            schema |= described(position.description[:MOST_DESCRIBED])
             if "enum" in schema:
                 return schema, max(map(_length, schema["enum"]))
         low, high = _range(schema)
