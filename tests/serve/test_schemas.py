@@ -193,6 +193,7 @@ def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
         {"minimum": 3},
         {"allOf": [{"minimum": 1}, {"type": "integer"}]},
         {"type": "number", "minimum": -1, "maximum": 1},
+        {"type": "number", "minimum": 0.121, "maximum": 0.125},
         {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
         {"type": "string", "pattern": "^a{7,}$"},
         {"type": "string", "format": "date"},
