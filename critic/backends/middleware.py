@@ -145,5 +145,5 @@ class Limited(Layer):
         tokens = spent(reply)
         self.budget.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
         if not reply.counted:
-            self.budget.uncounted = self.place
+            self.budget.uncounted = self.endpoint
         return reply

@@ -84,8 +84,8 @@ class OpenAIBackend:
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
         self._headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self.root, self.attempts, self.timeout = root, attempts, timeout
-        self.place, self.max_concurrency, self.retries = root, connections, 0
-        self.lacks = set[str]()
+        self.endpoint, self.max_concurrency, self.retries = root, connections, 0
+        self.unsupported = set[str]()
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
 
     async def __aenter__(self) -> Self:
@@ -193,7 +193,7 @@ class OpenAIBackend:
             body["logit_bias"] = {str(token): backends.FAVOUR}
         refusals: dict[str, Refused] = {}
         while True:
-            left_out = self.lacks | refusals.keys()
+            left_out = self.unsupported | refusals.keys()
             sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in left_out}
             try:
                 reply = await self._tried(sent)
@@ -204,15 +204,15 @@ class OpenAIBackend:
                 refusals[name] = error
                 continue
             # Only a reply shows that it was this which was refused: some servers repeat the request in what they say.
-            for name in refusals.keys() - self.lacks:
-                print(f"{self.place} takes no {name}, and is asked without: {refusals[name]}", file=sys.stderr)
-            self.lacks |= refusals.keys()
+            for name in refusals.keys() - self.unsupported:
+                print(f"{self.endpoint} takes no {name}, and is asked without: {refusals[name]}", file=sys.stderr)
+            self.unsupported |= refusals.keys()
             return reply
 
     async def _token(self, request: Request) -> int | None:
         """The id of the token that is favoured, asked for once; None where that cannot be done."""
         text = request.forced_token
-        if text is None or "logit_bias" in self.lacks:
+        if text is None or "logit_bias" in self.unsupported:
             return None
         if text not in self._tokens:
             self._tokens[text] = asyncio.ensure_future(asyncio.to_thread(self._last_token, request.messages, text))

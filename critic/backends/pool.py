@@ -67,7 +67,7 @@ class Pool:
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
         self._connect, self._attempts, self._limit = connect, attempts, limit
         self.endpoints = [Upstream(url) for url in urls]
-        self.place, self.max_concurrency, self.retries = ",".join(urls), limit * len(urls), 0
+        self.endpoint, self.max_concurrency, self.retries = ",".join(urls), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
         # One of many may be late; none at all is a wrong address or a server that is down.

@@ -70,7 +70,7 @@ class Replica:
     UsageError where it does not run (yet)."""
 
     def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
-        self.place, self.max_concurrency, self.retries = "ray", 0, 0
+        self.endpoint, self.max_concurrency, self.retries = "ray", 0, 0
         self._actor, self._seconds, self._timeout = actor, seconds, timeout
         self._sees: bool | None = None
         self.served = self.choose(None)
@@ -134,8 +134,8 @@ class RayBackend(Layer):
         super().__init__(make())
         self._make, self._address, self._gpus = make, address, gpus
         self._attempts, self._timeout, self._limit = attempts, timeout, self.inner.max_concurrency
-        self._model, self._names = self.inner.place, [f"replica {number}" for number in range(1, replicas + 1)]
-        self.place, self.max_concurrency = f"ray: {replicas} x {self._model}", self._limit * replicas
+        self._model, self._names = self.inner.endpoint, [f"replica {number}" for number in range(1, replicas + 1)]
+        self.endpoint, self.max_concurrency = f"ray: {replicas} x {self._model}", self._limit * replicas
 
     async def __aenter__(self) -> Self:
         try:

@@ -25,7 +25,7 @@ class ScriptedBackend:
         sees: bool | None = None,
     ) -> None:
         self.answer, self._sees = answer, sees
-        self.place, self.max_concurrency, self.retries = name, CONNECTIONS, 0
+        self.endpoint, self.max_concurrency, self.retries = name, CONNECTIONS, 0
         self.served = ModelInfo(name, context, is_vllm=False)
 
     async def __aenter__(self) -> Self:

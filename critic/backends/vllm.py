@@ -120,7 +120,7 @@ class VllmBackend:
         facts = identity.notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._words = [*self._plain, *(extra or [])]
-        self.place, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
+        self.endpoint, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
         processor = identity.processor_hash(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
@@ -157,7 +157,9 @@ class VllmBackend:
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._ids(request.messages, request.continue_final)
             self._check_length(ids)
-        return self._reply(await self._done(_Job(ids, request, self._favoured(request), self._loop.create_future())))
+        return self._reply(
+            await self._done(_Job(ids, request, self._forced_token(request), self._loop.create_future()))
+        )
 
     async def _done(self, job: _Job) -> Any:
         self._jobs.put(job)
@@ -216,7 +218,7 @@ class VllmBackend:
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _favoured(self, request: Request) -> int | None:
+    def _forced_token(self, request: Request) -> int | None:
         """The token that is favoured; None if there is none, or none that spells it."""
         text = request.forced_token
         if text is None or not self._favours:
@@ -256,7 +258,7 @@ class VllmBackend:
         try:
             engine = self._start()
         except BaseException as error:
-            self._problem = f"vLLM cannot run {self.place}: {one_line(error)}"
+            self._problem = f"vLLM cannot run {self.endpoint}: {one_line(error)}"
             self._tell(ready, UsageError(self._problem))
             return
         self._tell(ready, None)
@@ -276,7 +278,7 @@ class VllmBackend:
 
     def _arguments(self) -> Any:
         """vLLM's own, imported here in the environment that it reads."""
-        os.environ.update(environment(self.place, self._on_cpu, "ERROR"))
+        os.environ.update(environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
 
         return EngineArgs
@@ -292,7 +294,7 @@ class VllmBackend:
         return identity.other_settings(identity.parsed(parser, self._plain), identity.parsed(parser, self._words))
 
     def _start(self) -> Any:
-        print(f"loading {self.place} into vLLM", file=sys.stderr, flush=True)
+        print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
         arguments = self._arguments()
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - heavy, and not part of a plain installation
 

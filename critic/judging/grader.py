@@ -164,7 +164,7 @@ class Grader:
     def take_stated(self, said: str = "") -> None:
         """From now on ratings count as they are stated, for the reason `said`. Raises UsageError where something needs
         their distributions."""
-        said = said or f"{self.backend.place} gives no log probabilities"
+        said = said or f"{self.backend.endpoint} gives no log probabilities"
         # Who named a score must not get another one under its name.
         if self.needs is not None and self.score_kind != "argmax":
             remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
@@ -242,7 +242,7 @@ class Grader:
         likely = [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY]
         if asked.prompt.scale[1] >= 10 and likely == ["1"]:
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
-            raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
+            raise UsageError(f"{self.backend.endpoint}: {message}judging needs raw_logprobs, its default")
         # The first token had to be a rating: its chances say little where a server disobeys the constraint.
         all_in_all = sum(math.exp(logprob) for _, logprob in alternatives)
         ratings = sum(math.exp(logprob) for text, logprob in alternatives if text.strip()[:1].isdigit())

@@ -164,9 +164,9 @@ class AskRows(Stage[BuildRow, AskedRow]):
         # A row may be about another image by now.
         return record.image != self._md5_of.get(record.key, record.image) or super()._goes(record)
 
-    def know(self, record: AskedRow) -> None:
+    def load_existing(self, record: AskedRow) -> None:
         if record.key in self._rows:
-            super().know(record)
+            super().load_existing(record)
 
     def items(self) -> Iterable[BuildRow]:
         return (row for row in self._rows.values() if row.key not in self.done)

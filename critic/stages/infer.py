@@ -57,7 +57,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             **source,
             "system": system,
             "model": backend.served.name,
-            "server": backend.place,
+            "server": backend.endpoint,
             "sampling": msgspec.to_builtins(sampling),
             "concurrency": self.concurrency,
         }
@@ -77,8 +77,8 @@ class Infer(Stage[Conversation, ModelTurn]):
                 return f"made with {name} {before!r}, now {now!r}; choose another --out"
         return None
 
-    def know(self, record: ModelTurn) -> None:
-        super().know(record)
+    def load_existing(self, record: ModelTurn) -> None:
+        super().load_existing(record)
         if record.call is not None:
             self._generated[record.call] = record
 

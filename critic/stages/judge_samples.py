@@ -42,7 +42,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             **source,
             "judge": judge.setup.judge,
             "model": judge.backend.served.name,
-            "server": judge.backend.place,
+            "server": judge.backend.endpoint,
             "processors": processors([judge.backend]),
             "setup": msgspec.to_builtins(judge.setup),
             "max_tokens": judge.max_tokens,
@@ -67,11 +67,11 @@ class JudgeSamples(Stage[Item, Judgment]):
             return f"judges {self.key(record)!r}, which is not asked for now{here}; choose another --out"
         return None
 
-    def lacks(self, record: Judgment) -> bool:
-        return super().lacks(record) or record.unjudged > 0
+    def should_retry(self, record: Judgment) -> bool:
+        return super().should_retry(record) or record.unjudged > 0
 
-    def know(self, record: Judgment) -> None:
-        super().know(record)
+    def load_existing(self, record: Judgment) -> None:
+        super().load_existing(record)
         if record.asked is not None:
             self._answered.setdefault((record.conversation.id, record.asked), record)
 

@@ -106,7 +106,7 @@ def say_untrained(judge: Backend, forms: Iterable[str], option: str) -> None:
     strange = ", ".join(form for form in forms if form not in judge.served.forms)
     if learned and strange:
         asked = f"asked in {strange} (--{option})"
-        print(f"warning: {judge.place} was trained in {learned}, and is {asked}", file=sys.stderr)
+        print(f"warning: {judge.endpoint} was trained in {learned}, and is {asked}", file=sys.stderr)
 
 
 def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:

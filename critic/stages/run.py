@@ -105,11 +105,11 @@ class Stage(ABC, Generic[Item, Record]):
     def problem(self, record: Record) -> str | None:
         """Why a record that is in the file is none of this run's, and what to do about it."""
 
-    def lacks(self, record: Record) -> bool:
+    def should_retry(self, record: Record) -> bool:
         """Whether a record is made anew where what failed is tried again."""
         return _failure(record) is not None
 
-    def know(self, record: Record) -> None:
+    def load_existing(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there. Raises UsageError for one that is there twice."""
         if self.done.setdefault(self.key(record), record) is not record:
             # Both were paid for, and which of the two holds nobody can tell.
@@ -177,12 +177,12 @@ class Stage(ABC, Generic[Item, Record]):
             if self._goes(record):
                 failed = True
             else:
-                self.know(record)
+                self.load_existing(record)
         if failed:
             jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
 
     def _goes(self, record: Record) -> bool:
-        return _waits(record) or (self.options.retry_failed and self.lacks(record))
+        return _waits(record) or (self.options.retry_failed and self.should_retry(record))
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
@@ -210,7 +210,7 @@ class Stage(ABC, Generic[Item, Record]):
         # One bad moment loses all calls that are under way, and does not end the run.
         if self._lost >= 2 * self.concurrency:
             raise UsageError(
-                f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
+                f"{self.backend.endpoint} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
 

@@ -125,7 +125,7 @@ async def main() -> None:
             backend.asked.clear()
             found = await asyncio.to_thread(judge, whole)
             asked = [
-                (backend._ids(request.messages, request.continue_final), request, backend._favoured(request))
+                (backend._ids(request.messages, request.continue_final), request, backend._forced_token(request))
                 for request in backend.asked
             ]
             assert size.model or all(line.score is not None for line in found), [line.verdict for line in found][:3]

@@ -130,7 +130,7 @@ def converse(
         options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
         stage = Infer(options, backend, "model", conditions, settings, conversations, load, {})
         for line in known:
-            stage.know(line)
+            stage.load_existing(line)
         await asyncio.gather(*(stage.work(one, made.append) for one in conversations))
 
     asyncio.run(asyncio.wait_for(go(), 30))
