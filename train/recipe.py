@@ -94,7 +94,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       sections below decide.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token.
-    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`probe.py`).
+    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`linear_head.py`).
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
