@@ -60,7 +60,7 @@ def lacking(backend: Backend) -> set[str]:
     """What was left out of requests because a server refused it."""
     *_, inner = layers(backend)
     sources = [inner, *(one.backend for one in getattr(inner, "endpoints", ()))]
-    return {name for one in sources for name in getattr(one, "lacks", ())}
+    return {name for one in sources for name in getattr(one, "unsupported", ())}
 
 
 class Cached(Layer):

@@ -66,7 +66,7 @@ def address(base_url: str) -> str:
 class OpenAIBackend:
     """Chat completions at `base_url` (with or without `/v1`); `choose` a model first. Every call is tried up to
     `attempts` times where trouble may pass: no answer in `timeout` seconds, a lost connection, a reply that is no
-    completion, RETRIED_STATUS and 5xx. `lacks` are those of LEFT_OUT that the server refused."""
+    completion, RETRIED_STATUS and 5xx. `unsupported` are those of LEFT_OUT that the server refused."""
 
     served: ModelInfo
 

@@ -310,7 +310,10 @@ def test_a_schema_left_open_gives_whole_replies(served: ModelInfo) -> None:
     """Tools as OpenAI's clients send them: an untrained model would invent keys until its tokens end."""
     parameters = {
         "type": "object",
-        "properties": {"notes": {"type": "array", "items": {"$ref": "#/$defs/note"}}, "score": {"type": "number"}},
+        "properties": {
+            "notes": {"type": "array", "items": {"$ref": "#/$defs/note"}},
+            "score": {"type": "number", "description": "From 0 to 10."},
+        },
         "required": ["notes", "score"],
         "$defs": {"note": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
     }

@@ -131,7 +131,7 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
     """Under ZeRO-3 too, where a process holds parts of the weights."""
     plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
     for folder, classes in ((plain, {}), (scored, export.labels("head"))):
-        model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2000, classes)
+        model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, classes)
         model.save_pretrained(folder)
         made.tokenizer.save_pretrained(folder)
     on_base = {**HEAD, "tiny": None}
