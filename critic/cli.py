@@ -25,6 +25,7 @@ STAGES = {
     "build": ("critic.stages.build", "A benchmark of your own, from a folder of images to a frozen test."),
     "describe": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
+    "run": ("critic.stages.evaluate", "A benchmark in one command: infer, judge and score, resumable."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
     "train": ("train/launch.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
     "base": ("train/base.py", "A pretrained base for a judge, without a model hub."),

@@ -333,9 +333,9 @@ OnUnparsed = Literal["fail", "tie"]
 TurnContext = Literal["before", "all"]
 """In sight of which other turns a turn is judged: those before it, or all (ConvBench's own prompts)."""
 
-Pairing = Literal["all", "random"]
-"""Of several models: each conversation is fought by every two of them, or by each with an opponent drawn for it
-(VisIT-Bench, appendix F)."""
+Pairing = Literal["all", "random", "newcomer"]
+"""Of several models: each conversation is fought by every two of them, by each with an opponent drawn for it, or by the
+first alone with one drawn, which joins a finished tournament so (VisIT-Bench, appendix F)."""
 
 Ablation = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the

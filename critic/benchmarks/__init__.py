@@ -1,7 +1,7 @@
 """The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -19,6 +19,16 @@ if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
 
 Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
+
+PAPER_SETTINGS = {
+    "order": "order",
+    "unread": "unparsed comparisons",
+    "reason_first": "reason first",
+    "sight": "turn context",
+    "score_kind": "score",
+    "reference_backed": "reference in sight",
+}
+"""Fields of a JudgeConfig that the papers determine -> what they are called on a page."""
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
@@ -68,14 +78,16 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
 
     `read` makes conversations of its published file, `protocols` are how answers are judged unless the user says
-    otherwise, `published` how its paper asks a judge where that is not our way (`--as published`). `entries` are a
-    run's scores, a row for each table over models, of the verdicts by these protocols that are `scored`; the means of
-    all other verdicts are shown below. `report` adds what is not about one run, or no table over models.
+    otherwise, `conditions` the histories of the paper's main tables, its usual one first, `published` how its paper
+    asks a judge where that is not our way (`--as published`). `entries` are a run's scores, a row for each table over
+    models, of the verdicts by these protocols that are `scored`; the means of all other verdicts are shown below.
+    `report` adds what is not about one run, or no table over models.
     """
 
     title: str
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
+    conditions: tuple[str, ...] = ("own",)
     entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
@@ -84,6 +96,27 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     def rows(self, run: Run, conversations: Conversations) -> "list[LeaderboardRow]":
         """A run's `entries` under its names."""
         return [named(row, run) for row in self.entries(run, conversations)]
+
+    def paper_setup(self, protocols: Collection[Protocol] = ()) -> JudgeConfig:
+        """How the paper asks a judge for verdicts by these protocols; none: by its own."""
+        compares = "pairwise" in (protocols or self.protocols)
+        # Only comparisons have an order, and ties: other protocols refuse what sets them.
+        return self.published if compares else replace(self.published, order="both", unread="fail")
+
+    def departures(self, run: Run) -> list[str]:
+        """In what a file was made otherwise than the paper says, in words; nothing where it is as published."""
+        used = list(dict.fromkeys(judgment.protocol for judgment in run.turns if judgment.protocol))
+        paper = self.paper_setup(used)
+        words = [
+            f"{option} {getattr(run.setup, name)} (paper: {getattr(paper, name)})"
+            for name, option in PAPER_SETTINGS.items()
+            if getattr(run.setup, name) != getattr(paper, name)
+        ]
+        if not run.setup.decoding.reason:
+            words.append("no reasons")
+        words += [f"no verdicts by {protocol}" for protocol in self.protocols if protocol not in used]
+        seen = {judgment.condition for judgment in run.turns}
+        return words + [f"no condition {condition}" for condition in self.conditions if condition not in seen]
 
 
 def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":

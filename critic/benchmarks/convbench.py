@@ -177,21 +177,26 @@ def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Prot
     return Attribution(flips=flips, pairs={name: pairs[name] for name in costliest})
 
 
-def agreement(one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
+def agreement(
+    pairs: Sequence[tuple[Verdicts, Verdicts]], conversations: Conversations, protocol: Protocol
+) -> dict[str, Score]:
     """How often two judges, or a judge and a person, give equal verdicts, in per cent: over `all` cells (table 3), and
-    by cell (tables 4 to 7), for the cells that both judged. Verdicts are equal when their scores are."""
-    first, second = by_cell(one, protocol), by_cell(other, protocol)
+    by cell (tables 4 to 7), for the cells that both judged. Verdicts are equal when their scores are. Of several models
+    each has a pair of both judges' verdicts; one conversation's are resampled together."""
     groups = groups_of(conversations)
-    by_heading = dict[str, Score]()
-    every, asked = dict[tuple[str, str], float | None](), dict[tuple[str, str], str]()
+    judged = [(by_cell(one, protocol), by_cell(other, protocol)) for one, other in pairs]
+    found, every = dict[str, Score](), (dict[Any, float | None](), dict[Any, str]())
     for name, cell in CELLS.items():
-        if cell in first and cell in second:
-            shared = first[cell].keys() & second[cell].keys()
-            equal = {key: _equal(first[cell][key], second[cell][key]) for key in shared}
-            by_heading[HEADINGS[name]] = score_of(equal, groups, (0, 100))
-            every |= {(name, key): value for key, value in equal.items()}
-            asked |= {(name, key): group for key, group in groups.items()}
-    return {"all": score_of(every, asked, (0, 100)), **by_heading}
+        both = [(first[cell], second[cell]) for first, second in judged if cell in first and cell in second]
+        equal, asked = dict[Any, float | None](), dict[Any, str]()
+        for model, (mine, theirs) in enumerate(both):
+            shared = mine.keys() & theirs.keys()
+            equal |= {(name, model, key): _equal(mine[key], theirs[key]) for key in shared}
+            asked |= {(name, model, key): group for key, group in groups.items()}
+        if both:
+            found[HEADINGS[name]] = score_of(equal, asked, (0, 100))
+            every = every[0] | equal, every[1] | asked
+    return {"all": score_of(*every, (0, 100)), **found}
 
 
 def _equal(first: float | None, second: float | None) -> float | None:
@@ -237,24 +242,39 @@ NOTE = (
 
 
 def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
-    """How often every two judges of a model's replies agree, people among them. Files of one judge have their own
-    names; those that are known to judge other replies are left out."""
-    rows, judged = [], [run for run in runs if run.verdicts]
-    files = Counter((run.system, run.judge) for run in judged)
-    for mine, theirs in combinations(judged, 2):
-        if mine.system != theirs.system or alike(answers_of(mine), answers_of(theirs)) is False:
-            continue
-        judges = [run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs)]
-        for protocol in TITLES:
-            if protocol in mine.protocols() and protocol in theirs.protocols():
-                equal = agreement(mine.verdicts, theirs.verdicts, conversations, protocol)
-                caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
-                name = f"{mine.system}: {' and '.join(judges)}"
+    """How often every two judges of a model's replies agree, people among them; of several models also over all."""
+    rows, of_judges = [], _judges_of_one_model(runs)
+    for protocol in TITLES:
+        caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
+        for judges, pairs in of_judges.items():
+            both = [pair for pair in pairs if all(protocol in run.protocols() for run in pair)]
+            pooled = [(f"all {len(both)} models", both)] if len(both) > 1 else []
+            for name, of_models in [*pooled, *((pair[0].system, [pair]) for pair in both)]:
+                verdicts = [(mine.verdicts, theirs.verdicts) for mine, theirs in of_models]
                 row = LeaderboardRow(
-                    key=f"agreement-{protocol}", caption=caption, scores=equal, system=mine.system, name=name
+                    key=f"agreement-{protocol}",
+                    caption=caption,
+                    scores=agreement(verdicts, conversations, protocol),
+                    system=of_models[0][0].system,  # twice beside a pooled row, which takes the place of the mean
+                    name=f"{name}: {' and '.join(judges)}",
                 )
                 rows.append(row)
     return rows
+
+
+def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
+    """The runs of every two judges of the same replies, by the judges. Files of one judge have their own names; those
+    that are known to judge other replies are left out."""
+    judged = [run for run in runs if run.verdicts]
+    files = Counter((run.system, run.judge) for run in judged)
+    pairs: dict[tuple[str, str], list[tuple[Run, Run]]] = {}
+    for mine, theirs in combinations(judged, 2):
+        if mine.system == theirs.system and alike(answers_of(mine), answers_of(theirs)) is not False:
+            one, other = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
+            # Files come in any order, and equal is equal from both sides.
+            judges = (other, one) if (other, one) in pairs else (one, other)
+            pairs.setdefault(judges, []).append((mine, theirs))
+    return pairs
 
 
 FLIPS = Columns[Flip](
@@ -314,6 +334,7 @@ BENCHMARK = Benchmark(
     title="ConvBench",
     read=read_conversations,
     protocols=("pairwise", "direct"),
+    conditions=(OWN, PERCEPTION, REASONING),
     report=report,
     published=PUBLISHED,
     scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),

@@ -370,6 +370,7 @@ BENCHMARK = Benchmark(
     title="MultiVerse",
     read=read_conversations,
     protocols=("checklist", "quality"),
+    conditions=(ORACLE,),
     report=report,
     entries=_entries,
 )

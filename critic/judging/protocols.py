@@ -374,13 +374,14 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
 
 
 def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair]:
-    """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each with
-    an opponent drawn for it, the same in every run; those who drew each other meet once."""
+    """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each (of
+    a newcomer: the first) with an opponent drawn for it, the same in every run; those who drew each other meet once."""
     found: list[Pair] = []
     for name in models[0]:
         met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
-        if how == "random":
-            met = {frozenset((place, _drawn(place, len(models), seed, *name))) for place in range(len(models))}
+        if how != "all":
+            drawing = range(len(models) if how == "random" else 1)
+            met = {frozenset((place, _drawn(place, len(models), seed, *name))) for place in drawing}
         found += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
     return found
 

@@ -53,12 +53,15 @@ def _tournament(
     result: Tournaments, cell: Cell, verdicts: list[Judgment], runs: Sequence[Run], asked: Sequence[Conversation]
 ) -> None:
     """Add the battles of one condition and turn."""
-    setups = {run.setup for run in runs}
+    # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
+    setups = {replace(run.setup, battles=None, seed=0) for run in runs}
     name = _tournament_name(cell, asked)
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(asked, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
     ratings = tournament.tournament(tournament.battles(verdicts, groups))
-    drawn = any(setup.battles == "random" for setup in setups)  # who meets whom is known by the files alone
+    drawn = any(
+        run.setup.battles in ("random", "newcomer") for run in runs
+    )  # who meets whom is known by the files alone
     rated, wins = of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
     reasons = dict.fromkeys(each.undefined for each in (ratings.elo, ratings.bradley_terry) if each.undefined)
     mixed = [f"The battles were judged in {len(setups)} ways, which the ratings mix."] if len(setups) > 1 else []

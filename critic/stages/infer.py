@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -254,8 +254,11 @@ def main(
         typer.Option(
             help="What of a conversation the model sees; several are run together. "
             + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
-            show_default="own",
+            show_default="the paper's usual one: own, MultiVerse's oracle",
         ),
+    ] = None,
+    published: Annotated[
+        Literal["published"] | None, typer.Option("--as", help="All conditions of the paper's main tables.")
     ] = None,
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
@@ -263,7 +266,10 @@ def main(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
-    names = options.chosen("condition", condition or ["own"], CONDITIONS)
+    options.check((not (condition and published), "--as published has conditions of its own: leave --condition out"))
+    of_paper = benchmarks.load(benchmark).conditions
+    usual = of_paper if published else of_paper[:1]
+    names = options.chosen("condition", condition or usual, CONDITIONS)
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
     root = endpoint.data_root or benchmark_file.parent

@@ -76,17 +76,16 @@ def _refuse(where: str, **options_given: object) -> None:
 def _base_setup(benchmark: str | None, published: str | None, protocols: list[records.Protocol]) -> records.JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
-    paper = load(benchmark) if benchmark is not None else None
-    if paper is None or published is None:
+    if benchmark is None or published is None:
         return records.JudgeConfig(judge="", score_kind="argmax")
+    paper = load(benchmark)
     check(
         (
             {*protocols} <= {*paper.protocols},
             f"--as published: {paper.title} is judged by --protocol {' and '.join(paper.protocols)}",
         )
     )
-    compares = "pairwise" in (protocols or paper.protocols)
-    return paper.published if compares else replace(paper.published, order="both", unread="fail")
+    return paper.paper_setup(protocols)
 
 
 _what = partial(typer.Option, rich_help_panel=options.DATA)
@@ -205,7 +204,7 @@ def main(
         sight=turn_context or base.sight,
         reason_first=steps,
     )
-    draws = setup.order != "both" or battles == "random"
+    draws = setup.order != "both" or battles in ("random", "newcomer")
     check((draws or not seed, f"--seed {seed}: nothing is drawn but by --order random or forced, --battles random"))
     judge_of = Judge(backend, setup, max_tokens or most, endpoint.shown(images, root, [backend]))
     how_judged = against or [], protocols, judgings

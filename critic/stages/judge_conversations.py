@@ -4,6 +4,7 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -96,6 +97,7 @@ def judge_conversations(
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:
         _check_plan(plan, replies)
+    _say_calls(plan, benchmark, setup)
     forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
     say_untrained(judge.backend, sorted(forms), "protocol")
     if run.certificate is not None:
@@ -109,6 +111,19 @@ def judge_conversations(
         "against": [source(path) for path in against] or None,
     }
     return JudgeConversations(run, judge, plan, sources).run()
+
+
+def _say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
+    """Says how many calls the verdicts take, and how many they would take as the paper asks. What is shown alike is
+    asked once, which only the replies tell: there may be fewer."""
+    by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
+    paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
+
+    def calls(order: str) -> int:
+        return by_protocol.total() + (by_protocol["pairwise"] if order == "both" else 0)
+
+    fewer = f" (--as published: {calls(paper.order)})" if calls(paper.order) != calls(setup.order) else ""
+    print(f"{by_protocol.total()} verdicts by at most {calls(setup.order)} calls{fewer}", file=sys.stderr)
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:

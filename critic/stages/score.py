@@ -6,10 +6,10 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from critic.benchmarks import BENCHMARKS, Benchmark, Run
 from critic.errors import UsageError, whole
 from critic.images import named_images
 from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
+from critic.judging.protocols import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
@@ -52,6 +53,10 @@ def main(
             help="A folder for summary.json, report.html and a .csv of each table; NAME.json: the scores alone."
         ),
     ] = None,
+    published: Annotated[
+        Literal["published"] | None,
+        typer.Option("--as", help="Refuse files that were made otherwise than the benchmark's paper says."),
+    ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")] = 0.02,
 ) -> int:
     """A benchmark's scores, with coverage and failures: per task, per category and over the tasks, tables over models
@@ -59,14 +64,16 @@ def main(
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
     runs = read_runs(judgments, name)
+    if published:
+        _check_published(runs, chosen)
     asked = _asked(runs, name, questions)
     report = chosen.report(runs, asked)
     boards = leaderboards.leaderboards([*_rows(chosen, runs, asked), *report.rows], baseline)
     battles = tournaments(runs if "pairwise" in chosen.protocols else [], asked)
-    sections = [_counts(runs), *leaderboards.sections(boards), *battles.sections, *report.sections]
+    sections = [_counts(runs, chosen), *leaderboards.sections(boards), *battles.sections, *report.sections]
     print(as_text(sections))
     boards += battles.boards
-    origin = {str(run.path): {"sha256": jsonl.sha256(run.path), **jsonl.facts(run.path)} for run in runs}
+    origin = {str(path): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments}
     scores = {
         "benchmark": name,
         "systems": {**report.summary, **battles.summary},
@@ -117,6 +124,7 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
         raise UsageError(f"{twice[0]}: given twice")
     asked: dict[str, Conversation] = {}
     runs = [run for path in paths for run in _runs_of(path, benchmark, asked)]
+    runs = _joined(runs)
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
     stems = [run.path.stem for run in runs]
@@ -140,6 +148,22 @@ def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list
     for judgment in judgments:
         by_model.setdefault(judgment.system, []).append(judgment)
     return [_run(path, own, lines) for own in by_model.values()]
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """The runs, those of one model that one judge was asked about in one way taken together: its verdicts may lie in
+    several files, none of them in two."""
+    joined = list[Run]()
+    for run in runs:
+        verdicts = {verdict_key(judgment) for judgment in run.turns}
+        for place, known in enumerate(joined):
+            same = (known.name, known.judge, known.setup) == (run.name, run.judge, run.setup)
+            if same and verdicts.isdisjoint(map(verdict_key, known.turns)):
+                joined[place] = replace(known, turns=[*known.turns, *run.turns])
+                break
+        else:
+            joined.append(run)
+    return joined
 
 
 def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[Run]:
@@ -206,8 +230,25 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
     return list(asked.values())
 
 
-def _counts(runs: Sequence[Run]) -> Section:
+def _check_published(runs: Sequence[Run], benchmark: Benchmark) -> None:
+    """Raises UsageError for the first file that is not as in the paper."""
+    for run in runs:
+        if words := benchmark.departures(run):
+            raise UsageError(
+                f"--as published: {run.path}: {'; '.join(words)}; "
+                "critic infer and critic judge take --as published, too"
+            )
+
+
+def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
     readings = []
+    by_words: dict[str, list[str]] = {}
+    for run in runs:
+        words = benchmark.departures(run)
+        by_words.setdefault(f"not as published: {'; '.join(words)}" if words else "as published", []).append(run.name)
+    for words, names in by_words.items():
+        whose = "All files" if len(names) == len(runs) > 1 else ", ".join(names)
+        readings.append(f"{whose}: {words}.")
     for run in runs:
         failures = run.counted(lambda judgment: judgment.failure)
         del failures[None]

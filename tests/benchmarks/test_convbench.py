@@ -309,7 +309,7 @@ def test_agreement_counts_equal_verdicts() -> None:
 
 
 def agreement(one: list[Judgment], other: list[Judgment], asked: list[Conversation]) -> dict[str, LeaderboardCell]:
-    equal = convbench.agreement(one, other, asked, "pairwise")
+    equal = convbench.agreement([(one, other)], asked, "pairwise")
     return standings([LeaderboardRow(key="", caption="", name="both", scores=equal)])["both"]
 
 

@@ -1,0 +1,92 @@
+"""critic run: a benchmark's file, a model and a judge -> the benchmark's scores, in one command that goes on.
+
+critic run convbench ConvBench.csv --model http://a:8000/v1 --judge runs/judge --as published --out runs/convbench
+critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1 --out runs/alignmmbench
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from critic import benchmarks
+from critic.records import Showing
+from critic.stages import options
+
+REPLY_TOKENS = 1024
+
+
+def _stage(name: str) -> Callable[..., int]:
+    """Each is imported when its turn comes: --help needs none of them."""
+    command: Callable[..., int] = import_module(f"critic.stages.{name}").main
+    return command
+
+
+def main(
+    benchmark: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(benchmarks.BENCHMARKS)}.")],
+    benchmark_file: Annotated[Path, typer.Argument(metavar="FILE", help="The benchmark's published file.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Under test: URL, URL#MODEL, FOLDER (vLLM in here).")],
+    judged_by: Annotated[str, typer.Option("--judge", metavar="JUDGE", help="URL, URL#MODEL, FOLDER (vLLM in here).")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Replies, judgments and scores. Run again to resume.")],
+    published: Annotated[
+        Literal["published"] | None, typer.Option("--as", help="The paper's conditions, protocols and judge settings.")
+    ] = None,
+    condition: Annotated[list[str] | None, typer.Option(help="As of critic infer.")] = None,
+    protocol: Annotated[list[str] | None, typer.Option(help="As of critic judge.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name in the records.", show_default="its own")] = None,
+    images: Annotated[
+        Showing | None, typer.Option(help="Whether the judge sees them.", show_default="show, if it can")
+    ] = None,
+    data_root: options.DataRoot = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = REPLY_TOKENS,
+    verdict_tokens: Annotated[
+        int | None, typer.Option(min=8, help="Longest verdict.", show_default="as of critic judge")
+    ] = None,
+    api_key: options.ApiKey = None,
+    concurrency: options.Concurrency = None,
+    max_failed: options.MaxFailed = options.MAX_FAILED,
+    retry_failed: options.RetryFailed = False,
+) -> int:
+    """Run a model through a benchmark, judge its replies and score them: critic infer, judge and score in turn."""
+    replies, judged = out / "replies.jsonl", out / "judged.jsonl"
+    asking = {
+        "api_key": api_key,
+        "data_root": data_root,
+        "concurrency": concurrency,
+        "max_failed": max_failed,
+        "retry_failed": retry_failed,
+    }
+    print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
+    code = _stage("infer")(
+        benchmark_file,
+        benchmark,
+        replies,
+        name=name,
+        condition=condition,
+        published=published,
+        max_tokens=reply_tokens,
+        limit=limit,
+        model=model,
+        **asking,
+    )
+    if code:  # judging what is missing for the most part would be paid for in vain
+        return code
+    print(f"2/3 judge: by {judged_by}", file=sys.stderr)
+    code = _stage("judge")(
+        replies,
+        judged,
+        benchmark=benchmark,
+        judge=[judged_by],
+        protocol=protocol,
+        published=published,
+        images=images,
+        max_tokens=verdict_tokens,
+        **asking,
+    )
+    print("3/3 score", file=sys.stderr)
+    questions = benchmark_file if limit is None else None
+    return _stage("score")([judged], benchmark, questions, out=out / "score", max_failed=max_failed) or code
