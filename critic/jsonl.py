@@ -169,9 +169,6 @@ def alone(path: Path) -> Iterator[None]:
         name.parent.mkdir(parents=True, exist_ok=True)
         held = _locked(name, path)
     try:
-        with writing(path):
-            if real.is_file() and _ready(real).is_file():
-                _copy_through(real, _ready(real))
         yield
     finally:
         # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
@@ -188,9 +185,9 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole: a crash leaves the old file or none, any other failure
-    gives back the room of what was written. The sidecar of the old file goes first. Raises UsageError where the system
-    does not let it be written, and where another process is writing it."""
+    """A file that takes the place of `path` once it is whole, under this one of its names: a crash leaves the old file
+    or none, any other failure gives back the room of what was written. The sidecar of the old file goes first. Raises
+    UsageError where the system does not let it be written, and where another process is writing it."""
     real = resolved(path)
     partial = real.with_name(real.name + ".partial")
     with writing(path):
@@ -207,34 +204,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 if not file.closed:  # a packer closes what it writes to
                     file.flush()
                 sidecar(path).unlink(missing_ok=True)
-                _put(partial, real)
+                partial.replace(real)
             except BaseException:
                 partial.unlink(missing_ok=True)
                 raise
-
-
-def _put(partial: Path, path: Path) -> None:
-    """A file with other names (hard links) keeps them: it is written over. Any other is exchanged in one step."""
-    if path.is_file() and path.stat().st_nlink > 1:
-        _copy_through(path, partial)
-    else:
-        partial.replace(path)
-
-
-def _ready(path: Path) -> Path:
-    """What is being copied into a file with several names: a run that is killed meanwhile leaves it, and the next one
-    copies it again."""
-    return path.with_name(path.name + ".ready")
-
-
-def _copy_through(path: Path, partial: Path) -> None:
-    with path.open("rb+") as target:
-        lock(target, path)
-        partial.replace(_ready(path))
-        with _ready(path).open("rb") as source:
-            shutil.copyfileobj(source, target)
-        target.truncate()
-    _ready(path).unlink()
 
 
 @contextmanager
