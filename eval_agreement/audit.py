@@ -283,7 +283,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
-    limits = target.limits(gate.PREFERENCES)
+    limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
     if people:
         name = inputs.sample_name(people.path)
     elif len(judgments) > 1:
@@ -300,7 +300,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
     target.prepare()
     found = preference_audit(given)
     judge, result = next(iter(found.agreement.items()))
-    outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
+    outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
     if target.certificate is not None and how is not None:
         agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
         write_certificate(target.certificate, how, (people.path, found.rated, found.raters), agreement, outcomes)

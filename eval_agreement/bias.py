@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 import scipy
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import ArrayLike, NDArray
 
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import LEVEL, Interval, holm
+from critic.stats.estimate import LEVEL, Estimate, holm
 from eval_agreement.metrics import half_up, same_length
 from eval_agreement.rows import JudgedRows
 
@@ -37,12 +37,12 @@ MOST_LABELS = 20
 _SINGULAR = 1e-9
 
 
-class BiasEffect(Struct, frozen=True, kw_only=True):
-    """One bias of a judge, with the 95 % interval and the two-sided p of the bootstrap over groups.
+class BiasEffect(Estimate, frozen=True, kw_only=True):
+    """One bias of a judge.
 
     `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`); `failed` rows have no
-    judgment and are left out. An unbiased judge has 0, which is what `p` tests (Holm-corrected inside a family of
-    labels). What is None has its reason in `undefined`.
+    judgment and are left out. An unbiased judge has 0, which is what `p_value` tests (Holm-corrected inside a family of
+    labels; `detectable` is not).
 
     `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
     At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
@@ -53,12 +53,7 @@ class BiasEffect(Struct, frozen=True, kw_only=True):
     label: str | None = None
     about: str
     unit: str
-    value: float | None
-    interval: Interval | None
-    p: float | None
-    n: int
     failed: int
-    undefined: str | None = None
     noise_explains: float | None = None
     reading: str
 
@@ -211,17 +206,8 @@ def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **abo
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
     kind, undefined = _kinds()[name], reason if rows.n else "no judged rows"
     estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
-    effect = BiasEffect(
-        name=name,
-        about=kind.about,
-        unit=kind.unit,
-        value=estimate.value,
-        interval=estimate.interval,
-        p=estimate.p_value,
-        undefined=estimate.undefined,
-        reading="",
-        **{"n": rows.n, "failed": rows.failed, **about},
-    )
+    facts = {**asdict(estimate), "failed": rows.failed, **about}
+    effect = BiasEffect(name=name, about=kind.about, unit=kind.unit, reading="", **facts)
     return replace(effect, reading=_reading(kind, effect))
 
 
@@ -234,7 +220,7 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     low, high = effect.interval
     if low <= 0 <= high:
         ends = [f"{end:+z.2f}".replace("-", "−") for end in (low, high)]
-        return kind.none.format(label=label, low=ends[0], high=ends[1])
+        return kind.none.format(label=label, low=ends[0], high=ends[1], detectable=f"{effect.detectable:.2f}")
     sentence = kind.above if effect.value > 0 else kind.below
     near, far = sorted((abs(low), abs(high)))
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
@@ -268,12 +254,12 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
 
 def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:
     """The effects with their p-values held against the number of them."""
-    adjusted = holm([effect.p for effect in effects])
+    adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)
     chance = f" Among {tested} such comparisons this may be chance."
     return [
         effect
         if p is None
-        else replace(effect, p=p, reading=effect.reading + (chance if _seen(effect) and p > 1 - LEVEL else ""))
+        else replace(effect, p_value=p, reading=effect.reading + (chance if _seen(effect) and p > 1 - LEVEL else ""))
         for effect, p in zip(effects, adjusted, strict=True)
     ]

@@ -4,9 +4,9 @@ from itertools import combinations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from critic.stats.estimate import LEVEL, Bootstrap, Interval, holm
+from critic.stats.estimate import LEVEL, Bootstrap, Estimate, Interval, holm
 from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
 
@@ -14,10 +14,10 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 """By how much a judge may be worse and still count as good enough, in the metric's own unit."""
 
 
-class MetricDifference(Struct, frozen=True, kw_only=True):
+class MetricDifference(Estimate, frozen=True, kw_only=True):
     """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
-    `p` is two-sided, for "there is no difference"; `p_holm` the same held against all metrics of the pair (Holm 1979).
+    `p_holm` is `p_value` held against all metrics of the pair (Holm 1979).
     `better` is the judge ahead where p_holm is at most 5 %, else None. `no_worse`: whether `first` is as good as
     `second` but for the margin of MARGINS, by the whole interval (a one-sided test at 2.5 %); None where there is none.
     """
@@ -25,9 +25,6 @@ class MetricDifference(Struct, frozen=True, kw_only=True):
     metric: str
     first: float
     second: float
-    value: float
-    interval: Interval | None
-    p: float | None
     p_holm: float | None = None
     better: str | None = None
     no_worse: bool | None = None
@@ -66,15 +63,13 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
                     metric=name,
                     first=float(mine[name][0]),
                     second=float(theirs[name][0]),
-                    value=estimate.value,
-                    interval=estimate.interval,
-                    p=estimate.p_value,
                     no_worse=_within_margin(name, estimate.interval),
+                    **asdict(estimate),
                 )
             )
     adjusted = []
-    for line, p in zip(found, holm([line.p for line in found]), strict=True):
-        ahead = (first, second)[(line.value > 0) == METRICS[line.metric].lower_is_better]
+    for line, p in zip(found, holm([line.p_value for line in found]), strict=True):
+        ahead = (first, second)[((line.value or 0) > 0) == METRICS[line.metric].lower_is_better]
         adjusted.append(replace(line, p_holm=p, better=ahead if p is not None and p <= 1 - LEVEL else None))
     return Comparison(
         first=first,

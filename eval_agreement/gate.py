@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.stats.estimate import FEWEST_TO_DECIDE
+from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.metrics import METRICS, Agreement
 
@@ -17,11 +17,13 @@ _LIMIT = re.compile(
 PREFERENCES = ("accuracy", "decided", "kappa", "failed")
 """What a limit on preferences may be set on; `failed` is the share (0..1) of pairs without a verdict."""
 
+YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
 
-def of_preferences(result: VerdictAgreement, groups: int) -> Agreement:
+
+def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> Agreement:
     """What limits on preferences look at. Pairs that the judge was not asked about count as failed: a gate must not
     pass on a sample of them."""
-    estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa}
+    estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
 
 

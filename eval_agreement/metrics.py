@@ -47,8 +47,8 @@ class Metric(Struct, frozen=True, kw_only=True):
     """A way to say how far a judge's scores agree with people's.
 
     `name` is what people write. `of` takes the sums of R samples and gives one number for each, shape (R,), NaN where
-    it is undefined. `exact` gives the sample's own value where `of` uses a coarse table. A `share` lies in 0..1. `note`
-    explains the metric, and those after it without one, in the report's small print.
+    it is undefined. `exact` gives the sample's own value where `of` uses a coarse table. A `share` lies in 0..1. At
+    `null` there is no agreement. `note` explains the metric, and those after it without one, in the small print.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     exact: Callable[[Cells], float] | None = None
     lower_is_better: bool = False
     share: bool = False
+    null: float | None = None
     note: str = ""
 
 
@@ -101,9 +102,9 @@ METRICS: dict[str, Metric] = {
         lower_is_better=True,
         note="MAE: mean distance in points, lower is better.",
     ),
-    "pearson": Metric(name="Pearson", of=pearson, note="Correlations: −1 to 1, Kendall is tau-b."),
-    "spearman": Metric(name="Spearman", of=spearman, exact=exact_spearman),
-    "kendall": Metric(name="Kendall", of=kendall, exact=exact_kendall),
+    "pearson": Metric(name="Pearson", of=pearson, null=0.0, note="Correlations: −1 to 1, Kendall is tau-b."),
+    "spearman": Metric(name="Spearman", of=spearman, exact=exact_spearman, null=0.0),
+    "kendall": Metric(name="Kendall", of=kendall, exact=exact_kendall, null=0.0),
     "fuzzy": Metric(
         name="fuzzy",
         of=lambda sums: sums.mean(_same_fuzzy),
@@ -112,7 +113,7 @@ METRICS: dict[str, Metric] = {
         "{1, 2, 3, 4–5, 6, 7–8, 9–10}; scores between whole numbers are rounded half up first.",
     ),
     "strict": Metric(name="strict", of=lambda sums: sums.mean(_same_strict), share=True),
-    "qwk": Metric(name="kappa", of=_kappa, note="Kappa: quadratic weights."),
+    "qwk": Metric(name="kappa", of=_kappa, null=0.0, note="Kappa: quadratic weights."),
 }
 """Every metric by its name in options and files. What reports, gates, comparisons and training measure follows from
 this table: a metric is added by a function and an entry."""
@@ -218,10 +219,10 @@ def measured(
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
     (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
     reason = _no_correlation(people, judged)
-    estimates = {
-        name: _varying(draws.estimate(values[name], len(people), undefined=reason, share=metric.share))
-        for name, metric in METRICS.items()
-    }
+    estimates = {}
+    for name, metric in METRICS.items():
+        estimate = draws.estimate(values[name], len(people), undefined=reason, share=metric.share, null=metric.null)
+        estimates[name] = _varying(estimate)
     return Agreement(**about, estimates=estimates)
 
 

@@ -270,6 +270,17 @@ def paired_difference(
     )
 
 
+def rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> dict[str, Estimate]:
+    """The shares (0..1) of people's yes to which the judge says yes, its sensitivity, and of their no to which it says
+    no, its specificity (Altman and Bland 1994, BMJ 308:1552); arrays of shape (n,), without its failures."""
+    shares = {}
+    for name, label in (("sensitivity", A), ("specificity", B)):
+        rows = (people == label) & (judge < LABELS)
+        times = None if weight is None else weight[rows]
+        shares[name] = equal_share(judge[rows] == label, group_numbers(group)[rows], times)
+    return shares
+
+
 class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
@@ -282,7 +293,8 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - `position[judge]` of judges whose order is known, `length[judge]` where lengths are known.
     - `differences` of every two judges, and of every judge and the trivial one.
     - `by[judge][property][value]`: agreement on a part of the items.
-    - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences.
+    - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences; `rates[judge]` has then its sensitivity and
+      specificity.
     - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences` and `by` are those of all items that
       labels were drawn from, with known chances; the rest are those of the labelled ones.
     - `notes` say what was left out on reading.
@@ -303,6 +315,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     differences: list[PairedDifference]
     by: dict[str, dict[str, dict[str, VerdictAgreement]]]
     yes_or_no: bool = False
+    rates: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     weighted: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -333,6 +346,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         items=len(people),
         rated=int(rated.sum()),
         yes_or_no=sample.yes_or_no,
+        rates={name: rates(people, judge, group, weight) for name, judge in judges.items() if sample.yes_or_no},
         weighted=weight is not None,
         notes=sample.notes,
         groups=len(np.unique(group[rated])),

@@ -29,6 +29,9 @@ Interval = tuple[float, float]
 LEVEL = 0.95
 """Coverage of every interval."""
 
+POWER = 0.8
+"""How often a detectable effect is seen."""
+
 RESAMPLES, SEED = 2000, 0
 """Draws behind every interval, and their seed, unless asked otherwise."""
 
@@ -57,13 +60,28 @@ _ROWS_OF_A_CELL = 4
 
 class Estimate(Struct, frozen=True, kw_only=True):
     """A number over `n` cases with its 95 % interval. `undefined` says why the value is None or, with a value, why the
-    interval is. `p_value` is two-sided, of "it is 0", where that is a question."""
+    interval is. `p_value` is two-sided, of "it is 0", where that is a question; an effect as large as `detectable`
+    would be seen (p below 5 %) in 80 of 100 such samples."""
 
     value: float | None = None
     n: int
     interval: Interval | None = None
     p_value: float | None = None
     undefined: str | None = None
+    detectable: float | None = None
+
+    @property
+    def unseen(self) -> float | None:
+        """`detectable` where no effect is shown."""
+        return self.detectable if self.p_value is not None and self.p_value > 1 - LEVEL else None
+
+
+def detectable(interval: Interval, groups: int) -> float:
+    """The smallest true effect that is seen in 80 of 100 samples whose 95 % intervals are as wide: the quantiles of
+    Student's t at 97.5 % and at 80 %, added up, times the standard error (Bloom 1995, "Minimum Detectable Effects",
+    Evaluation Review 19(5), p. 548). Half the interval is the first of these."""
+    first, second = scipy.special.stdtrit(groups - 1, [(1 + LEVEL) / 2, POWER])
+    return float((interval[1] - interval[0]) / 2 * (1 + second / first))
 
 
 def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
@@ -174,8 +192,11 @@ class Bootstrap:
             return Estimate(n=n, undefined=undefined)
         interval = self.interval(values[1:], share=share, groups=groups)
         p = None if null is None else self.p_value(values[1:], null, groups)
-        none = self.too_few(groups) or "undefined in more than a tenth of the resamples"
-        return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, undefined=None if interval else none)
+        if interval is None:
+            none = self.too_few(groups) or "undefined in more than a tenth of the resamples"
+            return Estimate(value=float(values[0]), n=n, undefined=none)
+        seen = None if null is None else detectable(interval, self.groups if groups is None else groups)
+        return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, detectable=seen)
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which

@@ -121,7 +121,13 @@ def verdict_agreement(
     kappas = kappa((table + table.swapaxes(0, 1)).reshape(LABELS**2, -1) / 2 if alike else counts)
 
     def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
-        return draws.estimate(values, round(n[0]), undefined=undefined if len(cell) else "no items", share=share)
+        return draws.estimate(
+            values,
+            round(n[0]),
+            undefined=undefined if len(cell) else "no items",
+            share=share,
+            null=None if share else 0.0,
+        )
 
     n, decided = counts.sum(axis=0), DECIDED @ counts
     no_decision = "one side or the other says tie on every item"

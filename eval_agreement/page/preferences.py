@@ -45,6 +45,9 @@ def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Out
         f"{_within(result.accuracy)}, kappa {number(result.kappa.value)}; {result.failed} failed, "
         f"{result.unasked} not asked.",
     ]
+    if rates := found.rates.get(judge):
+        said = [f"{name} {share(rate.value)}{_within(rate)}" for name, rate in rates.items()]
+        sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
     alike = found.as_a_rater.get(judge)
     if found.ceiling and alike:
         people = found.ceiling.accuracy
@@ -99,6 +102,15 @@ def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong:
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
 
 
+_RATES = Columns[tuple[str, dict[str, Estimate]]](
+    ("Judge", lambda pair: pair[0]),
+    ("sensitivity", lambda pair: percent(pair[1]["sensitivity"])),
+    ("of people's yes", lambda pair: pair[1]["sensitivity"].n),
+    ("specificity", lambda pair: percent(pair[1]["specificity"])),
+    ("of people's no", lambda pair: pair[1]["specificity"].n),
+)
+
+
 def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
     head = [first, "n", "failed", "not asked", "accuracy", *(["decided"] if ties else []), "kappa"]
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
@@ -118,7 +130,9 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
     caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
     readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
     key = "yes_or_no" if found.yes_or_no else "preferences"
-    return _section(key, name, [_table(caption, "Verdicts by", rows, ties)], readings)
+    tables = [_table(caption, "Verdicts by", rows, ties)]
+    tables += [_RATES.table("What it finds of people's yes and no.", found.rates.items())] if found.rates else []
+    return _section(key, name, tables, readings)
 
 
 def _matrix(name: str, found: PreferenceAudit) -> list[Section]:

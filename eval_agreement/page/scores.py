@@ -162,10 +162,10 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
         ("Metric", lambda line: METRICS[line.metric].name),
         (names[0], lambda line: number(line.first, 3)),
         (names[1], lambda line: number(line.second, 3)),
-        ("difference", lambda line: measured(line.value, line.interval, decimals=3)),
-        ("p", lambda line: p_text(line.p)),
+        ("difference", points),
+        ("p", lambda line: p_text(line.p_value)),
         ("p (Holm)", lambda line: p_text(line.p_holm)),
-        bar=lambda line: Bar(line.value, line.interval),
+        bar=lambda line: bar(line.value, line.interval),
         strong=lambda line: line.better is not None,
     )
     axis = axis_of(map(columns.bar, differences), centred=True)
@@ -223,15 +223,15 @@ def _strongest(family: Offsets) -> list[BiasEffect]:
 
 
 def _shows(effect: BiasEffect) -> bool:
-    return effect.p is not None and effect.p < 0.05
+    return effect.p_value is not None and effect.p_value < 0.05
 
 
 def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
     return Columns[BiasEffect](
         (of, lambda effect: name(effect).replace("_", " ")),
-        ("value", lambda effect: measured(effect.value, effect.interval, effect.undefined)),
+        ("value", lambda effect: points(effect, 2)),
         ("unit", lambda effect: effect.unit),
-        ("p", lambda effect: p_text(effect.p)),
+        ("p", lambda effect: p_text(effect.p_value)),
         ("n", lambda effect: effect.n),
         ("failed", lambda effect: effect.failed),
         ("noise", lambda effect: number(effect.noise_explains)),

@@ -28,12 +28,19 @@ def measured(value: float | None, bounds: Bounds | None, undefined: str | None =
 
 def points(estimate: Estimate, decimals: int = 3) -> TableCell:
     """An estimate in points, or without a unit."""
-    return measured(estimate.value, estimate.interval, estimate.undefined, decimals)
+    small = interval(estimate.interval) + _unseen(number(estimate.unseen), estimate)
+    return TableCell(number(estimate.value, decimals), small, estimate.undefined or "")
 
 
 def percent(estimate: Estimate) -> TableCell:
     """An estimated share."""
-    return TableCell(share(estimate.value), shares(estimate.interval), estimate.undefined or "")
+    small = shares(estimate.interval) + _unseen(share(estimate.unseen), estimate)
+    return TableCell(share(estimate.value), small, estimate.undefined or "")
+
+
+def _unseen(size: str, estimate: Estimate) -> str:
+    """What would have been seen where nothing is."""
+    return "" if estimate.unseen is None else f"; seen from {size}"
 
 
 def side(bounds: Bounds | None) -> int:

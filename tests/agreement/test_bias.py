@@ -72,7 +72,7 @@ def refitted(draws: Bootstrap, fit: Callable[[NDArray[np.intp]], float]) -> Floa
 def assert_same(effect: BiasEffect, whole: float, draws: Bootstrap, values: Floats) -> None:
     assert effect.value == pytest.approx(whole, abs=1e-9)
     assert effect.interval == pytest.approx(draws.interval(values), abs=1e-9)
-    assert effect.p == pytest.approx(draws.p_value(values), abs=1e-9)
+    assert effect.p_value == pytest.approx(draws.p_value(values), abs=1e-9)
 
 
 def rare_level(world: World) -> None:
@@ -113,7 +113,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
         values = refitted(draws, fit)
         uncorrected.append(draws.p_value(values))
         assert_same(
-            msgspec.structs.replace(effect, p=uncorrected[-1]),
+            msgspec.structs.replace(effect, p_value=uncorrected[-1]),
             fit(np.arange(300)),
             draws,
             values,
@@ -123,7 +123,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
     smallest = 0.0
     for rank, index in enumerate(by_size):
         smallest = max(smallest, min(1.0, (5 - rank) * (uncorrected[index] or 0)))
-        assert family.effects[index].p == pytest.approx(smallest)
+        assert family.effects[index].p_value == pytest.approx(smallest)
 
 
 def test_severity_in_every_resample() -> None:
@@ -152,6 +152,33 @@ def seen(effects: list[BiasEffect]) -> float:
     return float(np.mean(found))
 
 
+@pytest.mark.parametrize("points", [0.0, 0.4])
+def test_severity_is_found_and_covered(points: float) -> None:
+    effects = []
+    for seed in range(300):
+        w = World(seed)
+        judge = np.clip(w.human + points + (w.judge - 5.5 - 0.5 * (w.human - 5.5)), 1, 10)
+        effects.append(severity(JudgedRows(w.human, judge, w.group, resamples=400, seed=seed)))
+    assert 0.93 <= covered(effects, points) <= 0.975
+    assert seen(effects) > 0.99 if points else seen(effects) < 0.07
+
+
+def test_an_effect_that_is_detectable_is_seen_in_80_of_100_audits() -> None:
+    """The width of the interval does not depend on what is planted, so the planted size can be read off first."""
+    worlds = [World(seed) for seed in range(250)]
+    found = [verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400), w.length) for w in worlds]
+    size = float(np.mean([effect.detectable for effect in found]))
+    assert all(
+        f"; {effect.detectable:.2f} would be seen" in effect.reading for effect in found if "No sign" in effect.reading
+    )
+    planted = [
+        verbosity(JudgedRows(w.human, w.judge + size * (w.doublings - 7), w.group, resamples=400), w.length)
+        for w in worlds
+    ]
+    assert np.mean([effect.unseen is None for effect in planted]) == pytest.approx(0.8, abs=0.06)
+    assert np.mean([effect.unseen is None for effect in found]) < 0.08
+
+
 @pytest.mark.parametrize("per_doubling", [0.0, 0.3])
 def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
     worlds = [World(seed, per_doubling=per_doubling) for seed in range(500)]
@@ -161,7 +188,7 @@ def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
     ]
     assert 0.93 <= covered(effects, per_doubling) <= 0.97
     assert seen(effects) > 0.99 if per_doubling else seen(effects) < 0.07
-    p = np.array([effect.p for effect in effects])
+    p = np.array([effect.p_value for effect in effects])
     assert np.mean(p < 0.05) == pytest.approx(seen(effects), abs=0.02)
 
 
@@ -215,7 +242,7 @@ def test_rating_noise() -> None:
 
 def test_values_by_hand() -> None:
     effect = severity(JudgedRows([2, 4, 6, 8, 5], [3, 4, 7, 10, None], list("aabcd")))
-    assert (effect.value, effect.n, effect.failed, effect.interval, effect.p) == (1.0, 4, 1, None, None)
+    assert (effect.value, effect.n, effect.failed, effect.interval, effect.p_value) == (1.0, 4, 1, None, None)
     assert effect.undefined == "3 groups; an interval needs at least 5" and effect.undefined in effect.reading
     assert severity(JudgedRows([], [], [])).undefined == "no judged rows"
     assert severity(JudgedRows([3], [math.nan], ["a"])).value is None
@@ -249,7 +276,7 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
         assert (one.label, one.n, one.failed) == (other.label, other.n, other.failed)
         assert one.value == pytest.approx(other.value, abs=1e-9)
         assert one.interval == pytest.approx(other.interval, abs=1e-9)
-        assert one.p == pytest.approx(other.p)
+        assert one.p_value == pytest.approx(other.p_value)
     for one, other in zip(everything(np.arange(300)), everything(kept), strict=True):
         assert one.interval == other.interval and one.n == other.n and other.failed == 0
     assert [effect.failed for effect in everything(order)] == [11, 11, 2, 2, 2, 2, 3]
@@ -266,7 +293,7 @@ def test_labels_that_cannot_be_compared() -> None:
         "19 groups without it; at least 20 are needed",
         "19 groups with it; at least 20 are needed",
     ]
-    assert all(effect.value is effect.interval is effect.p is None for effect in few.effects)
+    assert all(effect.value is effect.interval is effect.p_value is None for effect in few.effects)
     assert [effect.n for effect in few.effects] == [205, 95]
     alone = offsets("language", JudgedRows(w.human, w.judge, w.group), ["zh"] * 300).effects
     assert len(alone) == 1 and alone[0].undefined == "0 groups without it; at least 20 are needed"
@@ -285,7 +312,7 @@ def test_two_labels_are_one_test_and_many_are_cut(monkeypatch: pytest.MonkeyPatc
     )
     other, own = two.effects
     assert own.value is not None and other.value == pytest.approx(-own.value)
-    assert other.p == pytest.approx(own.p)
+    assert other.p_value == pytest.approx(own.p_value)
 
     names = [f"{name}{row // 5 % 8}" for row, name in enumerate(w.system)]
     assert bias.FEWEST_LABEL_GROUPS > 8

@@ -59,7 +59,7 @@ def test_equal_judges_are_never_told_apart() -> None:
     )
     (found,) = comparisons(twins)
     for difference in found.differences:
-        assert (difference.value, difference.interval, difference.p, difference.better) == (0, (0, 0), 1, None)
+        assert (difference.value, difference.interval, difference.p_value, difference.better) == (0, (0, 0), 1, None)
     assert [line.no_worse for line in found.differences[:2]] == [True, True]
 
 

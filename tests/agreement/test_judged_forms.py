@@ -156,7 +156,12 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
     assert found["accuracy"]["value"] == np.mean([right == said for right, said, _ in pairs]) and found["n"] == COUNT
     assert summary["p"]["position"]["j"]["flips"]["value"] == 0 and summary["p"]["groups"] == COUNT // 2
     assert summary["p"]["length"]["j"]["judge"]["n"] == 0  # equally long
-    summary, _ = audit(tmp_path, "lists.jsonl", "--max-failed", "0.1")
+    limits = ("--gate", "sensitivity>=0.5,specificity>=0.5")
+    summary, done = audit(tmp_path, "lists.jsonl", "--max-failed", "0.1", *limits, code=1)
+    assert (
+        "lists: sensitivity>=0.5 kept: 0.795" in done.stdout and "specificity>=0.5 NOT kept: undefined" in done.stderr
+    )
+    assert "it finds: sensitivity 79.5 % (95 % interval " in done.stdout
     found = summary["lists"]["agreement"]["j"]
     assert (found["n"], found["failed"], summary["lists"]["rated"]) == (COUNT - 1, 1, COUNT)
     assert found["accuracy"]["value"] == pytest.approx(1 - 8 / (COUNT - 1))

@@ -35,6 +35,7 @@ from eval_agreement.preferences import (
     position_bias,
     preference_audit,
     raters_agreement,
+    rates,
 )
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -265,6 +266,38 @@ def test_first_place_with_one_random_order() -> None:
         assert found.flips.value is None and found.flips.undefined == "no items" and found.flips.n == 0
     share = np.mean(verdict == np.where(a_is_first, A, B)) - 0.5
     assert share > 0.3  # what counting all verdicts alike would call the bias
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
+    """A judge that follows people, but in a `share` of its verdicts takes the first answer, or the longer one."""
+    found = []
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        people, group, sizes = random.choice([A, B], 200), np.arange(200) // 2, random.integers(50, 500, (2, 200))
+        pulled = random.random((3, 200)) < share
+        by_order = [np.where(one, first, people) for one, first in zip(pulled, (A, B), strict=False)]
+        by_length = np.where(pulled[2], longer(sizes[0] + 0.5, sizes[1] + 0.0), people).astype(np.int8)
+        place = position_bias(np.stack(by_order, axis=1).astype(np.int8), group).first_place
+        length = length_preference(people.astype(np.int8), by_length, sizes[0] + 0.5, sizes[1] + 0.0, group)
+        found.append((place, length.difference))
+    for effects in zip(*found, strict=True):
+        ends = np.array([effect.interval for effect in effects])
+        covered = np.mean((ends[:, 0] <= share / 2) & (share / 2 <= ends[:, 1]))
+        assert 0.91 <= covered <= (0.985 if share else 1)
+        assert not share or np.mean([effect.unseen is None for effect in effects]) > 0.98
+
+
+def test_sensitivity_and_specificity_by_hand() -> None:
+    people, judge = column("aaaaabbbba-f"), column("aaabfbbaa-ba")
+    found = rates(people, judge, alone(people))
+    assert (found["sensitivity"].value, found["sensitivity"].n) == (3 / 4, 4)
+    assert (found["specificity"].value, found["specificity"].n) == (2 / 4, 4)
+    weighted = rates(people, judge, alone(people), np.array([1.0, 1, 1, 3, *[1] * 8]))
+    assert weighted["sensitivity"].value == 3 / 6
+    many = rates(np.tile(people, 20), np.tile(judge, 20), np.repeat(np.arange(20), 12))["specificity"]
+    assert many.interval == (0.5, 0.5)  # the same in every group, though not in every item
+    assert rates(column("aa"), column("ab"), ["x", "y"])["specificity"].undefined == "no items"
 
 
 def test_length_preference_by_hand() -> None:
