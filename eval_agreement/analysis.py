@@ -15,6 +15,7 @@ from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, 
 from eval_agreement.baselines import trivial
 from eval_agreement.calibration import Calibration, calibrate
 from eval_agreement.compare import Comparison, compare, comparisons
+from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.raters import RaterAgreement, rater_agreement
@@ -70,6 +71,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     replaces: AlternativeAnnotator | None = None
     biases: dict[str, Biases] = field(default_factory=dict)
     corrected: dict[str, CorrectedMean] = field(default_factory=dict)
+    models: list[ModelDifference] = field(default_factory=list)
     plan: LabelPlan | None = None
 
     @property
@@ -102,6 +104,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         corrected=corrected(sample),
+        models=differences(sample if sample.grouped else labelled),
         plan=_plan(sample, asked.within) if asked.within else None,
     )
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
+from critic.page.blocks import as_text
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, run_audit
@@ -29,7 +30,7 @@ from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import sections
+from eval_agreement.page.scores import models_of, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import RatedSample
@@ -257,7 +258,13 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = sections(found, outcomes, injections, looks)
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
-    printed = [table(found), "", *_lines([sample for sample, _ in samples], verdicts, looks)]
+    models = as_text([replace(section, note="") for section in models_of(found)])
+    printed = [
+        table(found),
+        "",
+        *([models, ""] if models else []),
+        *_lines([sample for sample, _ in samples], verdicts, looks),
+    ]
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
 

@@ -75,7 +75,7 @@ class LabelPlan(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-class _Sample(NamedTuple):
+class Answers(NamedTuple):
     """Answers, labelled or not. `human` is 0 and ignored where not labelled, `judge` filled where it failed."""
 
     human: Floats
@@ -114,7 +114,7 @@ class _Sample(NamedTuple):
         return few if self.groups < FEWEST_GROUPS else None
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """human_mean - lam * excess is the estimate; the arrays are what each group adds to these two, shape (G,)."""
 
     human_mean: float
@@ -129,6 +129,13 @@ class _Parts(NamedTuple):
     def variance(self, lam: float) -> float:
         """Of the estimate; groups are independent, answers in one need not be."""
         return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
+
+    def less(self, other: "Parts") -> "Parts":
+        """Of the difference, where both have the same groups; its lam has the least variance."""
+        human = self.human_by_group - other.human_by_group
+        excess = self.excess_by_group - other.excess_by_group
+        lam = float(np.clip(human @ excess / (excess @ excess), 0, 1)) if excess.any() else 0.0
+        return Parts(self.human_mean - other.human_mean, self.excess - other.excess, human, excess, lam)
 
 
 def corrected_mean(
@@ -155,7 +162,7 @@ def corrected_mean(
     None with labels in fewer than FEWEST_GROUPS groups, and where the caller gives a reason why it is `undefined`.
     Raises ValueError for unequal lengths or scores outside 1..10.
     """
-    sample, failed = _sample(human, judge, group, weight)
+    sample, failed = answers_of(human, judge, group, weight)
     judged = sample.judge[~failed]
     result = CorrectedMean(
         labelled=sample.n,
@@ -169,7 +176,7 @@ def corrected_mean(
     )
     if undefined := undefined or sample.too_few:
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
-    parts = _parts(sample)
+    parts = parts_of(sample)
     lam = parts.lam if lam is None else lam
     alone, corrected = parts.variance(0.0), parts.variance(lam)
     result = replace(
@@ -203,7 +210,7 @@ def labels_needed(
     None with labels in fewer than FEWEST_GROUPS groups, where answers share groups but no two labelled ones do, and
     where the caller gives a reason why it is `undefined`. Raises ValueError as `corrected_mean`.
     """
-    sample, _ = _sample(human, judge, group, weight)
+    sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)
     plan = LabelPlan(half_width=half_width, rows=rows, reading="")
     shared = _shared_variance(sample)
@@ -212,33 +219,41 @@ def labels_needed(
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
     if undefined or shared is None:
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
-    parts = _parts(sample)
-    before, after = (max(sample.n * (parts.variance(lam) - shared), 0.0) for lam in (0.0, parts.lam))
-    explained = (1 - after / before) * rows / (rows - sample.n) if before and sample.unlabelled else 0.0
-    explained = min(max(explained, 0.0), 0.99)
+    parts = parts_of(sample)
+    alone, judged = (max(parts.variance(lam) - shared, 0.0) for lam in (0.0, parts.lam))
     allowed = (half_width / sample.quantile) ** 2 - shared
-    if allowed < before / rows:
-        smallest = sample.quantile * np.sqrt(shared + before / rows)
+    labels = labels_for(allowed, alone, judged, sample.n, rows) if allowed > 0 else (rows + 1, rows + 1)
+    if max(labels) > rows:
+        smallest = sample.quantile * np.sqrt(shared + sample.n * alone / rows)
         undefined = f"even with all {rows} answers labelled it is ±{smallest:.2f}, so it takes more answers"
         reading = f"±{half_width:g} points cannot be reached: {undefined}."
         return replace(plan, undefined=undefined, reading=reading)
-    alone = before / allowed
-    corrected = before * (1 - explained) / (allowed - explained * before / rows)
-    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(labels)) for labels in (corrected, alone))
+    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(count)) for count in labels)
     reading = f"±{half_width:g} points takes {with_judge} labels with the judge and {without_judge} without."
     return replace(plan, with_judge=with_judge, without_judge=without_judge, reading=reading)
 
 
-def _sample(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[_Sample, NDArray[np.bool_]]:
+def labels_for(allowed: float, alone: float, judged: float, n: int, rows: int) -> tuple[float, float]:
+    """Labels that bring a variance down to what is `allowed`, with the judge and without, where `n` labels of `rows`
+    answers leave `judged` and `alone`. With all answers labelled both are the same; above, it takes more answers."""
+    explained = (1 - judged / alone) * rows / (rows - n) if alone and rows > n else 0.0
+    explained = min(max(explained, 0.0), 0.99)
+    without = n * alone / allowed
+    if without > rows:
+        return without, without
+    return without * (1 - explained) / (1 - explained * without / rows), without
+
+
+def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[Answers, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
     people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
     same_length(human, {"judge scores": judge, "groups": group})
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
-    return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
+    return Answers(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
 
 
-def _shared_variance(sample: _Sample) -> float | None:
+def _shared_variance(sample: Answers) -> float | None:
     """The part of the variance that labels cannot reduce: the covariance of two labels in a group times the chance that
     two answers share one. None where answers share groups, but no labelled ones do."""
     pairs = _pairs_in_groups(sample.member)
@@ -261,13 +276,13 @@ def _pairs_in_groups(member: Indices) -> int:
     return int((sizes * (sizes - 1)).sum())
 
 
-def _parts(sample: _Sample) -> _Parts:
+def parts_of(sample: Answers) -> Parts:
     """The two parts of the estimate, what groups add to them, and the tuned lam."""
     labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
     human_mean = float(shares @ sample.human)
     by_group = np.asarray(np.bincount(sample.member, shares * (sample.human - human_mean)), dtype=np.float64)
     if not rest or np.ptp(sample.judge) == 0:
-        return _Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
+        return Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
     # Labels with known chances are held against all answers: those without a label are no random draw either.
     others = ~labelled / rest if sample.weight is None else np.full(len(labelled), 1 / len(labelled))
     judge_mean, others_mean = float(shares @ sample.judge), float(others @ sample.judge)
@@ -281,15 +296,15 @@ def _parts(sample: _Sample) -> _Parts:
         spread *= float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest) / float(excess @ excess)
     # lam has the least variance: covariance of labels and excess / variance of the excess.
     lam = float(np.clip(float(by_group @ excess_by_group) / spread, 0, 1)) if spread else 0.0
-    return _Parts(human_mean, judge_mean - others_mean, by_group, excess_by_group, lam)
+    return Parts(human_mean, judge_mean - others_mean, by_group, excess_by_group, lam)
 
 
-def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
+def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
     far = sample.quantile * np.sqrt(parts.variance(lam))
     return float(parts.value(lam) - far), float(parts.value(lam) + far)
 
 
-def _caution(sample: _Sample, parts: _Parts) -> str | None:
+def _caution(sample: Answers, parts: Parts) -> str | None:
     """A warning where no random draw of the labels sets the judge's means on labelled and other answers as far apart (a
     permutation test, which holds its level at any size: Phipson and Smyth 2010, "Permutation P-values Should Never Be
     Zero").

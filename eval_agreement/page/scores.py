@@ -23,6 +23,7 @@ from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.calibration import CONFORMAL_LEVEL
 from eval_agreement.compare import MARGINS, Comparison, MetricDifference
+from eval_agreement.differences import TO_SEE, ModelDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection, VariantEffect
@@ -54,6 +55,7 @@ def sections(
         *section("injection", map(_injection, attacked)),
         *_of_each("calibration", found, _calibration),
         *_of_each("corrected", found, _corrected),
+        *models_of(found),
         *section("looking", [_looking(path, looking) for path, looking in looks.items()]),
     ]
 
@@ -319,3 +321,32 @@ def _corrected(findings: Findings) -> Said:
     caption = "Mean human score, drawn from 1 to 10."
     table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
     return readings + ([plan.reading] if plan else []), [table] if means else []
+
+
+_MODELS = Columns[ModelDifference](
+    ("Models", lambda line: f"{line.second} less {line.first}" + (f", {line.task}" if line.task else "")),
+    ("labels", lambda line: line.n),
+    ("questions", lambda line: line.questions),
+    ("difference", lambda line: points(line, 2)),
+    ("judge alone", lambda line: number(line.judge_only)),
+    ("p (Holm)", lambda line: p_text(line.p_holm)),
+    (f"labels to see {TO_SEE:g}", lambda line: number(line.needed, 0)),
+    bar=lambda line: bar(line.value, line.interval),
+    strong=lambda line: line.ahead is not None,
+)
+
+
+def models_of(found: Mapping[str, Findings]) -> list[Section]:
+    """Model against model, those told apart first."""
+    return _of_each("models", found, lambda findings: _models(findings.models))
+
+
+def _models(lines: Sequence[ModelDifference]) -> Said:
+    apart = [line for line in lines if line.ahead]
+    pairs = sum(line.task is None for line in lines)
+    shown = sum(line.task is None for line in apart)
+    ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
+    axis = axis_of(map(_MODELS.bar, lines), centred=True)
+    caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
+    table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
+    return [f"{shown} of {pairs} pairs of models are told apart."] if lines else [], [table]

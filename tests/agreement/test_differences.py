@@ -1,0 +1,99 @@
+"""eval_agreement.differences against ppi_py, simulated models of known difference, and as a command."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import run
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy import stats
+
+from eval_agreement.differences import ModelDifference, differences
+from eval_agreement.sample import RatedSample
+
+Floats = NDArray[np.float64]
+TRUTH = {("a", "b"): 0.0, ("a", "c"): 0.5, ("b", "c"): 0.5}
+
+
+def sample(seed: int, labelled: int = 60, questions: int = 300, noise: float = 0.4) -> RatedSample:
+    """Models a, b and c answer each question; c is half a point better, and its family's judge favours a by one. People
+    label all answers to a random draw of questions."""
+    random = np.random.default_rng(seed)
+    hard = random.normal(0, 1, (questions, 1))
+    human = 5.5 + hard + np.array([0, 0, 0.5]) + random.normal(0, 0.7, (questions, 3))
+    judge = human + np.array([1.0, 0, 0]) + random.normal(0, noise, (questions, 3))
+    human[random.permutation(questions)[labelled:]] = np.nan
+    return RatedSample(
+        name="x",
+        ids=[str(row) for row in range(3 * questions)],
+        human=np.clip(human, 1, 10).ravel(),
+        judges={"j": np.clip(judge, 1, 10).ravel()},
+        group=[f"q{row // 3}" for row in range(3 * questions)],
+        parts={"answerer": list("abc") * questions},
+    )
+
+
+def by_pair(data: RatedSample) -> dict[tuple[str, str], ModelDifference]:
+    return {(line.first, line.second): line for line in differences(data) if line.task is None}
+
+
+def test_independent_pairs_equal_ppi_py() -> None:
+    ppi_py = pytest.importorskip("ppi_py")
+    data = sample(3)
+    line = by_pair(data)["a", "c"]
+    human, judge = (one.reshape(-1, 3)[:, 2] - one.reshape(-1, 3)[:, 0] for one in (data.human, data.scores))
+    known = ~np.isnan(human)
+    lam = (np.cov(human[known], judge[known])[0, 1] / np.var(judge)) / (1 + 60 / 240)
+    published = [
+        float(np.squeeze(end)) for end in ppi_py.ppi_mean_ci(human[known], judge[known], judge[~known], lam=lam)
+    ]
+    assert line.value == pytest.approx(np.mean(published), abs=0.01) and line.interval is not None
+    narrower = stats.norm.ppf(0.95) / (stats.t.ppf(0.975, 59) * math.sqrt(60 / 59))
+    assert narrower * np.ptp(line.interval) == pytest.approx(np.ptp(published), rel=0.03)
+    assert (line.n, line.questions) == (120, 300) and line.judge_only == pytest.approx(judge.mean())
+    complete = by_pair(sample(3, labelled=300))["a", "c"]
+    alone = sample(3, labelled=300).human.reshape(-1, 3)
+    assert complete.value == pytest.approx((alone[:, 2] - alone[:, 0]).mean())
+
+
+def test_differences_are_covered_however_biased_the_judge_is_and_told_apart_after_correction() -> None:
+    worlds = [by_pair(sample(seed)) for seed in range(400)]
+    for pair, truth in TRUTH.items():
+        ends = np.array([world[pair].interval for world in worlds])
+        assert 0.93 <= np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) <= 0.97
+    assert np.mean([world["a", "b"].ahead is not None for world in worlds]) <= 0.05
+    ahead = [world["a", "c"].ahead for world in worlds]
+    assert ahead.count("c") > 270 and "a" not in ahead
+    first = min(worlds[0].values(), key=lambda line: line.p_value or 0)
+    assert first.p_holm == pytest.approx(3 * (first.p_value or 0))
+    # Unpaired, the questions would add their spread to that of the models; without the judge all that it explains.
+    paired = np.mean([np.ptp(world["b", "c"].interval or 0) for world in worlds])
+    assert paired < 0.75 * 2 * 2 * math.sqrt(2 * 0.7**2 / 60)
+
+
+@pytest.mark.parametrize(("noise", "labelled"), [(0.4, 60), (3.0, 60), (0.4, 300)])
+def test_so_many_labels_show_a_difference_of_a_fifth_of_a_point(noise: float, labelled: int) -> None:
+    needed = [by_pair(sample(seed, labelled, 3000, noise))["b", "c"].needed or 0 for seed in range(10)]
+    questions = round(float(np.median(needed)) / 2)
+    shift = [by_pair(sample(seed, questions, 3000, noise))["b", "c"] for seed in range(30)]
+    assert np.mean([line.detectable for line in shift]) == pytest.approx(0.2, rel=0.08)
+
+
+def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+    data = sample(1, labelled=4)
+    assert {line.undefined for line in differences(data)} == {"labels in 4 groups; at least 5 are needed"}
+    apart = [f"{group}{name}" for group, name in zip(data.group, "abc" * 300, strict=True)]
+    assert "0 groups" in (differences(replace(data, group=apart))[0].undefined or "")
+    assert differences(replace(data, group=[None] * 900)) == []
+    rows = ["id,score,j,group,system,task"]
+    rows += [f"{n},{5 + n % 3},{4 + n % 3},q{n // 3},{'abc'[n % 3]},{'xy'[n // 3 % 2]}" for n in range(180)]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    done = run("critic", "audit", "--human", "t.csv", "--judge", "j=t.csv:j", "--out", "out", cwd=tmp_path)
+    assert "3 of 3 pairs of models are told apart." in done.stdout, done.stderr
+    assert "c less a, x" in done.stdout and "labels to see 0.2" in (tmp_path / "out/report.html").read_text()
+    models = json.loads((tmp_path / "out/summary.json").read_text())["t"]["models"]
+    assert [line["task"] for line in models] == [None] * 3 + ["x"] * 3 + ["y"] * 3
+    assert models[1]["value"] == pytest.approx(2) and models[1]["ahead"] == "c" and models[1]["p_value"] == 0
