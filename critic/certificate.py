@@ -58,17 +58,23 @@ def drawn(setup: JudgeConfig) -> dict[str, Any]:
     return {name: msgspec.to_builtins(getattr(setup, name)) for name in names}
 
 
-class Labels(Struct, frozen=True, kw_only=True):
-    """The people's labels that a judge was compared with."""
+class JudgedFile(Struct, frozen=True, kw_only=True):
+    """The judgments that were audited."""
 
     file: str
     sha256: str
+
+
+class Labels(JudgedFile, frozen=True, kw_only=True):
+    """The people's labels that a judge was compared with."""
+
     rows: int
     raters: int
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold."""
+    """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold. Certificates of before
+    2026-11-27 do not say what was `judged`."""
 
     how: HowJudged
     labels: Labels
@@ -76,6 +82,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gate: list[str]
     kept: bool
     date: str
+    judged: JudgedFile | None = None
 
     def line(self) -> str:
         """What may be quoted."""
@@ -98,6 +105,17 @@ def read(path: Path) -> tuple[Certificate, str]:
         return msgspec.json.decode(content, type=Certificate), hashlib.sha256(content).hexdigest()
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"--certificate {path}: no certificate of critic audit: {error}") from None
+
+
+def judged_file(path: Path) -> Path:
+    """The judgments that a certificate was made from, as they were. Raises UsageError where they are not."""
+    judged = read(path)[0].judged
+    if judged is None:
+        raise UsageError(f"{path}: this certificate does not say which file was judged; name that file in its place")
+    file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
+    if not file.is_file() or jsonl.sha256(file) != judged.sha256:
+        raise UsageError(f"{path}: {judged.file}, by which it was made, is {'changed' if file.is_file() else 'gone'}")
+    return file
 
 
 def say_held(

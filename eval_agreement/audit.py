@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
+from critic.certificate import judged_file
 from critic.errors import UsageError
 from critic.page.blocks import as_text
 from eval_agreement import gate, inputs
@@ -133,6 +134,13 @@ def main(
     certificate: Annotated[
         Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
     ] = None,
+    since: Annotated[
+        Path | None,
+        typer.Option(
+            help="A certificate, or a judged file, of an earlier time: did the model change, or the judge? Exit with 1 "
+            "where the judge did, or the model fell."
+        ),
+    ] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
@@ -166,6 +174,16 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
     columns: dict[str, str | None] = {"--group": group, "--id": id_column, "--system": system, "--text": text}
+    if since:
+        left: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
+        _refuse({**left, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
+        before, then = "then", str(judged_file(since) if since.suffix == ".json" else since)
+        named = [f"{name}={path}" for name, path in inputs.named_files(judgments or []).items()]
+        old, new = inputs.parse_sources(then, named or judge or [], columns)
+        if not old or len(new) != 1 or before in new:
+            raise UsageError("--since FILE takes one other judge: FILE, or --judge NAME=FILE")
+        on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
+        return _two_judges({before: old, **new}, on, target)
     scales: dict[str, object] = {"--scale": scale != _SCALE, "--judge-scale": judge_scale}
     if judgments:
         _refuse(columns, "files of judgments")
@@ -188,6 +206,28 @@ def main(
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     asked = AuditRequest(training=training, epsilon=epsilon, within=within)
     return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), limits, target)
+
+
+def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> int:
+    """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.page.two_judges import change_sections  # noqa: PLC0415 - as above
+    from eval_agreement.since import change  # noqa: PLC0415 - as above
+    from eval_agreement.sources import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
+
+    before, name = files
+    sample = of_two_judges(files[before], files[name], name, scales)
+    found = change(sample)
+    target.prepare()
+    shown = change_sections(name, found)
+    readings = [found.reading, *sample.notes]
+    origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
+    content = {name: msgspec.to_builtins(found), "provenance": origin}
+    jsonl.write_json(target.out / "summary.json", content)
+    page = report.write(target.out, f"{name} after {before}", {name: readings}, shown, origin, {})
+    print(as_text([replace(part, note="") for part in shown]), *sample.notes, "", sep="\n")
+    print(target.out / "summary.json", page, sep="\n")
+    return 0 if found.holds else 1
 
 
 def _refuse(given: Mapping[str, object], what: str) -> None:
@@ -249,7 +289,7 @@ def _audit_scores(
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
         people = first_files.get(PEOPLE, first_files[first.judge]).path, *_labels_of(first)
-        write_certificate(target.certificate, how, people, found[first.name].judge.estimates, outcomes)
+        write_certificate(target.certificate, how, judged, people, found[first.name].judge.estimates, outcomes)
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
@@ -258,13 +298,8 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     shown = sections(found, outcomes, injections, looks)
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
-    models = as_text([replace(section, note="") for section in models_of(found)])
-    printed = [
-        table(found),
-        "",
-        *([models, ""] if models else []),
-        *_lines([sample for sample, _ in samples], verdicts, looks),
-    ]
+    models = [as_text([replace(section, note="")]) + "\n" for section in models_of(found)]
+    printed = [table(found), "", *models, *_lines([sample for sample, _ in samples], verdicts, looks)]
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
 
@@ -310,7 +345,9 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
     if target.certificate is not None and how is not None:
         agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
-        write_certificate(target.certificate, how, (people.path, found.rated, found.raters), agreement, outcomes)
+        write_certificate(
+            target.certificate, how, source.path, (people.path, found.rated, found.raters), agreement, outcomes
+        )
     files = files_of({PEOPLE: people, **sources})
     things = "verdicts" if found.yes_or_no else "pairs"
     origin = {"samples": {name: {things: found.items, **files}}, "train": None, **made_by()}

@@ -1,9 +1,8 @@
 """Model against model by people's labels and the judge's scores together: which pairs are told apart.
 
-The difference of two prediction-powered means (`ppi`) over the questions that both models answered. Sums of both
-models' answers to a question are one term of the variance, so that what makes a question hard cancels. The judge's part
-has one multiple for both, the one with the least variance (PPI++, arXiv 2311.01453, §6). Where every answer is
-labelled it is the paired difference of people's means.
+The difference of two prediction-powered means (`ppi`) over the questions that both models answered, which are the
+terms of the variance, so that what makes a question hard cancels. The judge's part has one multiple, that of the least
+variance (PPI++, arXiv 2311.01453, §6). Where every answer is labelled it is the paired difference of people's means.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,12 +28,10 @@ MOST_BY_TASK = 20
 
 class ModelDifference(Estimate, frozen=True, kw_only=True):
     """People's mean score of model `second` less that of `first`, in points, by `n` labels of both, on all `questions`
-    that both answered or on those of a `task`.
-
-    `judge_only` is the difference by the judge's scores alone. `p_holm` is `p_value` held against all pairs, or all
-    pairs and tasks (Holm 1979); `ahead` the better model where it is at most 5 %. `needed` labels would show a true
-    difference of TO_SEE in 80 of 100 samples, drawn as those that there are; above the number of answers it takes more
-    of these.
+    that both answered or on those of a `task`; `judge_only` by the judge's scores alone. `p_holm` is `p_value` held
+    against all pairs, or all pairs and tasks (Holm 1979); `ahead` the better model where it is at most 5 %. `needed`
+    labels, drawn as those that there are, show a difference of TO_SEE in 80 of 100 samples; above the number of answers
+    it takes more of these.
     """
 
     first: str

@@ -1,16 +1,14 @@
 """A model's mean human score from few human labels and many judge scores.
 
-Prediction-powered inference (Angelopoulos et al. 2023, "Prediction-Powered Inference", Science 382) with power tuning
-(Angelopoulos, Duchi, Zrnic 2023, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453): the mean of the
-labels, plus a multiple of what the judge's mean over the unlabelled answers exceeds its mean over the labelled ones by.
-However biased the judge is, the two biases cancel; a useless judge gets a multiple near 0. Tuning is not quite free:
-there is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
+Prediction-powered inference (Angelopoulos et al. 2023, Science 382) with power tuning (Angelopoulos, Duchi, Zrnic 2023,
+"PPI++", arXiv 2311.01453): the mean of the labels, plus a multiple of what the judge's mean over the unlabelled answers
+exceeds its mean over the labelled ones by. However biased the judge is, the two biases cancel; a useless judge gets a
+multiple near 0. There is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv
+2505.20178).
 
-It holds where the labelled answers are a random draw of all, judged in the same way; or where the chance that each had
-of being labelled is known: then the labelled ones are weighted by 1 over it (Zrnic and Candès 2024, "Active Statistical
-Inference", arXiv 2403.03208), shares being those of the weights (Hájek 1971). The mean is that of answers like
-these, not of exactly these. Where every answer is its own group, estimate and variance are those of the method as
-published (and of ppi_py); variances are clustered where answers share groups, and the quantile is Student's.
+It holds where the labelled answers are a random draw of all, judged in the same way, or are weighted by 1 over the
+chance that each had of being labelled (Zrnic and Candès 2024, arXiv 2403.03208; Hájek 1971). Where every answer is its
+own group, estimate and variance are those of ppi_py; variances are clustered by group, and the quantile is Student's.
 """
 
 from math import ceil
@@ -37,13 +35,10 @@ _A_GAIN = 1.1
 
 
 class CorrectedMean(Struct, frozen=True, kw_only=True):
-    """A mean human score, 1..10, with 95 % intervals that allow for groups.
-
-    `value` is from `labelled` human and all judge scores, `human_only` from the labels, `judge_only` from the judge's
-    scores where it gave one. `effective` is the number of labels that would do as well without the judge, `lam`
-    (0..1) the multiple of the judge's part. `failed_labelled` and `failed_unlabelled` answers have no judgment;
-    `corrected_mean` says what becomes of them. What is None has its reason in `undefined`; `caution` says where the
-    labels do not look like a random draw.
+    """A mean human score, 1..10, with 95 % intervals that allow for groups: by labels and judge, by `human_only` and
+    `judge_only`. `effective` labels would do as well without the judge, `lam` (0..1) is the multiple of the judge's
+    part. Failed answers have no judgment. What is None has its reason in `undefined`; `caution` says where the labels
+    do not look like a random draw.
     """
 
     labelled: int
@@ -148,16 +143,10 @@ def corrected_mean(
 ) -> CorrectedMean:
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
-    `lam` is the multiple of the judge's part: None is tuned (PPI++, power tuning, cut to 0..1), 1 is plain PPI, 0 the
-    mean of the labels. The variance divides by n and is clustered by group, and the quantile is Student's with one
-    degree of freedom less than there are groups with labels.
-
-    A failed judgment (None or NaN in `judge`) counts as the judge's mean score, among labelled and unlabelled answers
-    alike. The judge with that rule is just another judge: the estimate stays unbiased even where failures go with
-    quality, and only precision is lost. Dropping such answers would give the mean of the answers that can be judged.
-
-    `weight`, shape (n,), is 1 over the chance that a labelled answer had of being labelled; what it is elsewhere does
-    not matter.
+    `lam` is the multiple of the judge's part: None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the mean of the
+    labels. A failed judgment (None or NaN in `judge`) counts as the judge's mean score: the judge with that rule is
+    just another judge, so that the estimate stays unbiased even where failures go with quality. `weight` (n,) is 1 over
+    the chance that a labelled answer had of being labelled.
 
     None with labels in fewer than FEWEST_GROUPS groups, and where the caller gives a reason why it is `undefined`.
     Raises ValueError for unequal lengths or scores outside 1..10.
@@ -203,12 +192,8 @@ def labels_needed(
 
     The arrays are those of `corrected_mean`, and more labels are drawn in the same way. With n labels out of T answers
     the variance of PPI++ is F + s²/n · (1 - r² (1 - n/T)): s² is that of a label, r² the share of it that the judge
-    explains, and F (0 where each answer is its own group) what labels cannot reduce, because answers share groups.
-    Without the judge r² is 0. With all answers labelled both are the same, so that a half width out of reach takes more
-    answers. Student's quantile is that of the groups labelled so far.
-
-    None with labels in fewer than FEWEST_GROUPS groups, where answers share groups but no two labelled ones do, and
-    where the caller gives a reason why it is `undefined`. Raises ValueError as `corrected_mean`.
+    explains, and F what labels cannot reduce, because answers share groups. None also where answers share groups but no
+    two labelled ones do.
     """
     sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)

@@ -160,12 +160,9 @@ def _pooled(
 class PositionBias(Struct, frozen=True, kw_only=True):
     """What the order in which two answers are shown does to a judge.
 
-    `flips` is the share of items whose verdict changes when the order is swapped, among those with a verdict in both
-    orders; of the items asked in both orders, `failed_items` lack one.
-
+    `flips` is the share of items with a verdict in both orders in which it changes; `failed_items` lack one.
     `first_place` is the share of verdicts for the answer shown first, ties aside, less 1/2 (-0.5..0.5): the mean of
-    both orders' shares, so that it tells place from quality also where each item is asked in one order and the orders
-    are not equally many. Its n counts verdicts; `failed_verdicts` could not be read.
+    both orders' shares, which tells place from quality. Its n counts verdicts; `failed_verdicts` could not be read.
     """
 
     failed_items: int
@@ -197,11 +194,8 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
 
 
 class LengthPreference(Struct, frozen=True, kw_only=True):
-    """How often the longer answer wins (shares 0..1), by a judge's and by people's verdicts.
-
-    `judge`, `people` and `difference` (judge - people) are over the same items: answers of different length, where
-    neither says tie. On `failed` items with answers of different length and a verdict of people the judge failed.
-    """
+    """How often the longer answer wins (shares 0..1), by a judge's and people's verdicts and their `difference`, over
+    answers of different length where neither says tie; on `failed` more with a verdict of people the judge failed."""
 
     failed: int
     judge: Estimate
@@ -285,16 +279,13 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
-    - `agreement[judge]` with people's verdict; `baselines` of trivial judges: always people's commonest verdict and,
-      where lengths are known, the longer answer.
+    - `agreement[judge]` with people's verdict; `baselines` of trivial judges.
     - `ceiling`: `raters_agreement`, and `as_a_rater[judge]`: `against_raters`; None and empty with one rater.
-    - `matrix`: among people's verdict (named "people"), the raters where there are several, and the judges; without the
-      pairs of people and a rater, who is one of them.
+    - `matrix`: among people's verdict, the raters where there are several, and the judges.
     - `position[judge]` of judges whose order is known, `length[judge]` where lengths are known.
     - `differences` of every two judges, and of every judge and the trivial one.
     - `by[judge][property][value]`: agreement on a part of the items.
-    - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences; `rates[judge]` has then its sensitivity and
-      specificity.
+    - `yes_or_no`: the verdicts are yes (a) and no (b); `rates[judge]` has then its sensitivity and specificity.
     - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences` and `by` are those of all items that
       labels were drawn from, with known chances; the rest are those of the labelled ones.
     - `notes` say what was left out on reading.
@@ -342,6 +333,10 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
     verdicts = {**judges, **baselines}
     alike = {name: against_raters(raters, judge, group) for name, judge in judges.items() if several}
+
+    def with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
+        return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
+
     return PreferenceAudit(
         items=len(people),
         rated=int(rated.sum()),
@@ -352,8 +347,8 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         groups=len(np.unique(group[rated])),
         raters=len(raters),
         people_ties=equal_share(people[rated] == TIE, group[rated], rated_weight),
-        agreement={name: verdict_agreement(people, judge, group, weight) for name, judge in judges.items()},
-        baselines={name: verdict_agreement(people, judge, group, weight) for name, judge in baselines.items()},
+        agreement=with_people(judges),
+        baselines=with_people(baselines),
         ceiling=raters_agreement(raters, group),
         as_a_rater={name: found for name, found in alike.items() if found},
         matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),

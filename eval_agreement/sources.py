@@ -56,6 +56,9 @@ _THINGS: dict[Kind, str] = {"score": "answers", "preference": "pairs", "yes or n
 
 _NOT_PARTS = (*("score", "labels", "raters", "group", "length", "length_b", "probability", "response", "judgment"),)
 
+_CRITERION = "/criterion="
+"""What the id of a score by one of several criteria holds."""
+
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
 
@@ -163,6 +166,30 @@ def of_tables(
     notes += _table_notes([human, *judges.values()], "score", not sample.ungrouped)
     forget()  # from here on there are only samples
     return replace(sample, notes=notes)
+
+
+def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Scale]) -> RatedSample:
+    """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
+    either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
+    no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
+    read = (_judged(source, "score", on, set())[0] for source, on in zip((then, now), scales, strict=True))
+    old, new = (rows[[_CRITERION not in key for key in rows.index]] for rows in read)
+    texts, other = _texts(old), _texts(new)
+    both = [key for key in new.index if key in texts]
+    changed = {key for key in both if None not in (texts[key], other[key]) and texts[key] != other[key]}
+    failed = {key for key in both if key not in changed and pd.isna([old["score"][key], new["score"][key]]).any()}
+    new.index = pd.Index([f"{key} now" if key in changed else key for key in new.index])
+    ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
+    notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
+    sample = _sample(name, _joined(old.assign(raters=None), new, ids), {name: _floats(new["score"].reindex(ids))})
+    forget()
+    return replace(sample, notes=notes)
+
+
+def _texts(rows: Labels) -> dict[str, str | None]:
+    """The answers that were judged, by id, as far as they are known."""
+    judged = zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True)
+    return {key: one.sample.answer if one else answer and answer.text for key, one, answer in judged}
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from critic import jsonl
-from critic.certificate import Certificate, HowJudged, Labels
+from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
@@ -59,6 +59,7 @@ def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
 def write_certificate(
     path: Path,
     how: HowJudged,
+    judged: Path,
     people: tuple[Path, int, int],
     agreement: Mapping[str, Estimate],
     outcomes: Sequence[Outcome],
@@ -72,6 +73,7 @@ def write_certificate(
         gate=[one.text for one in outcomes],
         kept=all(one.holds for one in outcomes),
         date=datetime.now(UTC).date().isoformat(),
+        judged=JudgedFile(file=str(judged), sha256=jsonl.sha256(judged)),
     )
     jsonl.write_json(path, msgspec.to_builtins(found))
 

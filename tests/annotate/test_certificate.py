@@ -1,6 +1,7 @@
 """A judge's certificate: what it is made of, and what no longer holds is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     assert found.labels.rows == 60 and found.labels.raters == 2
     again = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", file)
     assert again.returncode == 0 and "judge@1, prompt pointwise@" in again.stdout and "mae<=9 kept" in again.stdout
+    since = ("critic", "audit", tmp_path / "again.jsonl", "--since", file, "--out", tmp_path / "since")
+    unchanged = run(*since)
+    assert unchanged.returncode == 0 and "no change that counts is shown" in unchanged.stdout, unchanged.stderr
+    lower = tmp_path / "again.jsonl"
+    lower.write_text(re.sub(r'"score":(\d+)', lambda score: f'"score":{max(1, int(score[1]) - 1)}', lower.read_text()))
+    assert run(*since).returncode == 1
+    for change in (lambda judged: judged.write_bytes(judged.read_bytes() + b"\n"), Path.unlink):
+        change(tmp_path / "judged.jsonl")
+        assert_one_line_error(run(*since), "judged.jsonl, by which it was made, is ")
     other = script(tmp_path / "judge@2.jsonl", *RATING)
     for changed, part in (
         (("--prompt", "scale_5"), "made with prompt"),
