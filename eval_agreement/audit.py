@@ -141,6 +141,13 @@ def main(
             "where the judge did, or the model fell."
         ),
     ] = None,
+    exchange: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=FILE[:COLUMN]",
+            help="A retired judge's scores, moved onto the scale of --judge, and back; its own --scale.",
+        ),
+    ] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
@@ -174,14 +181,17 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
     columns: dict[str, str | None] = {"--group": group, "--id": id_column, "--system": system, "--text": text}
-    if since:
+    if since or exchange:
         left: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**left, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
-        before, then = "then", str(judged_file(since) if since.suffix == ".json" else since)
+        before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
+        if exchange:
+            ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
+            then = exchange.partition("=")[2]
         named = [f"{name}={path}" for name, path in inputs.named_files(judgments or []).items()]
         old, new = inputs.parse_sources(then, named or judge or [], columns)
-        if not old or len(new) != 1 or before in new:
-            raise UsageError("--since FILE takes one other judge: FILE, or --judge NAME=FILE")
+        if not old or len(new) != 1 or before in new or (since and exchange):
+            raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
         on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
         return _two_judges({before: old, **new}, on, target)
     scales: dict[str, object] = {"--scale": scale != _SCALE, "--judge-scale": judge_scale}
@@ -210,24 +220,26 @@ def main(
 
 def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> int:
     """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
+    from eval_agreement.exchange import both_ways  # noqa: PLC0415 - SciPy: keeps --help fast
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-    from eval_agreement.page.two_judges import change_sections  # noqa: PLC0415 - as above
+    from eval_agreement.page.two_judges import change_sections, exchange_sections  # noqa: PLC0415 - as above
     from eval_agreement.since import change  # noqa: PLC0415 - as above
     from eval_agreement.sources import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
     sample = of_two_judges(files[before], files[name], name, scales)
-    found = change(sample)
+    found = change(sample) if before == "then" else None
+    converted = [] if found else both_ways(sample, (before, name))
     target.prepare()
-    shown = change_sections(name, found)
-    readings = [found.reading, *sample.notes]
+    shown = change_sections(name, found) if found else exchange_sections(converted)
+    readings = [*([found.reading] if found else []), *sample.notes]
     origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
-    content = {name: msgspec.to_builtins(found), "provenance": origin}
+    content = {name: msgspec.to_builtins(found or converted), "provenance": origin}
     jsonl.write_json(target.out / "summary.json", content)
     page = report.write(target.out, f"{name} after {before}", {name: readings}, shown, origin, {})
     print(as_text([replace(part, note="") for part in shown]), *sample.notes, "", sep="\n")
     print(target.out / "summary.json", page, sep="\n")
-    return 0 if found.holds else 1
+    return 0 if found is None or found.holds else 1
 
 
 def _refuse(given: Mapping[str, object], what: str) -> None:

@@ -49,13 +49,13 @@ def parse_sources(
     return replace(people, named=columns), sources
 
 
-def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
+def parse_judges(texts: Iterable[str], option: str = "--judge") -> dict[str, Source]:
     """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
-            raise UsageError(f"--judge {text!r}: expected NAME=FILE[:COLUMN], each name once")
+            raise UsageError(f"{option} {text!r}: expected NAME=FILE[:COLUMN], each name once")
         sources[name] = Source.parse(file)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")

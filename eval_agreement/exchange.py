@@ -1,0 +1,103 @@
+"""Scores of one judge on the scale of another, by anchors: answers that both scored.
+
+All is a function of sums over answers, so that the bootstrap over groups draws anchors and answers to convert alike.
+"""
+
+from itertools import combinations
+
+import numpy as np
+from msgspec import Struct
+
+from critic.errors import UsageError
+from critic.records import RATINGS
+from critic.stats.arrays import Floats, ratio
+from critic.stats.estimate import FEWEST_TO_DECIDE, LEVEL, Bootstrap, Estimate, holm
+from eval_agreement.sample import RatedSample
+
+MOST_OUTSIDE = 0.1
+"""The share of scores to convert that may lie outside of those of the anchors."""
+
+KNOTS = (0.25, 0.5, 0.75)
+"""Quantiles of the anchors' scores between which a conversion is straight."""
+
+
+class Converted(Struct, frozen=True, kw_only=True):
+    """A mean `score` by one judge, on the other's scale: of all answers, of a model's, or a single score. `rank` is the
+    best and the worst place that a model's pairs with others allow, held against all pairs (Holm)."""
+
+    name: str
+    score: float
+    mean: Estimate
+    rank: tuple[int, int] | None = None
+
+
+class Conversion(Struct, frozen=True, kw_only=True):
+    """Scores of a judge `source` on the scale of `target`, by so many `anchors`."""
+
+    source: str
+    target: str
+    anchors: int
+    lines: list[Converted]
+
+
+def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
+    """Of the judge before (`human`) to the one after it and, of answers that only the latter scored, back."""
+    before, after = sample.human, sample.scores
+    found = [convert(sample, names, before, after)]
+    if (np.isnan(before) & ~np.isnan(after)).any():
+        found.append(convert(sample, (names[1], names[0]), after, before))
+    return found
+
+
+def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
+    """Least squares of the target on the source, a linear spline with KNOTS: the mean that the target would give, where
+    it treats answers of one score alike, whoever wrote them. Scores (n,) are NaN where a judge gave none. Raises
+    UsageError where anchors are too few, or the scores to convert lie outside of theirs."""
+    anchors, known, draws = ~np.isnan(source + target), ~np.isnan(source), Bootstrap(sample.groups)
+    questions = len(np.unique(sample.groups[anchors]))
+    if questions < FEWEST_TO_DECIDE:
+        both = f"{names[0]} and {names[1]} both scored answers to {questions} questions"
+        raise UsageError(f"{both}; a conversion takes {FEWEST_TO_DECIDE}")
+    low, high = source[anchors].min(), source[anchors].max()
+    models = {"all": known} | {name: rows & known for name, rows in sample.values("answerer") if (rows & known).any()}
+    for name, rows in models.items():
+        if (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
+            whose = f"{name}: {share:.0%} of the scores by {names[0]} lie outside {low:g} to {high:g}"
+            raise UsageError(f"{whose}, where both scored answers; have {names[1]} score some of these")
+    knots = np.unique(np.quantile(source[anchors], KNOTS))
+    knots = knots[(knots > low) & (knots < high)]
+    basis = _basis(np.where(known, source, 0), knots)
+    columns = [*(one * other for one in basis * anchors for other in basis), *(basis * np.where(anchors, target, 0))]
+    columns += [row for rows in models.values() for row in basis * rows]
+    sums, k = draws.sums(np.arange(len(known)), np.array(columns)), len(basis)
+    squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
+    inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
+    slopes, totals = np.einsum("rij,rj->ri", inverse, products), totals.reshape(len(sums), -1, k)
+    means = ratio(np.einsum("rmi,ri->rm", totals, slopes), totals[:, :, 0])
+    whole = [score for score in RATINGS if low <= score <= high]
+    levels = zip(whole, (slopes @ _basis(np.array(whole, dtype=np.float64), knots)).T, strict=True)
+    ranked = zip(models.items(), means.T, [None, *_ranks(means[:, 1:], draws)], strict=True)
+
+    def of(name: str, score: float, n: int, values: Floats, rank: tuple[int, int] | None = None) -> Converted:
+        mean = draws.estimate(values, n, undefined="no answers", groups=questions)
+        return Converted(name=name, score=score, mean=mean, rank=rank)
+
+    lines = [of(name, float(source[rows].mean()), int(rows.sum()), *more) for (name, rows), *more in ranked]
+    lines += [of(f"a score of {score}", score, int(anchors.sum()), values) for score, values in levels]
+    return Conversion(source=names[0], target=names[1], anchors=int(anchors.sum()), lines=lines)
+
+
+def _basis(scores: Floats, knots: Floats) -> Floats:
+    """What a straight line that bends at the knots is made of: shape (2 + knots, n)."""
+    return np.stack([np.ones_like(scores), scores, *(np.maximum(scores - knot, 0) for knot in knots)])
+
+
+def _ranks(means: Floats, draws: Bootstrap) -> list[tuple[int, int]]:
+    """The places that pairs of models allow, by their means in the sample and each resample, shape (1 + R, M)."""
+    count = means.shape[1]
+    above, pairs = np.zeros((count, count), dtype=bool), list(combinations(range(count), 2))
+    differences = [draws.estimate(means[:, one] - means[:, other], 0, null=0.0) for one, other in pairs]
+    for (one, other), line, p in zip(pairs, differences, holm([line.p_value for line in differences]), strict=True):
+        apart = p is not None and p <= 1 - LEVEL
+        above[one, other], above[other, one] = apart and (line.value or 0) > 0, apart and (line.value or 0) < 0
+    return [(1 + int(above[:, one].sum()), count - int(above[one].sum())) for one in range(count)]
