@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from critic.stats.estimate import LEVEL, Bootstrap, Estimate, Interval, holm
+from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, holm
 from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
 
@@ -14,18 +14,17 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 """By how much a judge may be worse and still count as good enough, in the metric's own unit."""
 
 
-class MetricDifference(Estimate, frozen=True, kw_only=True):
+class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
     """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
-    `p_holm` is `p_value` held against all metrics of the pair (Holm 1979).
-    `better` is the judge ahead where p_holm is at most 5 %, else None. `no_worse`: whether `first` is as good as
-    `second` but for the margin of MARGINS, by the whole interval (a one-sided test at 2.5 %); None where there is none.
+    The family of `p_holm` are all metrics of the pair. `better` is the judge ahead where it is at most 5 %, else None.
+    `no_worse`: whether `first` is as good as `second` but for the margin of MARGINS, by the whole interval (a one-sided
+    test at 2.5 %); None where there is none.
     """
 
     metric: str
     first: float
     second: float
-    p_holm: float | None = None
     better: str | None = None
     no_worse: bool | None = None
 

@@ -13,7 +13,7 @@ import scipy
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.stats.estimate import LEVEL, Estimate, detectable, holm
+from critic.stats.estimate import LEVEL, CorrectedEstimate, detectable, holm
 from eval_agreement.ppi import Answers, answers_of, labels_for, parts_of
 from eval_agreement.sample import RatedSample
 
@@ -26,10 +26,10 @@ MOST_BY_TASK = 20
 """With more models their pairs are not compared task by task."""
 
 
-class ModelDifference(Estimate, frozen=True, kw_only=True):
+class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
     """People's mean score of model `second` less that of `first`, in points, by `n` labels of both, on all `questions`
-    that both answered or on those of a `task`; `judge_only` by the judge's scores alone. `p_holm` is `p_value` held
-    against all pairs, or all pairs and tasks (Holm 1979); `ahead` the better model where it is at most 5 %. `needed`
+    that both answered or on those of a `task`; `judge_only` by the judge's scores alone. The family of `p_holm` are
+    all pairs, or all pairs and tasks; `ahead` is the better model where it is at most 5 %. `needed`
     labels, drawn as those that there are, show a difference of TO_SEE in 80 of 100 samples; above the number of answers
     it takes more of these.
     """
@@ -39,7 +39,6 @@ class ModelDifference(Estimate, frozen=True, kw_only=True):
     task: str | None = None
     questions: int = 0
     judge_only: float | None = None
-    p_holm: float | None = None
     ahead: str | None = None
     needed: float | None = None
 

@@ -268,7 +268,7 @@ def _varying(estimate: Estimate) -> Estimate:
     """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
     if estimate.interval is None or estimate.interval[1] - estimate.interval[0] >= _DUST:
         return estimate
-    return replace(estimate, interval=None, undefined="the same in every resample")
+    return replace(estimate, interval=None, detectable=None, undefined="the same in every resample")
 
 
 def resampled(

@@ -187,9 +187,10 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
 
 
 def _texts(rows: Labels) -> dict[str, str | None]:
-    """The answers that were judged, by id, as far as they are known."""
+    """The answers that were judged, by id, as far as they are known; of a whole conversation the mark of what was asked
+    about it."""
     judged = zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True)
-    return {key: one.sample.answer if one else answer and answer.text for key, one, answer in judged}
+    return {key: one.sample.answer or one.asked if one else answer and answer.text for key, one, answer in judged}
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:

@@ -76,6 +76,16 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.detectable if self.p_value is not None and self.p_value > 1 - LEVEL else None
 
 
+class CorrectedEstimate(Estimate, frozen=True, kw_only=True):
+    """One of a family: `p_holm` is `p_value` held against all of it (Holm 1979)."""
+
+    p_holm: float | None = None
+
+    @property
+    def unseen(self) -> float | None:
+        return self.detectable if self.p_holm is not None and self.p_holm > 1 - LEVEL else None
+
+
 def detectable(interval: Interval, groups: int) -> float:
     """The smallest true effect that is seen in 80 of 100 samples whose 95 % intervals are as wide: the quantiles of
     Student's t at 97.5 % and at 80 %, added up, times the standard error (Bloom 1995, "Minimum Detectable Effects",

@@ -40,7 +40,7 @@ def percent(estimate: Estimate) -> TableCell:
 
 def _unseen(size: str, estimate: Estimate) -> str:
     """What would have been seen where nothing is."""
-    return "" if estimate.unseen is None else f"; seen from {size}"
+    return f"; seen from {size}" if estimate.unseen else ""
 
 
 def side(bounds: Bounds | None) -> int:
