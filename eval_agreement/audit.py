@@ -175,7 +175,7 @@ def main(
     critic audit internal=judged.jsonl --train train.jsonl --gate "mae<=0.9"
     critic audit --human people.csv --judge ours=judged_conversations.jsonl
 
-    Exit codes: 0; 1 when the gate is not kept; 2 for a mistake; 3 when too many judgments failed.
+    Exit codes: 0; 1 when the gate is not kept, or --since finds a change; 2 for a mistake; 3 when too many failed.
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
@@ -184,16 +184,9 @@ def main(
     if since or exchange:
         left: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**left, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
-        before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
-        if exchange:
-            ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
-            then = exchange.partition("=")[2]
         named = [f"{name}={path}" for name, path in inputs.named_files(judgments or []).items()]
-        old, new = inputs.parse_sources(then, named or judge or [], columns)
-        if not old or len(new) != 1 or before in new or (since and exchange):
-            raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
         on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
-        return _two_judges({before: old, **new}, on, target)
+        return _two_judges(_then_and_now(since, exchange, named or judge or [], columns), on, target)
     scales: dict[str, object] = {"--scale": scale != _SCALE, "--judge-scale": judge_scale}
     if judgments:
         _refuse(columns, "files of judgments")
@@ -218,6 +211,20 @@ def main(
     return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), limits, target)
 
 
+def _then_and_now(
+    since: Path | None, exchange: str | None, judges: Sequence[str], columns: Mapping[str, str | None]
+) -> Files:
+    """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
+    before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
+    if exchange:
+        ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
+        then = exchange.partition("=")[2]
+    old, new = inputs.parse_sources(then, judges, columns)
+    if not old or len(new) != 1 or before in new or (since and exchange):
+        raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
+    return {before: old, **new}
+
+
 def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> int:
     """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
     from eval_agreement.exchange import both_ways  # noqa: PLC0415 - SciPy: keeps --help fast
@@ -232,11 +239,11 @@ def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> i
     converted = [] if found else both_ways(sample, (before, name))
     target.prepare()
     shown = change_sections(name, found) if found else exchange_sections(converted)
-    readings = [*([found.reading] if found else []), *sample.notes]
+    readings = [found.reading if found else converted[0].reading, *sample.notes]
     origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
     content = {name: msgspec.to_builtins(found or converted), "provenance": origin}
     jsonl.write_json(target.out / "summary.json", content)
-    page = report.write(target.out, f"{name} after {before}", {name: readings}, shown, origin, {})
+    page = report.write(target.out, f"{name} after {before}", {name: readings}, shown, origin, {}, "Two judges")
     print(as_text([replace(part, note="") for part in shown]), *sample.notes, "", sep="\n")
     print(target.out / "summary.json", page, sep="\n")
     return 0 if found is None or found.holds else 1

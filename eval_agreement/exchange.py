@@ -39,6 +39,13 @@ class Conversion(Struct, frozen=True, kw_only=True):
     anchors: int
     lines: list[Converted]
 
+    @property
+    def reading(self) -> str:
+        """What the mean of all answers is worth."""
+        low, high = self.lines[0].mean.interval or (np.nan, np.nan)
+        worth = f"{self.lines[0].mean.value:.2f} ({low:.2f} to {high:.2f})"
+        return f"A mean of {self.lines[0].score:.2f} by {self.source} is {worth} on the scale of {self.target}."
+
 
 def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
     """Of the judge before (`human`) to the one after it and, of answers that only the latter scored, back."""

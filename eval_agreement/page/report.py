@@ -30,6 +30,7 @@ def write(
     sections: Sequence[Section],
     origin: dict[str, Any],
     found: Mapping[str, Findings],
+    about: str = "How far a judge can stand in for people",
 ) -> Path:
     """Write FOLDER/report.html in one step.
 
@@ -41,6 +42,7 @@ def write(
     failed = {name: failures(sample) for name, sample in samples.items()}
     facts = {
         "title": title,
+        "about": about,
         "origin": origin,
         "warnings": warnings(origin),
         "verdicts": verdicts,

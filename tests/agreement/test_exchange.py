@@ -64,7 +64,7 @@ def test_command(tmp_path: Path) -> None:
     table(tmp_path / "new.csv", np.clip(new[:60], 1, 10))
     done = run(*AUDIT, "--judge", "new=new.csv", "--exchange", "old=old.csv", cwd=tmp_path)
     assert done.returncode == 0 and "\nm              450" in done.stdout and "a score of 10" in done.stdout
-    assert "Scores on the other judge" in (tmp_path / "out/report.html").read_text()
+    assert "A mean of " in (tmp_path / "out/report.html").read_text()
     table(tmp_path / "low.csv", np.where(old < 7, np.maximum(old - 0.5, 1), 0))
     table(tmp_path / "few.csv", old[:19])
     for words, what in (
