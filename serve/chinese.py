@@ -17,7 +17,6 @@ KEPT = "\ue000"
 """Stands for what is quoted while the words around it are read."""
 
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
-NUMERALS = "零一二三四五六七八九十"
 ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
 
 PHRASES = [
@@ -51,14 +50,8 @@ def in_english(text: str) -> str:
     text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE).replace(KEPT, ""))
     quoted = (match["words"] for match in QUOTED.finditer(text))
     text = QUOTED.sub(f'"{KEPT}"', text).translate(MARKS)
-    # 一到十: numerals of a range are figures.
-    text = re.sub(r"[零一二三四五六七八九十](?= ?[到至~-])|(?<=[到至~-])[一二三四五六七八九十]", _figure, text)
     for pattern, english in PHRASES:
         text = re.sub(pattern, english, text)
     text = re.sub(f"(?<=[{HAN}])(?=[!-~])|(?<=[!-~])(?=[{HAN}])", " ", text)
     text = re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
     return re.sub(KEPT, lambda _: next(quoted), text)
-
-
-def _figure(numeral: re.Match[str]) -> str:
-    return str(NUMERALS.index(numeral[0]))

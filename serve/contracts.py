@@ -20,7 +20,7 @@ import reader
 from api_formats import forced_tool, parameters
 from chinese import in_english
 from reader import any_of, closed, escaped
-from scales import choices, labels_in, limits, numbers, range_in, scale_of, with_verdict
+from scales import choices, labels_in, limits, numbers, range_in, scale_of
 from schemas import Limits, Unbounded, bounded
 
 from critic.errors import UsageError
@@ -341,16 +341,15 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     def asking(schema: Schema) -> Request:
         return free | {"structured_outputs": {"json": schema}}
 
-    wanted = with_verdict(schema)
     try:
-        loosest = bounded(wanted, pattern=pattern)
+        loosest = bounded(schema, pattern=pattern)
     except Unbounded:
-        return Held(asking(wanted), tokens) if form == "tool" else None
+        return Held(asking(schema), tokens) if form == "tool" else None
     if form == "json_schema" and loosest.schema == schema and loosest.size < tokens:
         return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
-        tightest = bounded(wanted, tokens, pattern)
+        tightest = bounded(schema, tokens, pattern)
         return asking(tightest.schema), tightest.limits
 
     return Held(asking(loosest.schema), loosest.size + 1, tight)

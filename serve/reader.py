@@ -51,7 +51,7 @@ NEAR = 250
 """Characters before an object that may ask for it."""
 
 LISTED = re.compile(r"(?m)^ *[-*•] ?[`\"*]{0,2}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,2} ?\((?P<type>[^()\n]{1,60})\) ?:")
-NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,40}\b(?:keys|fields|properties)\b(?P<names>[^{}\n]{4,300})")
+NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,40}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,300})")
 NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,80})\))?")
 SKETCHED = re.compile(
     r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
@@ -109,9 +109,7 @@ def objects(text: str, wanted: bool) -> Iterator[Schema]:
     types or ranges."""
     judging = judges(text)
     for match in OBJECTS.finditer(text):
-        before, sketch = text[max(0, match.start() - NEAR) : match.start()], _sketch(match[0])
-        if not isinstance(sketch, dict):
-            continue
+        before, sketch = text[max(0, match.start() - NEAR) : match.start()], _sketch(match[0]) or {}
         asked_for = OBJECT.search(before)
         if isinstance(sketch.get("properties"), dict):
             if asked_for and SCHEMA.search(before) and not EXAMPLE.search(before):
@@ -119,8 +117,7 @@ def objects(text: str, wanted: bool) -> Iterator[Schema]:
         elif judging and (wanted or asked_for):
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
     named = NAMED.search(text)
-    sentence = re.split(r"\.\s", named["names"])[0] if named else ""
-    keys = [*NAME.finditer(sentence)]
+    keys = [*NAME.finditer(named["names"])] if named else []
     rows = [*LISTED.finditer(text)] if OBJECT.search(text) else []
     if judging and (rows or all(key["type"] or not names_verdict(key["name"]) for key in keys)):
         yield from _object(

@@ -9,7 +9,6 @@ from chinese import HAN
 
 Schema = dict[str, Any]
 Range = tuple[float, float]
-"""The least and the most."""
 
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 RANGES = [
@@ -23,8 +22,9 @@ RANGES = [
 LENGTH = re.compile(r"(?i)[ -](?:words?|sentences?|characters?|tokens?|lines?)\b")
 """Behind a range that is no score's."""
 
-JUDGED = r"(?i)\b(?:scale|scor|rat(?:ed?|ing)\b|grad)"
-SPOKEN = re.compile(rf"{JUDGED}(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?m:^)\W{{0,4}}[A-Z][\w -]{{0,40}} \(\Z")
+SPOKEN = re.compile(
+    r"(?i:\b(?:scale|scor|rat(?:ed?|ing)\b|grad))(?:[^,;.!?\n]|\.\S|:\n)*\Z|(?im:^)\W{0,4}(?i:[A-Z][\w -]{0,40}) \(\Z"
+)
 """A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
@@ -56,24 +56,19 @@ def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
 
 
 def range_in(text: str) -> Range | None:
-    """The first range of numbers that the text names, in figures or by a rubric."""
+    """The first range of numbers that the text names."""
     named = min(ranges(text), key=lambda each: each[0].start(), default=None)
-    return named[1] if named else _rubric(text)
-
-
-def _rubric(text: str) -> Range | None:
-    """The range of a rubric that describes each score."""
-    values = sorted({int(value) for value in RUBRIC.findall(text)})
-    return (values[0], values[-1]) if len(values) > 1 else None
+    return named[1] if named else None
 
 
 def scale_of(text: str) -> Range | None:
-    """The range that the text names of a score; of several the one that holds all others, or none."""
+    """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
     spoken = {each for match, each in ranges(text) if SPOKEN.search(text[max(0, match.start() - 60) : match.start()])}
-    if not spoken and re.search(JUDGED, text):
-        return _rubric(text)
-    bounds = (min((low for low, _ in spoken), default=0.0), max((high for _, high in spoken), default=0.0))
-    return bounds if bounds in spoken else None
+    if not spoken:
+        values = sorted({int(value) for value in RUBRIC.findall(text)})
+        return (values[0], values[-1]) if len(values) > 1 else None
+    widest = (min(low for low, _ in spoken), max(high for _, high in spoken))
+    return widest if widest in spoken else None
 
 
 def digits_of(bounds: Range | None, words: str) -> int:
@@ -89,11 +84,10 @@ def numbers(bounds: Range | None, words: str) -> list[str]:
     if not bounds or bounds[1] > 100 or not all(value == int(value) for value in bounds):
         return []
     low, high = map(int, bounds)
-    digits = digits_of(bounds, words) if high - low <= 100 else 0
-    ten = 10**digits
-    exact = [f"{step / ten:.{digits}f}" for step in range(low * ten, high * ten + 1)]
-    shorter = [value.rstrip("0").rstrip(".") for value in exact if digits and value.endswith("0")]
-    return list(dict.fromkeys([*exact, *shorter]))
+    values = list[str]()
+    for digits in range(digits_of(bounds, words) + 1):
+        values += [f"{step / 10**digits:.{digits}f}" for step in range(low * 10**digits, high * 10**digits + 1)]
+    return values
 
 
 WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
@@ -151,8 +145,7 @@ def choices(words: str, text: str) -> list[str]:
         return numbers(bounds, text)
     if (labels := labels_in(words)) is not None:
         return labels
-    quoted = list(dict.fromkeys(re.findall(rf"[\"'`]({WORD})[\"'`]", words)))
-    return quoted if 2 <= len(quoted) <= 4 else numbers(scale_of(text), text)
+    return numbers(scale_of(text), text)
 
 
 @functools.lru_cache(2000)
@@ -170,11 +163,3 @@ def limits(bounds: Range | None) -> Schema:
         return {}
     low, high = (int(value) if value == int(value) else value for value in bounds)
     return {"minimum": low, "maximum": high}
-
-
-def with_verdict(schema: Schema) -> Schema:
-    """The schema with what names a verdict required, where it requires nothing: a reply may not leave that out."""
-    properties = schema.get("properties")
-    names = properties if isinstance(properties, dict) and "required" not in schema else {}
-    verdicts = [name for name in names if names_verdict(name)]
-    return {**schema, "required": verdicts} if verdicts else schema

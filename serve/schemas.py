@@ -6,20 +6,14 @@ schema is one to the client's. Whether branches of `oneOf` are apart is the deco
 
 import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from scales import described
-
-Schema = dict[str, Any]
+from scales import Schema, described, names_verdict
 
 LARGEST_NUMBER = 1_000_000
 MOST_NODES = 2000
 """Parts of a schema that is written out."""
-
-LEAST_WIDTH = 0.1
-"""Of a range of decimals: it has steps of a hundredth."""
 
 MOST_DESCRIBED = 1000
 """Characters of a description that are read."""
@@ -30,7 +24,6 @@ BYTES_PER_CHARACTER = 6
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "discriminator"}
 DEFINITIONS = {"$defs", "definitions"}
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-CONTENTS = {"properties", "additionalProperties", "items"}
 UNCOMMON = {"patternProperties", "minProperties", "maxProperties", "prefixItems"}
 ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
 
@@ -44,12 +37,10 @@ class Endless(Unbounded):
 
 
 class Limits(NamedTuple):
-    """The most characters of a string and items of a list, where the schema allows that few, and how deep a
-    definition may stand within itself."""
+    """The most characters of a string and items of a list, where the schema allows that few."""
 
     string: int
     items: int
-    depth: int = 3
 
     def __str__(self) -> str:
         return f"characters={self.string}, items={self.items}"
@@ -57,7 +48,7 @@ class Limits(NamedTuple):
 
 LADDER = [Limits(string, 64) for string in (600, 400, 250, 160, 100, 60, 40)]
 LADDER += [Limits(40, items) for items in (32, 16, 8, 4, 2, 1)]
-LADDER += [Limits(40, 2, 1), Limits(20, 1, 1), Limits(10, 1, 1), Limits(4, 1, 1), Limits(1, 1, 1), Limits(1, 0, 1)]
+LADDER += [Limits(20, 1), Limits(10, 1), Limits(4, 1), Limits(1, 1), Limits(1, 0)]
 """Limits to try, the loosest first: strings are not shortened below what can be read as long as lists can be."""
 
 
@@ -73,11 +64,10 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
     """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
     shortest that the client asks for may be longer, within the tightest. Open texts fit `pattern`. Raises Unbounded."""
     for limits in LADDER:
-        with suppress(Unbounded):
-            done = within(schema, limits, pattern)
-            if done.size < tokens:
-                return done
-    return within(schema, LADDER[-1], pattern)
+        done = within(schema, limits, pattern)
+        if done.size < tokens:
+            break
+    return done
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
@@ -99,10 +89,10 @@ def ends(schema: Schema) -> bool:
 
 
 class _Position(NamedTuple):
-    """Where a part of a schema stands: in a field of this description, within so many of each definition."""
+    """Where a part of a schema stands: in a field of this description, within these definitions."""
 
     description: str = ""
-    within: Mapping[str, int] = {}
+    within: tuple[str, ...] = ()
 
 
 class _Writer:
@@ -140,30 +130,29 @@ class _Writer:
         """The schema itself, where it names a definition, or parts that all have to fit."""
         while isinstance(schema, dict) and ("$ref" in schema or "allOf" in schema):
             beside = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
+            if beside.keys() - NOTES - DEFINITIONS or ("allOf" in schema and ("$ref" in schema or schema["allOf"][1:])):
+                raise Unbounded("parts of a schema that all have to fit")
             if "allOf" in schema:
-                if "$ref" in schema or len(schema["allOf"]) != 1:
-                    raise Unbounded("parts of a schema that all have to fit")
-                schema = _joined(beside, schema["allOf"][0])
+                schema = {**schema["allOf"][0], **beside}
                 continue
-            name, definition = schema["$ref"], self.root
-            position = position._replace(within={**position.within, name: position.within.get(name, 0) + 1})
-            if position.within[name] > self.limits.depth:
-                raise Endless
-            if not name.startswith("#"):
-                raise Unbounded(f"$ref {name!r} is not in the schema")
-            for part in name.split("/")[1:]:
+            name, definition = schema["$ref"], {"#": self.root}
+            if position.within.count(name) == 3:
+                raise Endless  # a definition stands within itself three times at most
+            for part in name.split("/"):
                 definition = definition[part.replace("~1", "/").replace("~0", "~")]
-            schema = _joined(beside, definition)
+            position = position._replace(within=(*position.within, name))
+            schema = {**definition, **beside}
         if not isinstance(schema, dict):
             raise Endless  # false: nothing fits it
         return schema, position
 
     def _choice(self, schema: Schema, kind: str, position: _Position) -> tuple[Schema, int]:
-        beside = {key: value for key, value in schema.items() if key not in NOTES and key != kind}
+        if schema.keys() - NOTES - {kind}:
+            raise Unbounded("a choice beside other rules")
         branches, size = list[Schema](), 0
         for branch in schema[kind]:
             with suppress(Endless):
-                restricted, length = self.write(_joined(beside, branch) if beside else branch, position)
+                restricted, length = self.write(branch, position)
                 branches.append(restricted)
                 size = max(size, length)
         if not branches:
@@ -176,9 +165,7 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         if self.pattern and most == math.inf:
             schema["pattern"] = self.pattern
-        if least > most:
-            raise Endless
-        length = int(max(least, min(most, self.limits.string)))
+        length = int(min(most, max(least, self.limits.string)))
         return {**schema, "maxLength": length}, 2 + length * BYTES_PER_CHARACTER
 
     def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
@@ -192,16 +179,14 @@ class _Writer:
             return schema, whole
         if "multipleOf" in schema:
             return schema, whole + 2 + len(f"{schema['multipleOf']:.20f}".rstrip("0").partition(".")[2])
-        # The decoder knows no negative multiples of a decimal, and takes 0 for more than 0.
-        if low < 0 or high - low < LEAST_WIDTH or ("exclusiveMinimum" in schema and high < 1):
+        # The decoder knows no negative multiples of a hundredth, may find none in a narrow range, and takes 0 for more.
+        if low < 0 or high - low < 0.1 or ("exclusiveMinimum" in schema and high < 1):
             raise Unbounded("a range of decimals that is negative or narrow")
         return {**schema, "multipleOf": 0.01}, whole + 4
 
     def _array(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
-        if least > most:
-            raise Endless
-        most = int(max(least, min(most, self.limits.items)))
+        most = int(min(most, max(least, self.limits.items)))
         try:
             item, length = self.write(schema.get("items", {}), position)
         except Endless:
@@ -211,13 +196,14 @@ class _Writer:
         return {**schema, "items": item, "maxItems": most}, 2 + most * (length + 1)
 
     def _object(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
-        named, required = schema.get("properties") or {}, set(schema.get("required", []))
-        more = schema.get("additionalProperties", {})
-        if not named and not required and more is not False:
+        named = schema.get("properties") or {}
+        # A reply may not leave a verdict out where nothing is required.
+        if required := schema.get("required") or list(filter(names_verdict, named)):
+            schema["required"] = required
+        if not named or set(required) - named.keys():
             raise Unbounded("keys that the model chooses")
-        wanted = {**named, **dict.fromkeys(sorted(required - named.keys()), more)}
         properties, size = {}, 2
-        for name, value in wanted.items():
+        for name, value in named.items():
             try:
                 properties[name], length = self.write(value, _Position("", position.within))
             except Endless:
@@ -232,25 +218,15 @@ def _length(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
-def _joined(one: Schema, other: Any) -> Schema:
-    """A schema that fits both, where they speak of different things. Raises Unbounded elsewhere."""
-    if one.keys() & other.keys() - NOTES - DEFINITIONS or (CONTENTS & one.keys() and CONTENTS & other.keys()):
-        raise Unbounded("parts of a schema that speak of the same")
-    return {**other, **one}
-
-
 def _range(schema: Schema) -> tuple[float, float]:
     """The bounds of a number; missing ones are set, far beyond those that there are."""
     if any(isinstance(schema.get(bound), bool) for bound in BOUNDS):
         raise Unbounded("bounds that are no numbers")
     low = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf))
     high = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf))
-    width = max(LARGEST_NUMBER, 10 * schema.get("multipleOf", 1))
     if low == -math.inf:
-        least = -width if schema["type"] == "integer" else 0  # a number without bounds has decimals
-        low = schema["minimum"] = least if high > least else high - width
+        least = -LARGEST_NUMBER if schema["type"] == "integer" else 0  # a number without bounds has decimals
+        low = schema["minimum"] = least if high > least else high - LARGEST_NUMBER
     if high == math.inf:
-        high = schema["maximum"] = max(width, low + width)
-    if low > high:
-        raise Endless
+        high = schema["maximum"] = max(LARGEST_NUMBER, low + LARGEST_NUMBER)
     return low, high

@@ -66,7 +66,6 @@ LEAVES = st.one_of(
 def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
     def made(properties: dict[str, Schema], required: int, closed: bool) -> Schema:
         names = [name for at, name in enumerate(properties) if required >> at & 1]
-        names += ["other"] * (required % 2)
         schema: Schema = {"type": "object", "properties": properties, "required": names, "title": "T"}
         return schema | ({"additionalProperties": False} if closed else {})
 
@@ -136,14 +135,9 @@ def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: i
         ({"type": "array", "items": {"type": "string"}, "minItems": 10}, 100),
         ({"type": "number", "minimum": 2e6}, 100),
         ({"type": "integer", "maximum": -5_000_000}, 100),
-        (
-            {"anyOf": [{"type": "object", "required": ["b"], "additionalProperties": False}, {"type": "null"}]},
-            100,
-        ),
         ({"allOf": [{"$ref": "#/$defs/node"}], "description": "d"}, 300),
         ({"$ref": "#/$defs/node"}, 300),
         ({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": 2}, 900),
-        ({"type": "object", "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}}}, 90),
         (
             {"oneOf": [{"type": "null"}, {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}]},
             90,
