@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 import request_limits
 from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
-from connections import IDLE_SECONDS, MOST_HEADERS, TOO_LARGE, guard, header_bytes
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
 from replies import (
     Answer,
@@ -54,6 +53,12 @@ CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 """What JSON calls the types that a checker names in Python's words."""
+
+IDLE_SECONDS = 60
+"""How long a client may be silent within the body of its request."""
+
+MOST_HEADERS = 64 * 1024
+"""Bytes of a request's line and headers: uvicorn has no bound."""
 
 MOST_REPLIES = 128
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
@@ -96,7 +101,6 @@ class JudgeLayer:
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
-        guard()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -134,8 +138,11 @@ class JudgeLayer:
 
     def _check(self, scope: Scope, path: str) -> None:
         """Raises Refusal before anything is read: where headers are too large, or the key is not the server's."""
-        if header_bytes(scope) > MOST_HEADERS:
-            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
+        line = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        # What separates names and values counts as well.
+        if line + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > MOST_HEADERS:
+            said = f"the headers of a request have at most {MOST_HEADERS:,} bytes"
+            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, said)
         if path != "/health" and not self._authorised(scope):
             raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
 
@@ -311,12 +318,9 @@ class JudgeLayer:
 
     def _left(self, tokens: int) -> int:
         """As many of the tokens as the prompt has left."""
-        token_budget = ROOM.get()
-        return (
-            min(tokens, self.context - token_budget.prompt)
-            if self.context and token_budget and token_budget.prompt
-            else tokens
-        )
+        room = ROOM.get()
+        known = self.context and room and room.prompt
+        return min(tokens, self.context - room.prompt) if known else tokens
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         status, headers, parts = 500, [], []

@@ -36,7 +36,7 @@ CONSTRAINTS = {"structured_outputs", "response_format", "text", "tools", "functi
 """Fields that say what a reply may be; they count where they hold no plain text."""
 
 SCHEMAS = {"json", "schema", "parameters", "input_schema"}
-WRITTEN = {"json", "structural_tag", "arguments"}
+WRITTEN = {"json", "structural_tag"}
 """Fields whose text is JSON itself."""
 
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
@@ -48,10 +48,8 @@ def read(body: bytes) -> Any:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
         request = json.loads(body)
-        if (ESCAPED_HALF.search(body) or not _is_utf8(body)) and _has_half(request):
-            fields = request if isinstance(request, dict) else {}
-            where = next((f"{name!r}" for name, value in fields.items() if _has_half(value)), "the request")
-            raise _refused(f"{where} holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+        if ESCAPED_HALF.search(body) and _has_half(request):
+            raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
                 _check_constraint(name, value)
@@ -60,22 +58,12 @@ def read(body: bytes) -> Any:
     return request
 
 
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return json.detect_encoding(body).startswith("utf-8")
-
-
 def _has_half(value: Any) -> bool:
-    """Whether a text or a key holds half of a surrogate pair, or JSON that is written in a text does."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return True
-    written = (text for key, text in _fields(value) if key in WRITTEN and isinstance(text, str))
-    return any(_has_half(_written(text)) for text in written)
+    return False
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
