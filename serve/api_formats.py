@@ -4,7 +4,6 @@ import hashlib
 from typing import Any
 
 import msgspec
-from scales import names_verdict
 
 Request = dict[str, Any]
 Choice = dict[str, Any]
@@ -31,16 +30,14 @@ class Known(msgspec.Struct):
     stream: bool | None = None
 
 
-def with_named_tool(request: Request, auto_tools: bool) -> Request:
-    """The request with the tool that has to be called named. The only one has to, if the client requires a call, or if
-    it takes a verdict and vLLM itself (`auto_tools`) reads no calls."""
-    tools, choice = request.get("tools") or [], request.get("tool_choice") or "auto"
-    if len(tools) != 1:
-        return request  # which of several is called is the model's to say, and vLLM's to read
-    if choice == "required" or (choice == "auto" and not auto_tools and _judges(tools[0])):
-        function = {"name": tools[0].get("function", {}).get("name")}
-        return {**request, "tool_choice": {"type": "function", "function": function}}
-    return request
+def with_named_tool(request: Request) -> Request:
+    """The request with its only tool named, where the client requires a call: which of several is called is the model's
+    to say, and vLLM's to read."""
+    tools = request.get("tools") or []
+    if len(tools) != 1 or request.get("tool_choice") != "required":
+        return request
+    function = {"name": tools[0].get("function", {}).get("name")}
+    return {**request, "tool_choice": {"type": "function", "function": function}}
 
 
 def sent_on(request: Request, before: Request, after: Request) -> Request:
@@ -60,13 +57,6 @@ def called(request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]
         if choice.get("finish_reason") == "stop" and not isinstance(request.get("tool_choice"), dict):
             choice["finish_reason"] = "tool_calls"
     return {**reply, "choices": choices}
-
-
-def _judges(tool: dict[str, Any]) -> bool:
-    """Whether a tool takes a verdict, by its name or by its parameters'."""
-    function = tool.get("function") or {}
-    properties = (function.get("parameters") or {}).get("properties") or {}
-    return any(names_verdict(name) for name in (function.get("name") or "", *properties))
 
 
 def as_seen(request: Request, sees_images: bool) -> tuple[Request, int]:

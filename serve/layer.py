@@ -4,7 +4,7 @@ It asks for the API key on every route but /health, limits the size of requests,
 contract that a request asks for (unless its header x-critic-contract says none), refuses what cannot fit the
 context before anything is generated, and gives errors OpenAI's shape. A chat request that no contract fits goes
 on byte for byte, except for images that a text-only judge cannot see (the reply's header x-critic-left-out counts
-them), for several greedy replies, which are one reply several times, and for more tokens than the whole context has.
+them), and for more tokens than the whole context has.
 """
 
 import asyncio
@@ -60,7 +60,6 @@ IDLE_SECONDS = 60
 MOST_HEADERS = 64 * 1024
 """Bytes of a request's line and headers: uvicorn has no bound."""
 
-MOST_REPLIES = 128
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
@@ -73,10 +72,9 @@ MOST_FRAMES = 5000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them,
-    `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no samples for a
-    request that names no temperature. `about` stands beside the judge's name under /v1/models: the hash of its
-    processor, the forms that it was trained in, its certificate and that one's hash."""
+    """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
+    `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
+    in, its certificate and that one's hash."""
 
     model: str
     aliases: list[str]
@@ -84,8 +82,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     images: bool
     about: dict[str, Any] = {}
-    auto_tools: bool = False
-    greedy: bool = True
 
 
 class JudgeLayer:
@@ -249,9 +245,8 @@ class JudgeLayer:
 
     async def _held(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
         shown, left_out = as_seen(request, self.settings.images)
-        before = with_named_tool(shown, self.settings.auto_tools)
-        copies = self._copies(before)
-        chat = {**before, "n": 1} if copies > 1 else dict(before)
+        before = with_named_tool(shown)
+        chat = dict(before)
         contract, plain = await self._contract_of(scope, chat, first=count is None)
         context = await self._context(scope) if contract or wish_of(chat) else None
         tokens, needed = reply_tokens(chat, contract, plain, context, count or 0)
@@ -276,7 +271,6 @@ class JudgeLayer:
             body=body if going is request else json.dumps(going).encode(),
             headers=self._headers(request, contract if held else None, left_out),
             stream=bool(chat.get("stream")),
-            copies=copies,
             tool=forced_tool(before) if held else None,
             trim=bool(held and chat.get("logprobs")),
             tight=shortened if again else None,
@@ -298,15 +292,6 @@ class JudgeLayer:
             self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
         return contract, contract is None and _constrained(chat)
 
-    def _copies(self, request: dict[str, Any]) -> int:
-        """How many replies of those that the request asks for are the same: vLLM refuses several greedy ones. Samples
-        and beams differ: they are vLLM's. Raises Refusal for more than OpenAI gives."""
-        number, temperature = request.get("n"), request.get("temperature")
-        if number is not None and not (isinstance(number, int) and 1 <= number <= MOST_REPLIES):
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"n must be an integer from 1 to {MOST_REPLIES}")
-        greedy = self.settings.greedy if temperature is None else not temperature
-        return number if number and greedy and not request.get("use_beam_search") else 1
-
     async def _context(self, scope: Scope) -> int | None:
         """The context in tokens, by the inner server's own word; None if it does not say."""
         if self.context is None:
@@ -319,8 +304,9 @@ class JudgeLayer:
     def _left(self, tokens: int) -> int:
         """As many of the tokens as the prompt has left."""
         room = ROOM.get()
-        known = self.context and room and room.prompt
-        return min(tokens, self.context - room.prompt) if known else tokens
+        if self.context is None or room is None or room.prompt is None:
+            return tokens
+        return min(tokens, self.context - room.prompt)
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         status, headers, parts = 500, [], []

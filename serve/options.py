@@ -1,16 +1,13 @@
 """Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
 
-    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]'
-
-A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's. What
-counts is what both come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
+What counts is what our options and the user's come to: abbreviations, underscores, `--config FILE` and dotted names are
+vLLM's to resolve.
 """
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any, NamedTuple
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
 
 from critic.backends.identity import other_settings, parsed
 from critic.errors import UsageError
@@ -39,15 +36,6 @@ GUARDED = {
 """vLLM's settings that move the server, or its key, and what is said to who changes one."""
 
 
-class Told(NamedTuple):
-    """What the layer has to know of vLLM's settings: whether vLLM reads calls of tools from free replies, and whether
-    a request that names no temperature gets its most likely reply; and what makes another judge (`other_settings`)."""
-
-    auto_tools: bool = False
-    greedy: bool = True
-    others: str = ""
-
-
 def vllm_parser() -> Any:
     """The parser of vLLM's server."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415 - seconds
@@ -56,39 +44,26 @@ def vllm_parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser())
 
 
-def check(parser: Any, ours: list[str], extra: list[str]) -> Told:
-    """What vLLM's settings come to. Raises UsageError where `extra`, the user's options, are none of vLLM's, or change
-    a guarded setting."""
+def check(parser: Any, ours: list[str], extra: list[str]) -> str:
+    """What of vLLM's settings makes another judge (`other_settings`). Raises UsageError where `extra`, the user's
+    options, are none of vLLM's, or change a guarded setting."""
     wanted, found = parsed(parser, [*ours, *LAYER]), parsed(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         if found[name] != wanted[name]:
             raise UsageError(problem)
     if found["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
-    return Told(
-        bool(found["enable_auto_tool_choice"]),
-        (found["override_generation_config"] or {}).get("temperature") == 0,
-        other_settings(wanted, found),
-    )
+    return other_settings(wanted, found)
 
 
-def check_apart(ours: list[str], extra: list[str]) -> Told:
-    """`check` in a process of its own; nothing is started for no options."""
+def check_apart(ours: list[str], extra: list[str]) -> str:
+    """`check` in a process of its own, as vLLM takes much memory to import; nothing is started for no options."""
     if not extra:
-        return Told()
-    words = [sys.executable, str(Path(__file__)), *map(json.dumps, (ours, extra))]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UsageError(done.stderr.strip().splitlines()[-1])
-    return Told(*json.loads(done.stdout.splitlines()[-1]))
+        return ""
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(_check, ours, extra).result()
 
 
-def main() -> None:
-    try:
-        print(json.dumps(check(vllm_parser(), *map(json.loads, sys.argv[1:]))))
-    except UsageError as error:
-        raise SystemExit(str(error)) from None
-
-
-if __name__ == "__main__":
-    main()
+def _check(ours: list[str], extra: list[str]) -> str:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    return check(vllm_parser(), ours, extra)

@@ -49,16 +49,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how
-    often a choice is repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out
-    of its logprobs. The reply has up to `tokens`, and `needed` have to be left for it; `tight` makes the body to send
-    where it is cut off of the tokens that are left, and says what it limits."""
+    """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `tool` the
+    function whose arguments the text is; `trim` takes the end of the text out of its logprobs. The reply has up to
+    `tokens`, and `needed` have to be left for it; `tight` makes the body to send where it is cut off of the tokens that
+    are left, and says what it limits."""
 
     request: dict[str, Any]
     body: bytes
     headers: Headers
     stream: bool = False
-    copies: int = 1
     tool: str | None = None
     trim: bool = False
     tight: Callable[[int], tuple[bytes, Limits]] | None = None
@@ -67,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rewrites(self) -> bool:
-        return self.copies > 1 or self.tool is not None or self.trim
+        return self.tool is not None or self.trim
 
 
 def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
@@ -76,9 +75,6 @@ def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
         reply = {**reply, "choices": [_without_end(choice) for choice in reply["choices"]]}
     if asked.tool is not None:
         reply = called(asked.request, reply, asked.tool)
-    if asked.copies > 1:
-        copied = [{**choice, "index": copy} for copy in range(asked.copies) for choice in reply["choices"]]
-        reply = {**reply, "choices": copied}
     return reply
 
 

@@ -30,18 +30,15 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         max_bytes: int = 100_000,
         images: bool = False,
         about: dict[str, Any] | None = None,
-        greedy: bool = True,
-        auto_tools: bool = False,
     ) -> httpx.Response:
-        settings: dict[str, Any] = {"about": about or {}, "greedy": greedy}
-        settings |= {
+        settings: dict[str, Any] = {
+            "about": about or {},
             "model": "judge@1",
             "aliases": ["gpt-4"],
             "contracts": [],
             "max_bytes": max_bytes,
             "images": images,
         }
-        settings |= {"auto_tools": auto_tools}
         monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
         monkeypatch.delenv("VLLM_API_KEY", raising=False)
         if key:

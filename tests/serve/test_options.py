@@ -95,7 +95,7 @@ class Plain:
     """A parser that takes `--name=value`, the value in JSON, and knows our own default."""
 
     def parse_args(self, words: list[str]) -> Namespace:
-        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *OTHERS, "enable_auto_tool_choice"))
+        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *OTHERS))
         found |= {"middleware": options.LAYER[1:], "override_generation_config": {"temperature": 0.0}}
         said = (word.removeprefix("--").partition("=") for word in words if "=" in word)
         return Namespace(**found | {name: json.loads(value) for name, _, value in said})
@@ -108,7 +108,7 @@ def test_each_setting_that_makes_another_judge_is_known_to_vllm(parser: Any) -> 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_that_makes_another_judge_is_in_its_name(name: str, folder: Path) -> None:
     def named(*extra: str) -> str:
-        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, [*extra]).others)
+        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, [*extra]))
 
     plain = named()
     one, other = (f'--{name}={{"temperature": 0, "other": {value}}}' for value in (1, 2))
@@ -121,7 +121,7 @@ def test_a_file_that_makes_another_judge_is_known_by_what_is_in_it(folder: Path,
     def named(file: Path, text: str) -> str:
         file.write_text(text)
         extra = [f"--chat_template={json.dumps(str(file))}"]
-        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, extra).others)
+        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, extra))
 
     ways = [named(tmp_path / "a.jinja", "x"), named(tmp_path / "a.jinja", "y"), named(tmp_path / "b.jinja", "x")]
     assert ways[0] == ways[2] != ways[1]
@@ -138,19 +138,12 @@ def test_a_judge_of_text_whose_template_or_tokenizer_was_changed_has_another_nam
     assert len({plain, changed, own_name(str(folder), trained)}) == 3
 
 
-def test_what_the_layer_has_to_know_is_told() -> None:
-    assert options.check(Plain(), OURS, []) == (False, True, "") == options.check_apart(OURS, [])
-    assert options.check(Plain(), OURS, ["--enable_auto_tool_choice=true"]) == (True, True, "")
-    for given in ('{"temperature": 0.7}', '{"top_p": 0.5}', "null"):
-        assert options.check(Plain(), OURS, [f"--override_generation_config={given}"])[:2] == (False, False)
-
-
 def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
     class Parser:
         def parse_args(self, words: list[str]) -> Namespace:
             lost = [] if "--odd" in words else options.LAYER[1:]
             found = dict.fromkeys((*options.GUARDED, *OTHERS))
-            return Namespace(**found, middleware=lost, enable_auto_tool_choice=False)
+            return Namespace(**found, middleware=lost)
 
     options.check(Parser(), OURS, ["--even"])
     with pytest.raises(UsageError, match="layer"):
