@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from critic.cli import run_program
 from critic.stages.demo import check_programs, done, run, script, served, step, train
@@ -48,15 +47,12 @@ def _train_judge(out: Path) -> Path:
     judge = out / "judge"
     if (judge / "critic.json").is_file():
         return judge
-    recipe = yaml.safe_load(Path("train/recipes/tiny.yaml").read_text("utf-8"))
-    recipe["global_batch"] = recipe["training"]["per_device_train_batch_size"] = 4
-    recipe["training"] |= {"max_steps": STEPS, "warmup_steps": STEPS // 6, "logging_steps": 10}
-    recipe["training"]["lr_scheduler_kwargs"]["num_decay_steps"] = STEPS // 2
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
     run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-    train(out / "recipe.yaml", out / "data" / "train.jsonl", judge)
+    short = [f"--set=training.max_steps={STEPS}", f"--set=training.lr_scheduler_kwargs.num_decay_steps={STEPS // 2}"]
+    short += [f"--set=training.warmup_steps={STEPS // 6}", "--set=global_batch=4"]
+    short += ["--set=training.per_device_train_batch_size=4"]
+    train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *short)
     return judge
 
 

@@ -105,16 +105,13 @@ def main(
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Keep rows without a reference where they have an image.")
     ] = False,
-    keep_flag: Annotated[list[str] | None, typer.Option(help="Use rows although they carry this flag.")] = None,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
     """Validate human-scored rows and write the splits."""
-    if unknown := set(keep_flag or []).difference(human_scored.UNUSABLE_FLAGS):
-        raise UsageError(f"--keep-flag {min(unknown)!r} is none of {', '.join(human_scored.UNUSABLE_FLAGS)}")
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
-    loaded = human_scored.load(rows, frozenset(keep_flag or []), pictures=pictures, own=own)
+    loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
     systems = {row.system or "unknown" for row in loaded.rows}

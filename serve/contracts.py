@@ -46,7 +46,6 @@ EDGE = 100_000
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
-SYSTEM = ("system", "developer")
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
 

@@ -169,9 +169,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
 
 
 def _hash(hashes: Mapping[str, str]) -> str:
-    # Folders of earlier versions have Parquet copies, whose bytes follow from the version of pyarrow.
-    own = {name: value for name, value in sorted(hashes.items()) if not name.startswith("datasets/")}
-    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_frozen(folder: Path) -> dict[str, Any]:

@@ -190,7 +190,6 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
 def test_mistakes_in_options(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(40)])
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--external", "gamma"), "'gamma'", "alpha, beta")
-    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--keep-flag", "odd"), "'odd'", "no_reference")
     one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
     assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "too few")
 
