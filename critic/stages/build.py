@@ -4,8 +4,9 @@ critic build images/ --out runs/mine
 critic build images/ --out runs/mine --plan multiverse --base-url http://127.0.0.1:8000/v1
 """
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,9 +23,11 @@ TOKENS = 4096
 """Longest reply: a conversation of four turns in full."""
 
 
+@partial(options.takes_endpoint, names=options.ONE_MODEL)
 def main(
     folder: Annotated[Path, typer.Argument(help="The folder of images; those of its folders count as well.")],
     out: Annotated[Path, typer.Option(help="Folder for all that is made. Run again to go on.")],
+    endpoint: options.Endpoint,
     plan: Annotated[
         str | None,
         typer.Option(help=f"What is made: {', '.join(PLANS)}; in that benchmark's form.", show_default="images alone"),
@@ -34,19 +37,10 @@ def main(
     rare: Annotated[int, typer.Option(min=1, help="Merge categories of fewer images; leave out what is left.")] = 50,
     cap: Annotated[int, typer.Option(min=1, help="Images drawn, by category in proportion.")] = 1000,
     lang: Annotated[Language, typer.Option(help="In which language the model is asked, and writes.")] = "en",
-    model: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint folder (vLLM in this process); with --base-url the model to ask for."),
-    ] = None,
-    base_url: options.BaseUrl = None,
-    concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
-    max_failed: options.MaxFailed = options.MAX_FAILED,
-    retry_failed: Annotated[bool, options.retry_failed("Ask again what failed or was turned down before.")] = False,
     blind: Annotated[
         float, typer.Option(min=0, help="Leave out what a model gets as good without the image, 0 to 1; above 1: not.")
     ] = 0.7,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
-    api_key: options.ApiKey = None,
 ) -> int:
     """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan
     conversations, references, checklists, machine checks, a sheet for people, and a frozen test with its card. Every
@@ -55,19 +49,18 @@ def main(
         (plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"),
         (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
     )
-    endpoint: dict[str, Any] = {"model": model, "base_url": base_url, "api_key": api_key, "concurrency": concurrency}
+    asked = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
     asking = Asking(
-        connect=options.Endpoint(**endpoint, retry_failed=retry_failed).open_one if model or base_url else None,
+        connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
-        options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
+        options={name: asked[name] for name in ("concurrency", "max_failed", "retry_failed")},
     )
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone_in(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
-                endpoint["retry_failed"] = retry_failed
-                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=endpoint)
+                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=asked)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

@@ -270,9 +270,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)
 
 
-def takes_endpoint(command: Callable[..., int]) -> Callable[..., int]:
-    """A stage's command whose parameter `endpoint` is filled from options of its own: the fields of Endpoint."""
-    own, names = inspect.signature(command, eval_str=True), Endpoint.__struct_fields__
+ONE_MODEL = ("model", "base_url", "api_key", "concurrency", "max_failed", "retry_failed")
+"""The options of a stage that asks one model, in one process."""
+
+
+def takes_endpoint(
+    command: Callable[..., int], names: Collection[str] = Endpoint.__struct_fields__
+) -> Callable[..., int]:
+    """A stage's command whose parameter `endpoint` is filled from options of its own: fields of Endpoint."""
+    own = inspect.signature(command, eval_str=True)
 
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
@@ -280,6 +286,6 @@ def takes_endpoint(command: Callable[..., int]) -> Callable[..., int]:
         return command(*words, endpoint=Endpoint(**fields), **options)
 
     parameters = [one for one in own.parameters.values() if one.name != "endpoint"]
-    parameters += inspect.signature(Endpoint).parameters.values()
+    parameters += [each for each in inspect.signature(Endpoint).parameters.values() if each.name in names]
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
     return called

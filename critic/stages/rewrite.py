@@ -7,6 +7,7 @@ critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from critic.errors import UsageError
 from critic.records import Question
 from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
-from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed
+from critic.stages.options import Endpoint
 from critic.stages.run import RunOptions, listed
 
 DIALOGUE = "Dialogue Context"
@@ -120,27 +121,18 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     return accepted, decisions
 
 
+@partial(options.takes_endpoint, names=options.ONE_MODEL)
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],
+    endpoint: Endpoint,
     review: Annotated[
         Path | None, typer.Option("--apply", help="A reviewed file: write the questions and its accepted rewrites.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint folder (vLLM in this process); with --base-url the model to ask for."),
-    ] = None,
-    base_url: BaseUrl = None,
-    concurrency: Annotated[int | None, options.concurrency("Seeds asked at once.")] = None,
-    max_failed: MaxFailed = MAX_FAILED,
-    retry_failed: Annotated[bool, options.retry_failed("Ask again what failed before.")] = False,
-    api_key: ApiKey = None,
 ) -> int:
     """Rewrite seed questions in five wordings each. Set "accepted" in the review file to true or false, then --apply
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
     request = Request(messages=[], max_tokens=TOKENS, temperature=0.0)
-    endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
-    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    return ask(questions, endpoint, request, run)
+    return ask(questions, endpoint, request, endpoint.run_options(out))
