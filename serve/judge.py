@@ -41,9 +41,6 @@ STOP_SECONDS = 20
 NO_HOST = "none.invalid"
 """A name that no host can have: vLLM takes an empty list of hosts for every one."""
 
-GIVE_WAY = 5
-"""How much nicer than the server the engine is on a CPU."""
-
 
 def check_model(model: str) -> dict[str, Any]:
     """What training wrote about the judge (`critic.json`), empty for other models.
@@ -134,15 +131,6 @@ def _last_words(log: Path | None) -> str:
     return f": {errors[-1].strip()[:300]} (log: {log})" if errors else f"; its log is {log}"
 
 
-def let_it_answer(server: int) -> None:
-    """Have what computes below the server, on the same cores, give way to it: /health does not wait for a batch."""
-    nice = os.getpriority(os.PRIO_PROCESS, server) + GIVE_WAY
-    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
-        with contextlib.suppress(OSError):  # one that has just ended
-            for thread in Path(f"/proc/{child}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
-
-
 def stop(server: subprocess.Popen[bytes]) -> None:
     """Let running requests finish, then end the server, and what it started: an engine outlives a server that was
     killed, and keeps the GPU's memory."""
@@ -164,7 +152,6 @@ def attend(
     names: list[str],
     seconds: float,
     log: Path | None,
-    on_cpu: bool,
 ) -> int:
     """Start the server, say when it is ready, and stop it when asked to; the exit code."""
     try:
@@ -183,8 +170,6 @@ def attend(
     )
     try:
         wait_until_ready(server, url, seconds, log)
-        if on_cpu and sys.platform == "linux":
-            let_it_answer(server.pid)
         print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
         code = server.wait()
         print(f"vLLM ended by itself with code {code}", file=sys.stderr)
@@ -247,7 +232,7 @@ def main(
     environ = server_environment(checkpoint, settings, on_cpu, api_key)
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     words = command(["--served-model-name", *names, *ours], extra)
-    return attend(words, environ, url, names, ready_timeout, log, on_cpu)
+    return attend(words, environ, url, names, ready_timeout, log)
 
 
 if __name__ == "__main__":

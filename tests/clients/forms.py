@@ -163,6 +163,14 @@ def any_schema(choice: dict[str, Any]) -> Any:
     return json.loads(text(choice))["steps"]
 
 
+def binary_verdicts(key: str, verdict: str) -> Callable[[dict[str, Any]], Any]:
+    def parse(choice: dict[str, Any]) -> Any:
+        items = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])[key]
+        return items if items and all(item[verdict] in (0, 1) for item in items) else None
+
+    return parse
+
+
 def any_call(choice: dict[str, Any]) -> Any:
     return json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["note"]
 

@@ -6,7 +6,6 @@ What the layer does with a request is part of test_contracts.py, what `critic ju
 import importlib
 import json
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -158,22 +157,6 @@ def test_a_proxy_does_not_stand_before_the_server(
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
         judge.wait_until_ready(server, scripted(lambda _: None).url.removesuffix("/v1"), 10, None)
         server.kill()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
-def test_what_computes_gives_way_to_what_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "serve")
-    judge = importlib.import_module("judge")
-    reads = "import subprocess, sys; sys.stdin.read()"
-    starts = (
-        f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {reads!r}]).pid, flush=True); {reads}"
-    )
-    with subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        below, ours = int(server.stdout.readline()), os.getpriority(os.PRIO_PROCESS, server.pid)
-        judge.let_it_answer(server.pid)
-        assert os.getpriority(os.PRIO_PROCESS, server.pid) == ours
-        assert os.getpriority(os.PRIO_PROCESS, below) == min(19, ours + judge.GIVE_WAY)
 
 
 def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
