@@ -252,6 +252,20 @@ def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training.tiny_judge(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """An untrained judge behind the real server, with a key that other people's clients send: the process, and a client
+    that has it. The last test of tests/serve stops it."""
+    needs("deepspeed", "vllm")
+    from clients.tiny_server import make_judge
+
+    judge, headers = make_judge(tmp_path_factory.mktemp("judge")), {"Authorization": "Bearer none"}
+    options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--alias", "o3", "--api-key", "none"]
+    options += ["--max-request-mb", "1"]
+    with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=300) as client:
+        yield process, client
+
+
 def assert_one_line_error(done: Done, *parts: str) -> None:
     """The caller's mistake: exit code 2 and one line that names what is wrong."""
     assert done.returncode == 2, done.stderr

@@ -8,12 +8,14 @@ from clients.forms import FORMS
 from clients.words import ASKED, PLAIN
 from conftest import ROOT
 
-CONTEXT = 1536
+CONTEXT = 4096
+"""The longest prompt of other people's clients, of ragas' ContextRecall, has 3,600 tokens of this judge."""
+
 VOCABULARY = 2000
 """So many that a token is about three characters of what clients send, as it is of a real judge."""
 
 
-def make_judge(folder: Path, context: int = CONTEXT) -> Path:
+def make_judge(folder: Path) -> Path:
     """A judge whose replies are arbitrary: what it is asked for, the server has to see to."""
     sys.path.insert(0, str(ROOT / "train"))
     from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
@@ -35,7 +37,7 @@ def make_judge(folder: Path, context: int = CONTEXT) -> Path:
     spec = TinySpec(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=1
     )
-    random_model(spec, tokenizer, context).save_pretrained(folder)
+    random_model(spec, tokenizer, CONTEXT).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "critic.json").write_text(json.dumps({"weights": {"model.safetensors": "x"}}))
     return folder

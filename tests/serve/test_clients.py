@@ -13,7 +13,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,16 +20,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
-from clients.tiny_server import make_judge
-from conftest import ROOT, needs, serving
+from conftest import ROOT, needs
 
 pytestmark = pytest.mark.e2e
 
 PROGRAMS, KEPT = ROOT / "tests/clients", ROOT / "build/clients"
 INSTALL_SECONDS = 300
-CONTEXT = 4096
-"""The longest prompt of these clients, of ragas' ContextRecall, has 3,600 tokens of the tiny judge."""
 
 
 class Client(NamedTuple):
@@ -151,10 +148,8 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
 
 
 @pytest.fixture(scope="module")
-def url(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    judge = make_judge(tmp_path_factory.mktemp("judge"), CONTEXT)
-    with serving(judge, "--alias", "gpt-4", "--alias", "o3", end=signal.SIGINT) as (_, url):
-        yield f"{url}/v1"
+def url(clients: Clients, served: tuple[Any, httpx.Client]) -> str:
+    return str(served[1].base_url).rstrip("/") + "/v1"
 
 
 @pytest.mark.clients

@@ -6,11 +6,12 @@ What the layer does with a request is part of test_contracts.py, what `critic ju
 import importlib
 import json
 import math
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,15 @@ import httpx
 import pytest
 from clients.forms import FORMS, Form
 from clients.load import load
-from clients.tiny_server import CONTEXT, make_judge
+from clients.tiny_server import CONTEXT
 from clients.words import ASKED
 from conftest import (
     ROOT,
     Scripted,
     assert_one_line_error,
     free_port,
-    needs,
     run,
     run_apart,
-    serving,
 )
 
 from critic.errors import UsageError
@@ -168,17 +167,6 @@ def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
 ModelInfo = tuple[subprocess.Popen[str], httpx.Client]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelInfo]:
-    """An untrained judge behind the real server, with a key: the process, and a client that has it."""
-    needs("deepspeed", "vllm")
-    judge = make_judge(tmp_path_factory.mktemp("judge"))
-    options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--api-key", "secret", "--max-request-mb", "1"]
-    headers = {"Authorization": "Bearer secret"}
-    with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=300) as client:
-        yield process, client
-
-
 def chat(served: ModelInfo, path: str = "/v1/chat/completions", **request: Any) -> httpx.Response:
     return served[1].post(path, json={"model": "gpt-4", **request})
 
@@ -258,11 +246,11 @@ def test_the_alternatives_of_a_one_token_answer(served: ModelInfo) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        {"messages": [{"role": "user", "content": "how many apples " * 900}], "max_tokens": 12},
+        {"messages": [{"role": "user", "content": "how many apples " * 3000}], "max_tokens": 12},
         {**hello("how many apples " * 20), "max_tokens": CONTEXT - 20, "structured_outputs": {"regex": "a+"}},
         {
             **FORMS[0].request,
-            "messages": [{"role": "user", "content": "apples " * 3000}, *FORMS[0].request["messages"]],
+            "messages": [{"role": "user", "content": "apples " * 8000}, *FORMS[0].request["messages"]],
         },
     ],
 )
@@ -384,7 +372,7 @@ def test_a_running_request_ends_before_the_server_does(served: ModelInfo) -> Non
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = answer.iter_lines()
         read = [next(lines)]
-        process.terminate()
+        process.send_signal(signal.SIGINT)
         read += lines
     assert read[0].startswith("data: ") and '"completion_tokens":400' in "".join(read)
     assert process.wait(60) == 0
