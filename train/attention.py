@@ -1,21 +1,25 @@
 """Attention over the prefix tree of a packed sequence (packing.py), as attentions of transformers.
 
-`sdpa` and `eager` go through the tree a few segments at a time, with the keys of their path, `sdpa` on a CPU by plain
-matmuls; `varlen` is PyTorch's own flash attention on a GPU, which takes all segments in one call.
+`sdpa` goes through the tree a few segments at a time, with the keys of their path, on a CPU by plain matmuls;
+`flex_attention` is PyTorch's FlexAttention (arXiv 2412.05496), one kernel over the whole tree on a GPU.
 """
 
-import sys
-from collections.abc import Callable
+import os
+import shutil
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from packing import Tree
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import flex_attention_mask, sdpa_mask
 
-VARLEN = "varlen"
-OVER_TREES = {"sdpa": "tree_sdpa", "eager": "tree_eager", VARLEN: VARLEN}
+from critic.errors import UsageError
+
+AUTO, FLEX = "auto", "flex_attention"
+OVER_TREES = {"sdpa": "tree_sdpa", FLEX: "tree_flex"}
 """Attentions that can look at a prefix tree -> the name under which they do."""
 
 KINDS = {"full_attention", "sliding_attention"}
@@ -26,15 +30,29 @@ KEPT = 2**26
 keeps none, but whose backward pass takes three times as long on a CPU in bf16 (and about as long in fp32)."""
 
 
+def decided(wanted: str, *, packed: bool) -> str:
+    """The attention that is `wanted`; for `auto` FlexAttention for packed rows on a GPU whose kernels can be built,
+    else PyTorch's, and a line that says which. Raises UsageError for FlexAttention without a GPU."""
+    if not torch.cuda.is_available():
+        if wanted == FLEX:
+            raise UsageError(f"attention {FLEX} needs a GPU; set attention: auto")
+        return "sdpa" if wanted == AUTO else wanted
+    if wanted != AUTO:
+        return wanted
+    kind, why = FLEX, "one kernel over the prefix tree of packed rows"
+    if not packed:
+        kind, why = "sdpa", "rows are padded, not packed"
+    # Triton, which FlexAttention's kernels are written in, compiles what starts them.
+    elif find_spec("triton") is None or not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        kind, why = "sdpa", f"{FLEX} needs Triton and a C compiler (gcc or clang), which this machine lacks"
+    if os.environ.get("RANK", "0") == "0":
+        print(f"attention {kind}: {why}", flush=True)
+    return kind
+
+
 def register() -> None:
     """Make them known to transformers. Without a tree each is what it is made of."""
-    known = {
-        "tree_sdpa": (_by_segments(lambda module: _sdpa), sdpa_mask),
-        # Each family keeps a function of its own under this name.
-        "tree_eager": (_by_segments(lambda module: sys.modules[module.__module__].eager_attention_forward), eager_mask),
-        VARLEN: (_varlen, sdpa_mask),
-    }
-    for name, (function, mask) in known.items():
+    for name, function, mask in (("tree_sdpa", _by_segments, sdpa_mask), ("tree_flex", _flex, flex_attention_mask)):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, mask)
 
@@ -44,42 +62,35 @@ def packs(model: Any) -> bool:
     return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
-def install(model: Any) -> bool:
-    """Let `model` look at prefix trees. False for an attention or a kind of layer that cannot."""
+def install(model: Any, kind: str | None = None) -> bool:
+    """Let `model` look at prefix trees, by the attention `kind` (None: the one it has). False for an attention or a
+    kind of layer that cannot. Raises UsageError where FlexAttention would leave dropout out."""
     reads = model.get_decoder()  # not what looks at images
-    now = reads.config._attn_implementation
+    now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
+        if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
+            raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])
     return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 
 
-def _by_segments(attention: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out, by the attention of a module."""
-
-    def forward(
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        tree: Tree | None = None,
-        **given: Any,
-    ) -> Any:
-        attend = attention(module)
-        if tree is None:
-            return attend(module, query, key, value, attention_mask, **given)
-        masks = tree.masks(given.get("sliding_window"), query)
-        if attend is _sdpa and _few_and_plain(query, masks, **given):
-            attend = _matmuls
-        parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
-        return torch.cat([attend(module, *part, **given)[0] for part in parts], dim=1), None
-
-    return forward
-
-
-def _sdpa(*given: Any, **options: Any) -> Any:
-    return sdpa_attention_forward(*given, **options)
+def _by_segments(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    tree: Tree | None = None,
+    **given: Any,
+) -> Any:
+    """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
+    if tree is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+    masks = tree.masks(given.get("sliding_window"), query)
+    attend = _matmuls if _few_and_plain(query, masks, **given) else sdpa_attention_forward
+    parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
+    return torch.cat([attend(module, *part, **given)[0] for part in parts], dim=1), None
 
 
 def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
@@ -105,29 +116,8 @@ def _matmuls(
     return out.view(1, heads, count, width).transpose(1, 2), None
 
 
-def _varlen(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    tree: Tree | None = None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **given: Any,
-) -> Any:
-    """The same in bf16 or fp16 on a GPU, the keys of every path gathered. Without a tree, as padded, it is sdpa."""
-    if tree is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
-    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415  # registers GPU kernels when imported
-
-    keys, query_ends, key_ends = tree.varlen(query.device)
-    q, k, v = query[0].transpose(0, 1), *(each[0].transpose(0, 1)[keys] for each in (key, value))
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-    # Fewer queries than keys are the last of them; the kernel's window does not count the token that looks.
-    window = (sliding_window - 1 if sliding_window else -1, 0)
-    longest, deepest = max(tree.lengths), max(tree.depths)
-    out = varlen_attn(q, k, v, query_ends, key_ends, longest, deepest, scale=scaling, window_size=window)
-    return out[None], None
+def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **given: Any) -> Any:
+    """The same by one kernel, which neither gathers keys nor repeats those that heads share."""
+    if tree is not None:
+        mask = tree.block_mask(given.get("sliding_window"), query.device)
+    return flex_attention_forward(module, query, key, value, mask, **given)

@@ -131,7 +131,7 @@ class Batches:
         if not self.share:
             del batch["attention_mask"]
             tree = batch.pop("tree")
-            _, ends, _ = tree.varlen(torch.device("cpu"))
+            ends = torch.tensor([0, *accumulate(tree.lengths)], dtype=torch.int32)
             longest = max(tree.lengths)
             batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
         return {

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 LEAST = 16
 """Tokens that rows must share beyond their node's parent for a node of their own."""
@@ -62,9 +63,10 @@ def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) ->
 
 class Tree:
     """How the tokens of a packed sequence see each other: consecutive segments of `lengths`, each seeing the segments
-    on its path from the root, `parents[i]` < i or -1, and itself up to the token that looks. `depths` are the tokens on
-    each path, the segment's own among them; `calls` says which segments attention may take together, as (the one whose
-    path they look back on, segments)."""
+    on its path from the root, `parents[i]` < i or -1, and itself up to the token that looks. Right behind each segment
+    stand those whose path it is on. `spans` [2 × tokens] are the position of each token on its path, and the place up
+    to which others see it; `depths` the tokens on each path, the segment's own among them; `calls` says which segments
+    attention may take together, as (the one whose path they look back on, segments)."""
 
     def __init__(self, lengths: list[int], parents: list[int]) -> None:
         self.lengths, self.parents = lengths, parents
@@ -83,6 +85,22 @@ class Tree:
             else:
                 self.calls.append((parent, range(segment, segment + 1)))
                 taken, before = length, self.depths[-1] - length
+        last = list(accumulate(lengths))
+        for segment in reversed(range(len(parents))):
+            if parents[segment] >= 0:
+                last[parents[segment]] = max(last[parents[segment]], last[segment])
+        positions = [torch.arange(depth - length, depth) for depth, length in zip(self.depths, lengths, strict=True)]
+        self.spans = torch.stack([torch.cat(positions), torch.tensor(last).repeat_interleave(torch.tensor(lengths))])
+
+    def pin_memory(self) -> "Tree":
+        """For the data loader, which asks whatever it hands over."""
+        self.spans = self.spans.pin_memory()
+        return self
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Tree":
+        """For accelerate, which takes a batch to the device ahead of its step."""
+        self.spans = self.spans.to(device, non_blocking=non_blocking)
+        return self
 
     @property
     def sizes(self) -> list[int]:
@@ -103,7 +121,8 @@ class Tree:
         `window` a token sees the last so many, itself among them. Made once for all layers."""
         key = (window, like.device, like.dtype)
         if key not in self._kept:
-            visible = [self._visible(anchor, together, window).to(like.device) for anchor, together in self.calls]
+            self.to(like.device)
+            visible = [self._visible(anchor, together, window) for anchor, together in self.calls]
             least = torch.finfo(like.dtype).min
             self._kept[key] = [
                 torch.zeros_like(each, dtype=like.dtype).masked_fill(~each, least)[None, None] for each in visible
@@ -113,29 +132,51 @@ class Tree:
 
     def _visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
         before = self.depths[anchor] if anchor >= 0 else 0
-        on_path = torch.eye(len(together), dtype=torch.bool)
-        for row, segment in enumerate(together):
-            if self.parents[segment] in together:
-                on_path[row] |= on_path[self.parents[segment] - together.start]
-        lengths = torch.tensor([self.lengths[segment] for segment in together])
-        own = torch.cat([torch.arange(self.depths[each] - self.lengths[each], self.depths[each]) for each in together])
-        places = torch.cat([torch.arange(before), own])
-        visible = torch.ones(len(own), len(places), dtype=torch.bool)
-        visible[:, before:] = on_path.repeat_interleave(lengths, 0).repeat_interleave(lengths, 1)
-        back = own[:, None] - places
-        return visible & (back >= 0) & (back < (window or len(places) + before))
+        first, stop = sum(self.lengths[: together.start]), sum(self.lengths[: together.stop])
+        positions, until = self.spans[:, first:stop]
+        tokens = torch.arange(first, stop, device=until.device)
+        visible = torch.ones(len(tokens), before + len(tokens), dtype=torch.bool, device=until.device).tril(before)
+        visible[:, before:] &= tokens[:, None] < until
+        back = positions[:, None] - torch.cat([torch.arange(before, device=tokens.device), positions])
+        return visible & (back < (window or before + len(tokens)))
 
-    def varlen(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """As kernels for sequences of varying length take it: the places of all keys [Σ depths], segment after segment,
-        and where each segment begins among the queries and among the keys [segments + 1]."""
-        if device not in self._kept:
-            paths: list[torch.Tensor] = []
-            for own, parent in zip(torch.arange(sum(self.lengths)).split(self.lengths), self.parents, strict=True):
-                paths.append(torch.cat([paths[parent], own]) if parent >= 0 else own)
-            ends = [torch.tensor([0, *accumulate(each)], dtype=torch.int32) for each in (self.lengths, self.depths)]
-            self._kept[device] = tuple(each.to(device) for each in (torch.cat(paths), *ends))
-        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._kept[device]
-        return found
+    def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
+        """The same for FlexAttention, by tiles of queries and keys. Made once for all layers, and without looking at
+        pairs of tokens: of 32,000 they would take a gigabyte."""
+        key = (window, device)
+        if key not in self._kept:
+            self._kept[key] = _block_mask(self.spans.to(device), window)
+        mask: BlockMask = self._kept[key]
+        return mask
+
+
+def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> BlockMask:
+    positions, until = spans
+
+    def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        visible = (key <= query) & (query < until[key])
+        return visible if window is None else visible & (positions[query] - positions[key] < window)
+
+    count = len(until)
+    rest = -count % tile
+    tiles = torch.arange(0, count, tile, device=until.device)
+    # No key of the last tile is seen by all queries, as behind its tokens there are none.
+    reach = torch.nn.functional.pad(until, (0, rest)).view(-1, tile)
+    some = (tiles[:, None] >= tiles) & (reach.amax(1) > tiles[:, None])
+    whole = (tiles[:, None] > tiles) & (reach.amin(1) >= tiles[:, None] + tile)
+    if window is not None:
+        places = torch.cat([positions, positions[-1:].expand(rest)]).view(-1, tile)
+        nearest, farthest = places.amin(1)[:, None] - places.amax(1), places.amax(1)[:, None] - places.amin(1)
+        some, whole = some & (nearest < window), whole & (farthest < window)
+    return BlockMask.from_kv_blocks(
+        *_listed(some & ~whole), *_listed(whole), BLOCK_SIZE=tile, mask_mod=sees, seq_lengths=(count, count)
+    )
+
+
+def _listed(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each row of tiles how many are set, and which, these first."""
+    order = tiles.int().argsort(dim=-1, descending=True, stable=True)
+    return tiles.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:

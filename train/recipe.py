@@ -89,7 +89,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `packing`: the rows of a micro-batch become one sequence without padding; what several begin with is computed once
       (`packing.py`). `objective: raft` and `head` pack in any case.
     - `together`: rows about the same images, or of the same `group`, come in one step; a number: at most so many.
-    - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's flash attention over packed rows) or another of transformers.
+    - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or one of transformers.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
@@ -118,7 +118,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     packing: bool = False
     together: bool | Count = False
     probe: Count | None = None
-    attention: str = "sdpa"
+    attention: str = "auto"
     precision: Literal["auto", "bf16", "fp32"] | None = None
     ema: EmaSpec | None = None
     evaluation: EvaluationSpec | None = None
@@ -252,10 +252,10 @@ def _check(recipe: Recipe, path: Path) -> None:
     weighs = recipe.labels is None or 0.0 < sum(recipe.labels.values()) < math.inf
     require(weighs, f"labels must be at least 0, and one above: {recipe.labels}")
     _check_forms(recipe, path, require)
-    own_attention = recipe.attention in {"sdpa", "eager", "varlen"}
-    packed_with = f"objective {recipe.objective} packs its rows with sdpa, eager or varlen, not {recipe.attention}"
-    require(recipe.objective == "sft" or own_attention, packed_with)
-    require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
+    require(recipe.attention != "varlen", "there is no attention varlen any more; set attention: auto")
+    own_attention = recipe.attention in {"auto", "sdpa", "flex_attention"}
+    packed_with = f"objective {recipe.objective} packs its rows with auto, sdpa or flex_attention"
+    require(recipe.objective == "sft" or own_attention, f"{packed_with}, not {recipe.attention}")
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")
 

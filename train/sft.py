@@ -58,8 +58,9 @@ def default_cache() -> Path:
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
     """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
-    if recipe.attention == attention.VARLEN and not torch.cuda.is_available():
-        raise UsageError("attention varlen needs a GPU; set attention: sdpa")
+    kind = attention.decided(recipe.attention, packed=recipe.packing or recipe.objective != "sft")
+    # FlexAttention is for what reads, whatever the model looks at images with.
+    recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
     model = _read_base(recipe) if recipe.tiny is None else _random_model(recipe, recipe.tiny, tokenizer)
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
@@ -68,6 +69,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
             f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
             "set packing: false and objective: sft"
         )
+    attention.install(model, kind)
     _freeze(model, recipe)
     if recipe.objective == "head":
         classify(model)

@@ -1,6 +1,7 @@
 """What rows begin with in common is computed once, and nothing else changes: losses and gradients are those of rows
 that stand alone in transformers' own model, and a mask, a position or a window that is wrong shows."""
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,11 @@ import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import torch
 from torch.nn import functional
+from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
+
+from critic.errors import UsageError
 
 VOCABULARY = 60
 TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
@@ -114,20 +119,19 @@ def off(ours: torch.Tensor, model: Any, plain: torch.Tensor, reference: Any) -> 
     return abs(1 - ours.item() / plain.item()), max(float((a - b).abs().max()) for a, b in pairs) / scale
 
 
-EACH = [(family, kind, recipes.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "eager")]
+EACH = [(family, recipes.RaftSpec()) for family in FAMILIES]
 
 
-@pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
+@pytest.mark.parametrize(("family", "raft"), [*EACH, ("gemma3_text", None)])
 def test_shared_it_is_the_rows_alone(
-    batch: list[dict[str, Any]], family: str, kind: str, raft: Any, monkeypatch: pytest.MonkeyPatch
+    batch: list[dict[str, Any]], family: str, raft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "sdpa":
-        monkeypatch.setattr(packing, "IN_VAIN", 100)  # as with long rows: hardly any are taken together
+    monkeypatch.setattr(packing, "IN_VAIN", 100)  # as with long rows: hardly any are taken together
     if raft is None:
         monkeypatch.setattr(attention, "KEPT", 0)  # as with longer ones still: PyTorch's kernel
     for mode, dtype, most in ((nullcontext(), torch.float32, 2e-6), (Double(), torch.float64, 1e-14)):
         with mode:
-            reference, model = (tiny_model(family, kind, VOCABULARY).train().to(dtype) for _ in range(2))
+            reference, model = (tiny_model(family, "sdpa", VOCABULARY).train().to(dtype) for _ in range(2))
             objective.learn(model, raft, TOKENS)
             given = packed(batch, raft)
             assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
@@ -174,45 +178,59 @@ def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tree.masks(None, torch.zeros(()))[1] == 0).int()[0, 0].tolist() == [[1] * 7 + [0], [1] * 8]
 
 
-def by_definition(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_ends: torch.Tensor,
-    key_ends: torch.Tensor,
-    longest: int,
-    deepest: int,
-    *,
-    scale: float,
-    window_size: tuple[int, int],
-) -> torch.Tensor:
-    """What PyTorch's varlen_attn says it does: the queries of a sequence are the last of its keys, and `window_size`
-    (-1, 0) is causal, (w, 0) causal with the w tokens before."""
-    assert query_ends.dtype == key_ends.dtype == torch.int32 and window_size[1] == 0
-    assert longest == int(query_ends.diff().max()) and deepest == int(key_ends.diff().max())
-    found = []
-    for a, b, c, d in zip(query_ends, query_ends[1:], key_ends, key_ends[1:], strict=False):
-        places = torch.arange(int(d - c))
-        looks = places[-int(b - a) :, None]
-        sees = (places <= looks) & ((window_size[0] < 0) | (places >= looks - window_size[0]))
-        q, k, v = query[a:b].transpose(0, 1), key[c:d].transpose(0, 1), value[c:d].transpose(0, 1)
-        found.append(functional.scaled_dot_product_attention(q, k, v, sees, scale=scale).transpose(0, 1))
-    return torch.cat(found)
+@pytest.fixture
+def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention uncompiled, which has a backward pass on a CPU if it is not asked whether it has one."""
+
+    def uncompiled(*given: Any, training: bool, **options: Any) -> Any:
+        return flex_attention.flex_attention(*given, **options)
+
+    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", uncompiled)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
-def test_the_kernel_for_gpus_is_asked_the_same(
-    batch: list[dict[str, Any]], family: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flex_attention_is_the_rows_alone(batch: list[dict[str, Any]], family: str, flex_on_a_cpu: None) -> None:
+    """Key/value heads that queries share, windows, three levels of prefixes and the 1 beside each rating."""
+    reference, model = (tiny_model(family, "sdpa", VOCABULARY).train() for _ in range(2))
+    assert attention.install(model, "flex_attention") and model.model.config._attn_implementation == "tree_flex"
+    raft = recipes.RaftSpec()
+    objective.learn(model, raft, TOKENS)
+    given = packed(batch, raft)
+    loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
+    assert loss < 1e-6 and gradient < 2e-6
+    assert len(given["tree"]._kept) == (2 if family == "gemma3_text" else 1), "a mask for each window, not each layer"
+
+
+@pytest.mark.parametrize(
+    ("packed", "triton", "compiler", "chosen"),
+    [
+        (True, True, True, "flex_attention: one kernel"),
+        (False, True, True, "sdpa: rows are padded"),
+        (True, False, True, "sdpa: flex_attention needs Triton"),
+        (True, True, False, "sdpa: flex_attention needs Triton and a C compiler"),
+    ],
+)
+def test_auto_is_flex_attention_where_it_can_be(
+    packed: bool, triton: bool, compiler: bool, chosen: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """With a stand-in for the kernel, which no CPU has."""
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
-    attention.register()
-    losses = []
-    for kind in ("varlen", "sdpa"):
-        model = tiny_model(family, kind, VOCABULARY)
-        objective.learn(model, recipes.RaftSpec(), TOKENS)
-        losses.append(model(**packed(batch, recipes.RaftSpec())).loss.item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert attention.decided("auto", packed=packed) == "sdpa" and not capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention, "find_spec", lambda name: triton or None)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if compiler else None)
+    monkeypatch.delenv("CC", raising=False)
+    kind = attention.decided("auto", packed=packed)
+    assert chosen.startswith(kind) and f"attention {chosen}" in capsys.readouterr().out
+    assert attention.decided("flash_attention_2", packed=True) == "flash_attention_2"
+
+
+def test_flex_attention_does_not_leave_dropout_out() -> None:
+    model = tiny_model("llama", "sdpa", VOCABULARY)
+    model.config.attention_dropout = 0.1
+    with pytest.raises(UsageError, match=r"no dropout, the base has 0\.1; set attention: sdpa"):
+        attention.install(model, "flex_attention")
 
 
 def test_without_sharing_rows_are_told_apart_by_their_ends(batch: list[dict[str, Any]]) -> None:
@@ -284,18 +302,25 @@ WORDS = st.lists(st.sampled_from([[1] * 9, [2] * 8, [1, 2, 3], [3]]), min_size=1
 ROWS = st.lists(WORDS.map(lambda words: [token for word in words for token in word] + [7, 8]), min_size=1, max_size=9)
 
 
+def paths(tree: packing.Tree) -> list[torch.Tensor]:
+    """The places of all tokens that a segment's last one sees, for each segment."""
+    found: list[torch.Tensor] = []
+    for own, parent in zip(torch.arange(sum(tree.lengths)).split(tree.lengths), tree.parents, strict=True):
+        found.append(torch.cat([found[parent], own]) if parent >= 0 else own)
+    return found
+
+
 @given(ROWS, st.integers(1, 20))
 def test_every_row_is_a_path(rows: list[list[int]], least: int) -> None:
     nodes = packing.prefix_tree(rows, [len(row) - 2 for row in rows], least)
     tree = packing.Tree([node.end - node.start for node in nodes], [node.parent for node in nodes])
     given = packing.sequence(nodes, rows)
-    keys, _, ends = tree.varlen(torch.device("cpu"))
     tokens = torch.stack([given["input_ids"][0], given["position_ids"][0]], -1)
-    paths = tokens[keys].split(ends.diff().tolist())
+    assert tree.spans[0].tolist() == given["position_ids"][0].tolist()
     assert sorted(node.row for node in nodes if node.leaf) == list(range(len(rows)))
     children = [sum(each.parent == place for each in nodes) for place in range(len(nodes))]
-    for place, (node, path) in enumerate(zip(nodes, paths, strict=True)):
-        assert path.tolist() == [[token, at] for at, token in enumerate(rows[node.row][: node.end])]
+    for place, (node, path) in enumerate(zip(nodes, paths(tree), strict=True)):
+        assert tokens[path].tolist() == [[token, at] for at, token in enumerate(rows[node.row][: node.end])]
         assert tree.depths[place] == node.end
         if node.leaf:
             assert node.end == len(rows[node.row]) and node.end - node.start >= 2 and not children[place]
@@ -314,15 +339,24 @@ def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | 
         patch.setattr(packing, "IN_VAIN", in_vain)
         tree = packing.sequence(nodes, rows)["tree"]
     places = torch.arange(sum(tree.lengths), dtype=torch.float32)[:, None]
-    keys, _, ends = tree.varlen(torch.device("cpu"))
     wanted = []
-    for length, path in zip(tree.lengths, keys.split(ends.diff().tolist()), strict=True):
+    for length, path in zip(tree.lengths, paths(tree), strict=True):
         looks = range(len(path) - length, len(path))
         wanted += [path[max(0, at + 1 - (window or at + 1)) : at + 1].tolist() for at in looks]
     found = []
     for mask, looked_at in zip(tree.masks(window, places), tree.keys(places), strict=True):
         found += [looked_at[row == 0, 0].int().tolist() for row in mask[0, 0]]
     assert found == wanted
+    mask = packing._block_mask(tree.spans, window, tile=4)
+    count = len(wanted)
+    seen = flex_attention.create_mask(mask.mask_mod, 1, 1, count, count, device="cpu")[0, 0]
+    assert [row.nonzero()[:, 0].tolist() for row in seen] == [sorted(each) for each in wanted]
+    pairs = functional.pad(seen, (0, -count % 4, 0, -count % 4)).unfold(0, 4, 4).unfold(1, 4, 4)
+    whole, some = pairs.all(-1).all(-1), pairs.any(-1).any(-1)
+    assert mask.to_dense()[0, 0].bool().ge(some).all() and (window or mask.to_dense()[0, 0].bool().equal(some))
+    for tiles, listed, number in zip(whole, mask.full_kv_indices[0, 0], mask.full_kv_num_blocks[0, 0], strict=True):
+        assert tiles[listed[:number].long()].all(), "computed without being masked"
+        assert window or number == tiles.sum()
     assert len(tree.calls) == len(nodes) if in_vain < 0 else len(tree.calls) == 1 or in_vain < 10**6
 
 
@@ -358,15 +392,30 @@ def test_a_step_keeps_its_rows() -> None:
         assert sum(map(len, kinds)) < 3 * len(kinds)
 
 
+def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> None:
+    def loaded(workers: int) -> list[dict[str, Any]]:
+        collate = batches_module.Batches(0, WEIGHING, packing=True, raft=TOKENS)
+        options: dict[str, Any] = {"prefetch_factor": 2, "persistent_workers": True} if workers else {}
+        loader = DataLoader(batch, 2, sampler=range(7, -1, -1), collate_fn=collate, num_workers=workers, **options)
+        return [*loader, *loader]
+
+    for one, other in zip(loaded(0), loaded(2), strict=True):
+        trees = one.pop("tree"), other.pop("tree")
+        assert trees[0].calls == trees[1].calls and torch.equal(trees[0].spans, trees[1].spans)
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_the_meter_counts_a_prefix_once(batch: list[dict[str, Any]]) -> None:
     model = tiny_model("llama", "sdpa", VOCABULARY)
     shared, apart = throughput.Meter(model, 0), throughput.Meter(model, 0)
+    given = packed(batch, None)
     for row in batch:
         apart.add(packed([row], None))
-    given = packed(batch, None)
     shared.add(given)
     assert shared.learned == apart.learned and shared.tokens == given["input_ids"].shape[1] < apart.tokens
     # Each pair of a token and one that it sees, once.
     pairs = sum(float((mask == 0).sum()) for mask in given["tree"].masks(None, torch.zeros(())))
     rest = 2 * shared.matrices * shared.tokens + 2 * shared.head * shared.learned
-    assert shared.flops / 3 - rest == pytest.approx(2 * shared.attention * (2 * pairs - shared.tokens), rel=0.03)
+    assert float(shared.flops / 3 - rest) == pytest.approx(
+        2 * shared.attention * (2 * pairs - float(shared.tokens)), rel=0.03
+    )

@@ -176,8 +176,8 @@ WRONG = [
     ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; did you mean pointwise"),
     ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
     ({"raft": {"weight": -1.0}}, r">= 0\.0 - at `\$\.raft\.weight`"),
-    ({"attention": "varlen"}, "packing: true"),
-    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa, eager or varlen"),
+    ({"attention": "varlen"}, "set attention: auto"),
+    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa or flex_attention"),
     ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
     ({"forms": {"pointwise_reason_first": 1.0}, "evaluation": {"every": 2}}, "begins with the rating"),
     ({"precision": "auto", "training": {"bf16": True}}, "precision decides on bf16"),
@@ -342,8 +342,8 @@ def test_nothing_left_to_train(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
-    recipe = recipes.read_recipe(write_recipe(tmp_path, attention="varlen", packing=True))
-    with pytest.raises(UsageError, match="needs a GPU; set attention: sdpa"):
+    recipe = recipes.read_recipe(write_recipe(tmp_path, attention="flex_attention", packing=True))
+    with pytest.raises(UsageError, match="needs a GPU; set attention: auto"):
         sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
 
 
