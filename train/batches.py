@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute
 import torch
 from msgspec import Struct
-from objective import RatingTokens
+from objective import RatingTokens, learned_places
 from packing import LEAST, Node, prefix_tree, sequence
 from recipe import Recipe
 from vision import SeeingTokenizer, images_of, told_apart
@@ -103,10 +103,12 @@ class Batches:
 
         lengths = torch.tensor([row["length"] for row in rows])
         ids = padded([list(row["input_ids"]) for row in rows], self.pad)
+        labels = padded([self._labels(row) for row in rows], IGNORED)
         return {
             "input_ids": ids,
             "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
-            "labels": padded([self._labels(row) for row in rows], IGNORED),
+            "labels": labels,
+            "learned": learned_places(labels),
             "weights": padded([self._row_weights(row) for row in rows], 0.0),
             **(self.seeing.types_of(ids) if self.seeing is not None else {}),
             **self._pixels([name for row in rows for name in row.get("images", [])]),
@@ -134,9 +136,11 @@ class Batches:
             ends = torch.tensor([0, *accumulate(tree.lengths)], dtype=torch.int32)
             longest = max(tree.lengths)
             batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+        labels = flat(self._labels)
         return {
             **batch,
-            "labels": flat(self._labels),
+            "labels": labels,
+            "learned": learned_places(labels),
             "weights": flat(self._row_weights),
             **extra,
             **self._pixels(images_of(nodes, rows, self.image_token)),

@@ -55,7 +55,8 @@ class ShardedEma:
         self._optimizer = engine.optimizer
         self.spec = spec
         self.updates = 0
-        device = "cpu" if spec.device == "cpu" else None
+        self.undecided = spec.device == "auto" and torch.cuda.is_available()
+        device = "cpu" if self.undecided or spec.device == "cpu" else None
         self.shadow = [part.detach().to(device=device, dtype=torch.float32, copy=True) for part in self._parts()]
         if device == "cpu" and torch.cuda.is_available():
             self.shadow = [part.pin_memory() for part in self.shadow]
@@ -77,6 +78,20 @@ class ShardedEma:
             if here is not average:
                 average.copy_(here, non_blocking=True)
         self.updates += 1
+
+    def settle(self) -> str | None:
+        """After a first step, which shows how much memory one takes: move the average to the GPU if it has room for it
+        and a twentieth of its memory more. In words where it is kept; None where that is decided already."""
+        if not self.undecided:
+            return None
+        self.undecided = False
+        size = 4 * sum(part.numel() for part in self.shadow)
+        free, total = torch.cuda.mem_get_info()
+        fits = size + total // 20 <= free
+        if fits:
+            self.shadow = [part.to(weights.device) for part, weights in zip(self.shadow, self._parts(), strict=True)]
+        kept = "on the GPU" if fits else "in the host's memory"
+        return f"averaged weights are kept {kept}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 
     def _swap(self) -> None:
         if torch.cuda.is_available():

@@ -5,6 +5,7 @@ what is decoded in the end, a number made from the distribution over the ratings
 """
 
 import types
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import attention
@@ -21,8 +22,12 @@ from critic.records import RATINGS, Example, Message
 if TYPE_CHECKING:
     from recipe import RaftSpec
 
-ROWS_AT_ONCE = 4096
-"""Learned positions whose logits are in memory at once (the rest are computed again in the backward pass)."""
+
+def rows_at_once(vocabulary: int) -> int:
+    """Rows whose logits may be in memory at once: with fp32 copy, softmax and gradients, 16 bytes each, they take a
+    sixteenth of the GPU's memory, on a CPU 4 GiB."""
+    room = torch.cuda.mem_get_info()[1] // 16 if torch.cuda.is_available() else 2**32
+    return max(1, room // (16 * vocabulary))
 
 
 class RatingTokens(Struct, frozen=True):
@@ -74,16 +79,26 @@ def log_distribution(
     in its place (unused where 10 is one token), where a 0 comes or what follows a rating: of the rows that are `last`
     [rows] (none without it) the verdict's end.
     """
-    found = at_rating[:, tokens.first].float()
+
+    def of(logits: torch.Tensor, columns: list[int]) -> torch.Tensor:
+        return logits[:, _index(tuple(columns), logits.device)].float()
+
+    found = of(at_rating, tokens.first)
     if tokens.zero is not None:
         assert behind_one is not None
-        other = behind_one[:, tokens.going_on].float().logsumexp(-1)
+        other = of(behind_one, tokens.going_on).logsumexp(-1)
         if last is not None:
-            other = torch.where(last, behind_one[:, tokens.ending].float().logsumexp(-1), other)
+            other = torch.where(last, of(behind_one, tokens.ending).logsumexp(-1), other)
         more = behind_one[:, tokens.zero].float() - other
         one, ten = found[:, 0] + functional.logsigmoid(-more), found[:, -1] + functional.logsigmoid(more)
         found = torch.cat([one[:, None], found[:, 1:-1], ten[:, None]], dim=1)
     return functional.log_softmax(found, dim=-1)
+
+
+@lru_cache
+def _index(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Made once: a list as an index is taken to the GPU each time, which waits for all that the GPU has to do."""
+    return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
 def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
@@ -95,30 +110,35 @@ def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tenso
     """
     probabilities = log_probabilities.exp()
     if kind == "squared":
-        ratings = torch.tensor(RATINGS, dtype=probabilities.dtype, device=probabilities.device)
-        return ((probabilities - people) @ ratings) ** 2
+        return ((probabilities - people) @ _index(RATINGS, probabilities.device).to(probabilities.dtype)) ** 2
     return ((probabilities.cumsum(-1) - people.cumsum(-1)) ** 2).sum(-1)
 
 
-def _sum_nll(self: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width], through head `self`."""
+def learned_places(labels: torch.Tensor) -> torch.Tensor:
+    """Where in [rows x tokens] (rows one behind the other) what comes next is learned. Known on the CPU, before a batch
+    goes to the GPU: asked there, how many they are would be waited for."""
+    return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
 
-    def part(states: torch.Tensor, wanted: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        logits = functional.linear(states, self.weight, self.bias).float()
-        return (functional.cross_entropy(logits, wanted, reduction="none") * shares).sum()
 
-    if len(labels) <= ROWS_AT_ONCE:
-        return part(hidden, labels, weights)
-    parts = zip(hidden.split(ROWS_AT_ONCE), labels.split(ROWS_AT_ONCE), weights.split(ROWS_AT_ONCE), strict=True)
-    return torch.stack([checkpoint(part, *each, use_reentrant=False) for each in parts]).sum()
+def _nll(head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width]."""
+    logits = functional.linear(hidden, head.weight, head.bias).float()
+    return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
 
 
 def _with_loss(head: Any) -> None:
-    """Let `head` (a linear layer) return a loss where labels are given. Under ZeRO-3 each call of a module is a
-    collective, so the parts, whose number differs between processes, must all lie within one call."""
+    """Let `head` (a linear layer) return the sum of `part(head, *rows)` where a part is given, over as many rows at a
+    time as logits have room for; with more than one time they are computed again in the backward pass. Under ZeRO-3
+    each call of a module is a collective, so the times, whose number differs between processes, lie within one."""
 
-    def forward(self: Any, hidden: torch.Tensor, *labels_and_weights: torch.Tensor) -> torch.Tensor:
-        return _sum_nll(self, hidden, *labels_and_weights) if labels_and_weights else plain_forward(hidden)
+    def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
+        if part is None:
+            return plain_forward(hidden)
+        size = rows_at_once(self.weight.shape[0])
+        if len(hidden) <= size:
+            return part(self, hidden, *more)
+        parts = zip(*(each.split(size) for each in (hidden, *more)), strict=True)
+        return torch.stack([checkpoint(part, self, *each, use_reentrant=False) for each in parts]).sum()
 
     plain_forward = head.forward
     head.forward = types.MethodType(forward, head)
@@ -135,6 +155,7 @@ def classify(model: Any) -> None:
         labels: torch.Tensor | None = None,
         weights: torch.Tensor | None = None,
         people: torch.Tensor | None = None,
+        learned: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
     ) -> Any:
@@ -142,10 +163,10 @@ def classify(model: Any) -> None:
             return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
         options["use_cache"] = False
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        rated = labels != IGNORED
-        logs = functional.log_softmax(self.score(hidden[rated]).float(), dim=-1)
-        loss = -((people * logs).sum(-1) * weights[rated]).sum()
-        count = num_items_in_batch if num_items_in_batch is not None else rated.sum()
+        rated = (learned_places(labels) if learned is None else learned) + 1
+        logs = functional.log_softmax(self.score(hidden[0, rated]).float(), dim=-1)
+        loss = -((people * logs).sum(-1) * weights[0, rated]).sum()
+        count = num_items_in_batch if num_items_in_batch is not None else len(rated)
         return transformers.modeling_outputs.SequenceClassifierOutputWithPast(loss=loss / count)
 
     plain_forward = model.forward
@@ -174,8 +195,15 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     step's rows are shared out over processes and micro-batches. For `raft`, of the rows of a packed batch that have a
     rating, `people` [n × 10] is what people said, `rated` [n] the place whose logits are of the rating, `branch` [n]
     that of a 1 beside the row which sees what the rating sees, `last` [n] whether the rating ends the verdict, and
-    `row_weights` [n] how much the row counts.
+    `row_weights` [n] how much the row counts. `learned` is as in learned_places.
     """
+
+    def error(head: Any, hidden: torch.Tensor, branch: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        assert raft is not None and tokens is not None
+        people, last, weights = more
+        at_rating, behind_one = functional.linear(torch.cat([hidden, branch]), head.weight, head.bias).chunk(2)
+        shares = log_distribution(tokens, at_rating, behind_one, last)
+        return raft.weight * (rating_error(raft.kind, shares, people) * weights).sum()
 
     def forward(
         self: Any,
@@ -188,6 +216,7 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
         branch: torch.Tensor | None = None,
         last: torch.Tensor | None = None,
         row_weights: torch.Tensor | None = None,
+        learned: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
     ) -> Any:
@@ -195,14 +224,14 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
             return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
         options["use_cache"] = False
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        learned = labels[:, 1:] != IGNORED
+        learned = learned_places(labels) if learned is None else learned
         shares = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
-        loss = self.lm_head(hidden[:, :-1][learned], labels[:, 1:][learned], shares[:, 1:][learned])
-        if raft is not None and tokens is not None and people is not None:
-            at_rating, behind_one = self.lm_head(torch.cat([hidden[0, rated], hidden[0, branch]])).chunk(2)
-            error = rating_error(raft.kind, log_distribution(tokens, at_rating, behind_one, last), people)
-            loss = loss + raft.weight * (error * row_weights).sum()
-        count = num_items_in_batch if num_items_in_batch is not None else learned.sum()
+        behind = learned + 1
+        states = hidden.flatten(0, 1).index_select(0, learned)
+        loss = self.lm_head(states, _nll, labels.flatten()[behind], shares.flatten()[behind])
+        if people is not None:
+            loss = loss + self.lm_head(hidden[0, rated], error, hidden[0, branch], people, last, row_weights)
+        count = num_items_in_batch if num_items_in_batch is not None else len(learned)
         return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss / count)
 
     _require_plain_logits(model)

@@ -43,32 +43,36 @@ class Meter:
         self._clear()
 
     def _clear(self) -> None:
-        self.tokens = self.learned = 0
-        self.flops = self.seconds = self.cpu_seconds = 0.0
+        # Counted on the GPU, which is not waited for until they are looked at.
+        self.tokens, self.learned, self.flops = torch.zeros(3, dtype=torch.float64)
+        self.seconds = self.cpu_seconds = 0.0
         self._started: tuple[float, float] | None = None
 
     def add(self, inputs: dict[str, Any]) -> None:
         """Count a micro-batch."""
-        tree, ends = inputs.get("tree"), inputs.get("cu_seq_lens_q")
-        if tree is not None:
-            lengths, depths = torch.tensor(tree.lengths), torch.tensor(tree.depths)
-        else:
-            lengths = depths = ends.diff() if ends is not None else (inputs["input_ids"] != self.pad).sum(-1)
-        tokens, squares = int(lengths.sum()), int((depths.long() ** 2 - (depths - lengths).long() ** 2).sum())
-        learned = int((inputs["labels"] >= 0).sum())
-        self.tokens += tokens
-        self.learned += learned
+        ids, positions = inputs["input_ids"], inputs.get("position_ids")
+        there = ids != self.pad if positions is None else torch.ones_like(ids)
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)
+        # A token behind p others adds (p + 1)² - p².
+        squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
+        learned = (inputs["labels"] >= 0).sum().double()
+        self.tokens = self.tokens + tokens
+        self.learned = self.learned + learned
         layers = 2 * self.matrices * tokens * self._mean(self.passes)
-        self.flops += layers + 2 * self.head * learned * self.passes + 2 * self.attention * squares * self._mean(3)
+        added = layers + 2 * self.head * learned * self.passes + 2 * self.attention * squares * self._mean(3)
+        self.flops = self.flops + added
 
     def _mean(self, passes: int) -> float:
         """How often a layer is gone through, those below the first trained weight once."""
         return self.below + (1.0 - self.below) * passes
 
     def start(self) -> None:
-        self._started = time.monotonic(), time.process_time()
+        """Let time count from now on, unless it does already."""
+        self._started = self._started or (time.monotonic(), time.process_time())
 
     def stop(self) -> None:
+        """Wait for the GPU, and let no more time count."""
         if self._started is None:
             return
         if torch.cuda.is_available():
@@ -83,18 +87,18 @@ class Meter:
         if not self.seconds:
             return {}
         found = {
-            "tokens_per_second": round(self.tokens / self.seconds, 1),
-            "learned_per_second": round(self.learned / self.seconds, 1),
+            "tokens_per_second": round(float(self.tokens) / self.seconds, 1),
+            "learned_per_second": round(float(self.learned) / self.seconds, 1),
         }
         if torch.cuda.is_available():
             name = torch.cuda.get_device_name()
             peak = next((value for part, value in PEAK_BF16.items() if part in name), None)
             if peak is not None:
-                found["mfu"] = round(self.flops / self.seconds / peak, 4)
+                found["mfu"] = round(float(self.flops) / self.seconds / peak, 4)
             found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
         else:
-            found["gflops"] = round(self.flops / self.seconds / 1e9, 1)
-            found["cpu_gflops"] = round(self.flops / self.cpu_seconds / 1e9, 1)
+            found["gflops"] = round(float(self.flops) / self.seconds / 1e9, 1)
+            found["cpu_gflops"] = round(float(self.flops) / self.cpu_seconds / 1e9, 1)
             found["memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1)
         self._clear()
         return found

@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +159,22 @@ def test_the_average_is_that_of_a_single_process(
     run = Processes(tmp_path / "log", processes, follow_all, combinations, tmp_path)
     assert run.wait() == 0, run.stderr
     assert run.stdout.count("equal") == len(combinations)
+
+
+@pytest.mark.parametrize(("free", "said"), [(9000, "on the GPU"), (8999, "in the host's memory")])
+def test_the_average_goes_where_there_is_room(free: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = torch.ones(1000)
+    engine = SimpleNamespace(optimizer=SimpleNamespace(single_partition_of_fp32_groups=[weights]))
+    assert ema_module.ShardedEma(engine, recipes.EmaSpec()).settle() is None, "on a CPU there is nothing to decide"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100_000))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    average = ema_module.ShardedEma(engine, recipes.EmaSpec())
+    weights += 1.0
+    average.update()
+    assert said in average.settle() and average.settle() is None
+    assert average.shadow[0].tolist() == pytest.approx([1.9] * 1000)
+    assert ema_module.ShardedEma(engine, recipes.EmaSpec(device="cpu")).settle() is None
 
 
 def raw_weights(done: Whole, step: int) -> dict[str, torch.Tensor]:

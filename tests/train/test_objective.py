@@ -14,6 +14,7 @@ import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
+import throughput  # isort: skip
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -104,16 +105,18 @@ def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, att
         same(gradients(model, together), wanted)
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_parts_are_the_whole(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool) -> None:
+@pytest.mark.parametrize(("packing", "raft"), [(False, None), (True, None), (True, recipes.RaftSpec())])
+def test_parts_are_the_whole(
+    made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, raft: recipes.RaftSpec | None
+) -> None:
     model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective.learn(model, None, None)
-    batch = batches(made, packing=packing)(made.rows)
+    objective.learn(model, raft, made.tokens)
+    batch = batches(made, packing=packing, raft=made.tokens if raft else None)(made.rows)
     whole = model(**batch).loss
     wanted = gradients(model, whole)
     learned = int((batch["labels"] != IGNORED).sum())
     for size in (1, 7, learned - 1, learned):
-        monkeypatch.setattr(objective, "ROWS_AT_ONCE", size)
+        monkeypatch.setattr(objective, "rows_at_once", lambda _, size=size: size)
         parts = model(**batch).loss
         assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
         same(gradients(model, parts), wanted)
@@ -151,13 +154,37 @@ def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeyp
     assert most(**plain) >= tokens - len(made.rows)
     objective.learn(model, None, None)
     assert most(**batch) == learned
-    monkeypatch.setattr(objective, "ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(objective, "rows_at_once", lambda _: 8)
     assert most(**batch) == 8
     raft = tiny_model("llama", "sdpa", len(made.tokenizer))
     objective.learn(raft, recipes.RaftSpec(), made.tokens)
     model = raft
     rated = [row for row in made.rows if row["rating"]]
-    assert most(**batches(made, raft=made.tokens)(made.rows)) == max(8, 2 * len(rated))
+    monkeypatch.setattr(objective, "rows_at_once", lambda _: 1)
+    assert len(rated) > 1 and most(**batches(made, raft=made.tokens)(made.rows)) == 2, "behind a rating and behind a 1"
+
+
+class Waits(TorchDispatchMode):
+    """Raises where the GPU would be waited for: a number is asked for, or how many are true."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        masks = args[1] if func is torch.ops.aten.index.Tensor else []
+        assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        assert not any(each is not None and each.dtype is torch.bool for each in masks)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["squared", "rps"])
+def test_a_micro_batch_waits_for_nothing(made: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
+    model = tiny_model("llama", "sdpa", len(made.tokenizer)).train()
+    counts = throughput.Meter(model, made.tokenizer.pad_token_id)
+    objective.learn(model, recipes.RaftSpec(kind=kind), made.tokens)
+    for batch in (batches(made, raft=made.tokens)(made.rows), batches(made, packing=True)(made.rows)):
+        with Waits():
+            counts.add(batch)
+            model(**batch, num_items_in_batch=torch.tensor(9)).loss.backward()
+    with pytest.raises(AssertionError), Waits():
+        model(**{name: value for name, value in batch.items() if name != "learned"})
 
 
 def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:

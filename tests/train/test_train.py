@@ -563,16 +563,16 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     head = 2 * 32 * len(tokenizer) * 5
     attention = 2 * (2 * 2 * 32 * (9 * 9 + 5 * 5)) / 2
     norms = 2 * 2 * 2 * 32 * 14  # of no weight beside the matrices, but counted with them
-    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
+    assert float(watched.flops) == pytest.approx(3 * (matrices + head + attention + norms))
     watched.start()
     watched.stop()
     taken = watched.take()
     assert taken["tokens_per_second"] > 0 and (watched.tokens, watched.learned, watched.flops) == (0, 0, 0)
     held = 0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / 2**30
     assert 0.9 * held < taken["memory_gib"] < psutil.virtual_memory().total / 2**30
-    packed = {"cu_seq_lens_q": torch.tensor([0, 9, 14]), "input_ids": ids[:1], "labels": labels.reshape(1, -1)}
-    watched.add(packed)
-    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
+    packed = {"position_ids": torch.tensor([[*range(9), *range(5)]]), "input_ids": torch.full((1, 14), 7)}
+    watched.add({**packed, "labels": labels.reshape(1, -1)})
+    assert float(watched.flops) == pytest.approx(3 * (matrices + head + attention + norms))
 
 
 def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
         model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
         watched = throughput.Meter(model, tokenizer.pad_token_id)
         watched.add({"input_ids": ids, "labels": labels})
-        found.append(watched.flops)
+        found.append(float(watched.flops))
     layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
     attention = 2 * 32 * 9 * 9
     # What lies before the first adapter in its own layer hands no gradient on either.
