@@ -74,7 +74,7 @@ ifeq ($(GPU),0)
 	$(PIP) uninstall -y torchvision torchaudio torchcodec
 else
 	@echo "$(GPU) GPU(s): installing the CUDA builds of torch and vLLM"
-	$(PIP) install -e '.[train,serve,dev]'
+	$(PIP) install -e '.[train,gpu,serve,dev]'
 endif
 	touch $@
 

@@ -281,6 +281,8 @@ def _train(run: TrainingRun) -> None:
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
+    if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
+        print(kernels, flush=True)
     with one_after_the_other(first):
         if first:
             use = preflight.disk_use(recipe, settings, *export.parameters(model))

@@ -13,7 +13,9 @@ import deepspeed
 import msgspec
 import torch
 import transformers
+from cpu import allowed_cores
 from recipe import Recipe
+from transformers.utils.import_utils import is_liger_kernel_available
 
 from critic.errors import UsageError
 
@@ -134,23 +136,25 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    defaults = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
+    defaults: dict[str, Any] = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
+    # Of Liger's kernels those for norms, rotation and gates; the loss is ours.
+    defaults["liger_kernel_config"] = {"fused_linear_cross_entropy": False, "cross_entropy": False}
     section = {**defaults, **_training(recipe)}
-    if section.get("use_liger_kernel"):
-        # Its kernels for norms, rotation and gates; the loss is ours.
-        section.setdefault("liger_kernel_config", {"fused_linear_cross_entropy": False, "cross_entropy": False})
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
     if rows < most and os.environ.get("RANK", "0") == "0":
         each = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
         print(f"per_device_train_batch_size {rows} instead of {most}: {each}", flush=True)
+    micro_batches = recipe.global_batch // (rows * world)
+    if not on_cpu:
+        section = {**_overlapping(section, micro_batches, world), **section}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
     with telling():
         settings = transformers.TrainingArguments(
             **section,
             output_dir=str(out),
-            deepspeed=_deepspeed_config(recipe.deepspeed),
-            gradient_accumulation_steps=recipe.global_batch // (rows * world),
+            deepspeed=_deepspeed_config(recipe),
+            gradient_accumulation_steps=micro_batches,
             use_cpu=on_cpu,
             dataloader_pin_memory=not on_cpu,
             remove_unused_columns=False,
@@ -164,7 +168,36 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     return settings
 
 
-def _deepspeed_config(section: dict[str, Any]) -> dict[str, Any]:
+def _overlapping(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
+    """What keeps a GPU busy: while it computes a step, the batches of the next are made by other processes, in the
+    order that one would make them in, and taken to it."""
+    cores = allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
+    workers = section.get("dataloader_num_workers", max(1, min(4, cores - 1)))
+    return {
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": workers > 0,
+        "dataloader_prefetch_factor": max(2, -(-micro_batches // workers)) if workers else None,
+        "accelerator_config": {"non_blocking": True},
+    }
+
+
+def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: Any) -> str | None:
+    """Have transformers take Liger's kernels on a GPU where they know the family; whether it does, in words."""
+    if not recipe.training.get("use_liger_kernel", torch.cuda.is_available()):
+        return None
+    if not is_liger_kernel_available():
+        return "Liger's kernels are not installed; with them training is faster and smaller: pip install 'critic[gpu]'"
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN  # noqa: PLC0415 - wants Triton
+
+    family = model.config.model_type
+    settings.use_liger_kernel = known = family in MODEL_TYPE_TO_APPLY_LIGER_FN
+    return "Liger computes norms, rotation and gates" if known else f"Liger has no kernels for {family}"
+
+
+def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
+    section = recipe.deepspeed
+    # In bf16 what many micro-batches add to a gradient is rounded away; adapters have few gradients to keep in fp32.
+    exact = recipe.lora is not None and section.get("bf16", {}).get("enabled") is True
     # Without the last key ZeRO-3 would export no weights.
     zero = {**section.get("zero_optimization", {}), "stage3_gather_16bit_weights_on_model_save": True}
     return {
@@ -172,6 +205,7 @@ def _deepspeed_config(section: dict[str, Any]) -> dict[str, Any]:
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
         "zero_allow_untested_optimizer": True,
+        **({"data_types": {"grad_accum_dtype": "fp32"}} if exact else {}),
         **section,
         "zero_optimization": zero,
     }

@@ -96,6 +96,41 @@ def test_fewer_rows_at_once_where_a_step_has_no_more(tmp_path: Path) -> None:
         assert (settings.per_device_train_batch_size, settings.gradient_accumulation_steps) == (rows, batch // rows)
 
 
+def test_a_gpu_is_kept_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trainer_args, "allowed_cores", lambda: 16)
+    for section, processes, ahead in (({}, 1, (4, 4)), ({}, 8, (1, 16)), ({"dataloader_num_workers": 0}, 1, (0, None))):
+        made = trainer_args._overlapping(section, 16, processes)
+        settings = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **made)
+        assert (settings.dataloader_num_workers, settings.dataloader_prefetch_factor) == ahead
+        assert settings.accelerator_config.non_blocking and settings.dataloader_persistent_workers is (ahead[0] > 0)
+
+
+def test_liger_is_used_where_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def used(family: str, **training: Any) -> tuple[bool, str | None]:
+        recipe = recipes.read_recipe(write_recipe(tmp_path, training=training))
+        settings, config = SimpleNamespace(use_liger_kernel=False), SimpleNamespace(model_type=family)
+        text = trainer_args.use_liger(settings, recipe, SimpleNamespace(config=config))
+        return settings.use_liger_kernel, text
+
+    assert used("llama") == (False, None), "on a CPU"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "pip install 'critic[gpu]'" in used("llama")[1]
+    monkeypatch.setattr(trainer_args, "is_liger_kernel_available", lambda: True)
+    known = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN={"llama": None})
+    for name in ("liger_kernel", "liger_kernel.transformers", "liger_kernel.transformers.monkey_patch"):
+        monkeypatch.setitem(sys.modules, name, known)
+    assert used("llama") == (True, "Liger computes norms, rotation and gates")
+    assert used("glm") == (False, "Liger has no kernels for glm")
+    assert used("llama", use_liger_kernel=False) == (False, None)
+
+
+def test_gradients_of_adapters_are_added_up_in_fp32(tmp_path: Path) -> None:
+    for lora, bf16, wanted in (({"r": 4}, True, "fp32"), (None, True, None), ({"r": 4}, False, None)):
+        changes: dict[str, Any] = {"tiny": None, "base": "x", "lora": lora, "deepspeed": {"bf16": {"enabled": bf16}}}
+        made = trainer_args._deepspeed_config(recipes.read_recipe(write_recipe(tmp_path, **changes)))
+        assert made.get("data_types", {}).get("grad_accum_dtype") == wanted
+
+
 NEAREST = [
     ({"max_sorce_tokens": 9}, "max_sorce_tokens", "max_source_tokens"),
     ({"evalution": {"every": 2}}, "evalution", "evaluation"),
