@@ -6,7 +6,9 @@
 
 import os
 import shutil
+import sysconfig
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,12 +41,13 @@ def decided(wanted: str, *, packed: bool) -> str:
         return "sdpa" if wanted == AUTO else wanted
     if wanted != AUTO:
         return wanted
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     kind, why = FLEX, "one kernel over the prefix tree of packed rows"
     if not packed:
         kind, why = "sdpa", "rows are padded, not packed"
     # Triton, which FlexAttention's kernels are written in, compiles what starts them.
-    elif find_spec("triton") is None or not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-        kind, why = "sdpa", f"{FLEX} needs Triton and a C compiler (gcc or clang), which this machine lacks"
+    elif not (find_spec("triton") and compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()):
+        kind, why = "sdpa", f"{FLEX} needs Triton, a C compiler and Python's headers, which this machine lacks"
     if os.environ.get("RANK", "0") == "0":
         print(f"attention {kind}: {why}", flush=True)
     return kind

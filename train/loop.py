@@ -210,13 +210,10 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         # Each loss is looked at before what it was learned with is saved; a run that goes on then logs the same.
         control.should_log = control.should_log or control.should_save or state.global_step >= state.max_steps
         evaluation = self.recipe.evaluation
-        evaluates = evaluation is not None and (
+        if evaluation is not None and (
             state.global_step % evaluation.every == 0 or state.global_step == state.max_steps
-        )
-        # Between two logs the GPU is not waited for.
-        if control.should_log or evaluates:
+        ):
             self.meter.stop()
-        if evaluates:
             logged = control.should_log
             self._evaluate(state.global_step)
             control.should_log = logged  # logging what was found clears it, and the loss is still to come

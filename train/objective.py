@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def rows_at_once(vocabulary: int) -> int:
-    """Rows whose logits may be in memory at once: with fp32 copy, softmax and gradients, 16 bytes each, they take a
-    sixteenth of the GPU's memory, on a CPU 4 GiB."""
-    room = torch.cuda.mem_get_info()[1] // 16 if torch.cuda.is_available() else 2**32
+    """Rows whose logits, with copies and gradients, take a sixteenth of the GPU's memory, on a CPU 4 GiB."""
+    room = torch.cuda.get_device_properties().total_memory // 16 if torch.cuda.is_available() else 2**32
     return max(1, room // (16 * vocabulary))
 
 
@@ -127,9 +126,9 @@ def _nll(head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.T
 
 
 def _with_loss(head: Any) -> None:
-    """Let `head` (a linear layer) return the sum of `part(head, *rows)` where a part is given, over as many rows at a
-    time as logits have room for; with more than one time they are computed again in the backward pass. Under ZeRO-3
-    each call of a module is a collective, so the times, whose number differs between processes, lie within one."""
+    """Let `head` (a linear layer) return the sum of `part(head, *rows)` where a part is given: for rows_at_once, if
+    there are more computed again backwards. Under ZeRO-3 each call of a module is a collective, so all times, whose
+    number differs between processes, lie within one."""
 
     def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
         if part is None:
@@ -198,9 +197,8 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     `row_weights` [n] how much the row counts. `learned` is as in learned_places.
     """
 
-    def error(head: Any, hidden: torch.Tensor, branch: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+    def error(head: Any, hidden: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
         assert raft is not None and tokens is not None
-        people, last, weights = more
         at_rating, behind_one = functional.linear(torch.cat([hidden, branch]), head.weight, head.bias).chunk(2)
         shares = log_distribution(tokens, at_rating, behind_one, last)
         return raft.weight * (rating_error(raft.kind, shares, people) * weights).sum()

@@ -146,8 +146,7 @@ class Tree:
         key = (window, device)
         if key not in self._kept:
             self._kept[key] = _block_mask(self.spans.to(device), window)
-        mask: BlockMask = self._kept[key]
-        return mask
+        return self._kept[key]
 
 
 def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> BlockMask:
@@ -157,8 +156,7 @@ def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> Blo
         visible = (key <= query) & (query < until[key])
         return visible if window is None else visible & (positions[query] - positions[key] < window)
 
-    count = len(until)
-    rest = -count % tile
+    count, rest = len(until), -len(until) % tile
     tiles = torch.arange(0, count, tile, device=until.device)
     # No key of the last tile is seen by all queries, as behind its tokens there are none.
     reach = torch.nn.functional.pad(until, (0, rest)).view(-1, tile)

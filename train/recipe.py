@@ -34,8 +34,7 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """A moving average of the trained weights: after update n, average += (1 - d) (weights - average) with
     d = min(decay, (1 + n) / (10 + n)), so that the random or unadapted start is soon forgotten.
 
-    `device` same keeps it where the weights are, cpu in the host's memory, for one transfer of it there and back a
-    step; auto takes the first where there is room after the first step.
+    `device` same keeps it where the weights are, cpu in the host's memory; auto where the first step leaves room.
     """
 
     decay: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.999

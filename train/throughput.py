@@ -50,18 +50,16 @@ class Meter:
 
     def add(self, inputs: dict[str, Any]) -> None:
         """Count a micro-batch."""
-        ids, positions = inputs["input_ids"], inputs.get("position_ids")
-        there = ids != self.pad if positions is None else torch.ones_like(ids)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)
+        ids = inputs["input_ids"]
+        there = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
+        positions = inputs.get("position_ids", torch.arange(ids.shape[1], device=ids.device))
         # A token behind p others adds (p + 1)² - p².
         squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
         learned = (inputs["labels"] >= 0).sum().double()
-        self.tokens = self.tokens + tokens
-        self.learned = self.learned + learned
-        layers = 2 * self.matrices * tokens * self._mean(self.passes)
-        added = layers + 2 * self.head * learned * self.passes + 2 * self.attention * squares * self._mean(3)
-        self.flops = self.flops + added
+        self.tokens, self.learned = self.tokens + tokens, self.learned + learned
+        layers = self.matrices * tokens * self._mean(self.passes)
+        pairs = self.attention * squares * self._mean(3)
+        self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
 
     def _mean(self, passes: int) -> float:
         """How often a layer is gone through, those below the first trained weight once."""
@@ -84,6 +82,7 @@ class Meter:
     def take(self) -> dict[str, float]:
         """Per process: tokens and learned tokens a second, the most memory that was taken, in GiB; on a CPU model GFLOP
         a second and a CPU second (of all threads); on a GPU of known peak the model FLOPs utilisation (0..1)."""
+        self.stop()
         if not self.seconds:
             return {}
         found = {

@@ -2,7 +2,7 @@
 that stand alone in transformers' own model, and a mask, a position or a window that is wrong shows."""
 
 import shutil
-from contextlib import nullcontext
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ import batches as batches_module  # isort: skip
 import torch
 from torch.nn import functional
 from torch.nn.attention import flex_attention
-from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
 from critic.errors import UsageError
@@ -69,17 +68,6 @@ def batch() -> list[dict[str, Any]]:
     return [*rows, {**rows[0], "rating": 1, "people": [1.0] + [0.0] * 9}, made_row([*lonely, 3, 4, 14, 21], 33, 5)]
 
 
-class Double(TorchFunctionMode):  # type: ignore[misc]  # a base of type Any
-    """Whatever asks for float32, as norms and softmaxes of transformers do, gets float64."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def wide(value: Any) -> Any:
-            return torch.float64 if value is torch.float32 else value
-
-        wanted = torch.Tensor.double if func is torch.Tensor.float else func
-        return wanted(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
-
-
 def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
     """The loss by plain forward passes of one row at a time."""
     total = torch.zeros(())
@@ -119,26 +107,37 @@ def off(ours: torch.Tensor, model: Any, plain: torch.Tensor, reference: Any) -> 
     return abs(1 - ours.item() / plain.item()), max(float((a - b).abs().max()) for a, b in pairs) / scale
 
 
-EACH = [(family, recipes.RaftSpec()) for family in FAMILIES]
+@pytest.fixture
+def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention uncompiled, which has a backward pass on a CPU if it is not asked whether it has one."""
+
+    def uncompiled(*given: Any, training: bool, **options: Any) -> Any:
+        return flex_attention.flex_attention(*given, **options)
+
+    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", uncompiled)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-@pytest.mark.parametrize(("family", "raft"), [*EACH, ("gemma3_text", None)])
+EACH = [(family, kind, recipes.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
+
+
+@pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
 def test_shared_it_is_the_rows_alone(
-    batch: list[dict[str, Any]], family: str, raft: Any, monkeypatch: pytest.MonkeyPatch
+    batch: list[dict[str, Any]], family: str, kind: str, raft: Any, monkeypatch: pytest.MonkeyPatch, flex_on_a_cpu: None
 ) -> None:
+    """Key/value heads that queries share, windows, three levels of prefixes and the 1 beside each rating."""
     monkeypatch.setattr(packing, "IN_VAIN", 100)  # as with long rows: hardly any are taken together
     if raft is None:
         monkeypatch.setattr(attention, "KEPT", 0)  # as with longer ones still: PyTorch's kernel
-    for mode, dtype, most in ((nullcontext(), torch.float32, 2e-6), (Double(), torch.float64, 1e-14)):
-        with mode:
-            reference, model = (tiny_model(family, "sdpa", VOCABULARY).train().to(dtype) for _ in range(2))
-            objective.learn(model, raft, TOKENS)
-            given = packed(batch, raft)
-            assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
-            ours = model(**given, num_items_in_batch=COUNT).loss
-            loss, gradient = off(ours, model, alone(reference, batch, raft), reference)
-        # Rows alone in float32 are as far from the same in float64: it is rounding, which float64 shows.
-        assert loss < most / 2 and gradient < most
+    reference, model = (tiny_model(family, "sdpa", VOCABULARY).train() for _ in range(2))
+    assert attention.install(model, kind) and model.model.config._attn_implementation == attention.OVER_TREES[kind]
+    objective.learn(model, raft, TOKENS)
+    given = packed(batch, raft)
+    assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
+    loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
+    assert loss < 1e-6 and gradient < 2e-6
+    assert len(given["tree"]._kept) == (2 if family == "gemma3_text" else 1), "a mask for each window, not each layer"
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "glm"])
@@ -178,55 +177,26 @@ def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tree.masks(None, torch.zeros(()))[1] == 0).int()[0, 0].tolist() == [[1] * 7 + [0], [1] * 8]
 
 
-@pytest.fixture
-def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FlexAttention uncompiled, which has a backward pass on a CPU if it is not asked whether it has one."""
-
-    def uncompiled(*given: Any, training: bool, **options: Any) -> Any:
-        return flex_attention.flex_attention(*given, **options)
-
-    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", uncompiled)
-    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_flex_attention_is_the_rows_alone(batch: list[dict[str, Any]], family: str, flex_on_a_cpu: None) -> None:
-    """Key/value heads that queries share, windows, three levels of prefixes and the 1 beside each rating."""
-    reference, model = (tiny_model(family, "sdpa", VOCABULARY).train() for _ in range(2))
-    assert attention.install(model, "flex_attention") and model.model.config._attn_implementation == "tree_flex"
-    raft = recipes.RaftSpec()
-    objective.learn(model, raft, TOKENS)
-    given = packed(batch, raft)
-    loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
-    assert loss < 1e-6 and gradient < 2e-6
-    assert len(given["tree"]._kept) == (2 if family == "gemma3_text" else 1), "a mask for each window, not each layer"
-
-
-@pytest.mark.parametrize(
-    ("packed", "triton", "compiler", "chosen"),
-    [
-        (True, True, True, "flex_attention: one kernel"),
-        (False, True, True, "sdpa: rows are padded"),
-        (True, False, True, "sdpa: flex_attention needs Triton"),
-        (True, True, False, "sdpa: flex_attention needs Triton and a C compiler"),
-    ],
-)
-def test_auto_is_flex_attention_where_it_can_be(
-    packed: bool, triton: bool, compiler: bool, chosen: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert attention.decided("auto", packed=packed) == "sdpa" and not capsys.readouterr().out
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(attention, "find_spec", lambda name: triton or None)
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if compiler else None)
+def test_auto_is_flex_attention_where_it_can_be(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    there: set[str] = set()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "a GPU" in there)
+    monkeypatch.setattr(attention, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    kind = attention.decided("auto", packed=packed)
-    assert chosen.startswith(kind) and f"attention {chosen}" in capsys.readouterr().out
+    assert attention.decided("auto", packed=True) == "sdpa" and not capsys.readouterr().out
+    for packed, more, said in (
+        (True, "a GPU", "sdpa: flex_attention needs Triton"),
+        (True, "triton", "sdpa: flex_attention needs Triton, a C compiler"),
+        (True, "clang", "sdpa: flex_attention needs Triton, a C compiler and Python's headers"),
+        (True, "Python.h", "flex_attention: one kernel"),
+        (False, "", "sdpa: rows are padded"),
+    ):
+        there.add(more)
+        (tmp_path / more).touch()
+        assert said.startswith(attention.decided("auto", packed=packed))
+        assert f"attention {said}" in capsys.readouterr().out
     assert attention.decided("flash_attention_2", packed=True) == "flash_attention_2"
-
-
-def test_flex_attention_does_not_leave_dropout_out() -> None:
     model = tiny_model("llama", "sdpa", VOCABULARY)
     model.config.attention_dropout = 0.1
     with pytest.raises(UsageError, match=r"no dropout, the base has 0\.1; set attention: sdpa"):
