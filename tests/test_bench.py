@@ -51,3 +51,20 @@ def test_each_ends_with_one_line_of_json(program: Path) -> None:
     assert ast.unparse(main.body[-1]).startswith("print(json.dumps(") and text.count("print(json.dumps(") == 1
     text += RATIOS if "**ratios(" in text else ""
     assert f"'name': '{program.stem}'" in text and "'ratio': " in text
+
+
+def test_a_variant_is_over_when_all_it_started_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher ends at once; what it started ignores that it is asked to."""
+    needs("deepspeed")
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    import train_6b
+
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
+    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); sys.stdin.read()"
+    words = [sys.executable, "-c", launcher]
+    program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert program.stdout is not None and program.stdout.readline() and len(train_6b.members(program.pid)) == 2
+    train_6b.end_all(program, patience=0.5)
+    assert train_6b.members(program.pid) == []
+    (tmp_path / "log").write_text("step 1\nEADDRINUSE: DistNetworkError: port 29500\n[rank0] ends\n", "utf-8")
+    assert train_6b.why_none(tmp_path / "log") == "EADDRINUSE: DistNetworkError: port 29500"

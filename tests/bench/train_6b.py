@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -45,8 +46,8 @@ YI_6B = {
 FULL = ["deepspeed.zero_optimization.stage=2", "training.save_strategy=no"]
 LORA = [*FULL, "ema=null", "lora={r: 16, alpha: 32}", "training.learning_rate=1e-4"]
 VARIANTS = {
-    "full, checkpointed": [*FULL, "ema.device=cpu"],
-    "full, not checkpointed": [*FULL, "ema.device=cpu", "training.gradient_checkpointing=false"],
+    "full, checkpointed": FULL,
+    "full, not checkpointed": [*FULL, "training.gradient_checkpointing=false"],
     "lora, checkpointed": LORA,
     "lora, not checkpointed": [*LORA, "training.gradient_checkpointing=false"],
 }
@@ -70,12 +71,32 @@ def make_base(folder: Path, train: Path) -> None:
     torch.cuda.empty_cache()
 
 
-def end_all(program: "subprocess.Popen[bytes]") -> None:
-    """End the launcher and what it started, so that the next variant has the GPU for itself."""
+def members(group: int) -> list[int]:
+    """The processes of a group that still run."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def end_all(program: "subprocess.Popen[bytes]", patience: float = 60.0) -> None:
+    """End the launcher and what it started, and wait until all are gone: the launcher ends before the process that
+    trains, whose memory and port the next variant wants."""
     for how in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, how)
-            program.wait(60)
+        end = time.monotonic() + patience
+        while (program.poll() is None or members(program.pid)) and time.monotonic() < end:
+            time.sleep(0.1)
+
+
+def why_none(log: Path) -> str:
+    """What a variant that logged no step said last, first of all its error."""
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or line.startswith("error:")]
+    return (errors or lines or ["it said nothing"])[-1]
 
 
 def measure(
@@ -100,8 +121,6 @@ def measure(
             time.sleep(1.0)
             lines = found.read_text("utf-8").splitlines() if found.is_file() else []
         end_all(program)  # writing 12 GB is not what is measured
-    if not lines:
-        print(log.read_text("utf-8", "replace")[-3000:])
     return [json.loads(line) for line in lines]
 
 
@@ -127,7 +146,7 @@ def main() -> None:
         steps = measure(base, given.train, out, settings, given.steps, given.timeout)[1:]
         shutil.rmtree(out, ignore_errors=True)
         if not steps:
-            print(f"{name}: no figures")
+            print(f"{name}: no figures: {why_none(out.with_suffix('.log'))} ({out.with_suffix('.log')})", flush=True)
             continue
         kept = [key for key in ("tokens_per_second", "mfu") if key in steps[0]]
         results[name] = {key: statistics.median(step[key] for step in steps) for key in kept}
