@@ -61,12 +61,20 @@ def group(nodeid: str) -> str:
     return next((name for name, files in GROUPS.items() if file.startswith(files)), file)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Training is tested on the CPU, a GPU or not; with `-m gpu` what is marked so is, on the GPU."""
+    os.environ["DS_ACCELERATOR"] = "cuda" if config.option.markexpr == "gpu" else "cpu"
+
+
 REAL = {"demo", "parser", "served"}
 """Fixtures that load vLLM: who uses one is an end-to-end test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is end to end. In a process of pytest-xdist (`make test`) the longest groups come first."""
+    if config.option.markexpr == "gpu" and not pytest.importorskip("torch").cuda.is_available():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="no GPU is seen"))
     for item in items:
         if isinstance(item, pytest.Function) and REAL & set(item.fixturenames):
             item.add_marker("e2e")

@@ -18,14 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from conftest import ROOT, free_port, human_row, write_jsonl
 
 pytest.importorskip("deepspeed", reason="needs the train extra")
 
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
+ON_GPU = os.environ.setdefault("DS_ACCELERATOR", "cpu") == "cuda"
+"""With `pytest -m gpu`. Else training is tested on the CPU, and a GPU that there is stays unseen by it."""
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(ROOT / "train"))
+if not ON_GPU:
+    torch.cuda.is_available = lambda: False
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -135,6 +140,7 @@ class Processes:
         for rank, folder in enumerate(self.logs):
             folder.mkdir(parents=True, exist_ok=True)
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+            place |= {} if ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}
             place |= {"LOCAL_SIZE": str(count), "RANK": str(rank), "LOCAL_RANK": str(rank)}
             process = _CONTEXT.Process(target=_in_process, args=(function, arguments, place, folder))
             process.start()
@@ -171,7 +177,7 @@ class Processes:
         return "".join((log / "stderr").read_text("utf-8") for log in self.logs if (log / "stderr").is_file())
 
 
-def _sft(words: list[str]) -> None:
+def run_sft(words: list[str]) -> None:
     sys.argv = ["train/sft.py", *words]
     sys.path.insert(0, str(ROOT / "train"))
     runpy.run_path(str(ROOT / "train/sft.py"), run_name="__main__")
@@ -184,7 +190,7 @@ def start(
     line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
     line += ["--internal", str(rows)] if internal else []
     line += [] if "--threads" in words else ["--threads", "1"]  # the same bits, whatever else is running
-    return Processes(log or out.parent / f"{out.name}.log", processes, _sft, [*line, *words])
+    return Processes(log or out.parent / f"{out.name}.log", processes, run_sft, [*line, *words])
 
 
 def train(recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True) -> Processes:

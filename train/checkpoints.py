@@ -55,8 +55,12 @@ def let_others_read(file: Path) -> None:
 
 
 def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """The names of `facts` that a run which was `made` from others had otherwise."""
-    return [name for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value]
+    """The names of `facts` that a run which was `made` from others had otherwise, of a recipe with its keys."""
+    other = {name: value for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value}
+    if "recipe" not in other or not made.get("recipe"):
+        return list(other)
+    keys = [key for key, value in other["recipe"].items() if made["recipe"].get(key) != value]
+    return [f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in other]
 
 
 def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:

@@ -10,6 +10,7 @@ import torch
 import transformers
 from checkpoints import let_others_read
 from licenses import copy_terms, folder_of, made_from
+from throughput import size_of
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -37,7 +38,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    base = folder_of(facts["recipe"]["base"]) if facts["recipe"]["base"] else None
+    base = folder_of(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
         if base is not None:
             copy_terms(base, folder)
@@ -86,7 +87,9 @@ def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
     recipe = facts["recipe"]
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        model = read_base(recipe["base"], recipe["objective"], recipe["images"], dtype="auto")
+        model = read_base(
+            recipe["base"], recipe["objective"], recipe["images"], dtype="auto", revision=recipe["revision"]
+        )
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)
@@ -141,8 +144,8 @@ def card(facts: dict[str, Any]) -> str:
 
 
 def parameters(model: Any) -> tuple[int, int]:
-    """Parameters in all and those trained; under ZeRO-3 each process holds a part, but knows the whole size."""
-    sizes = [(getattr(each, "ds_numel", each.numel()), each.requires_grad) for each in model.parameters()]
+    """Parameters in all and those trained."""
+    sizes = [(size_of(each), each.requires_grad) for each in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 

@@ -43,6 +43,11 @@ def processes(parsed: Any) -> int:
     pool = pool or {"localhost": get_accelerator().device_count()}
     chosen = runner.parse_inclusion_exclusion(pool, parsed.include, parsed.exclude)
     nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
+    fewest = min(map(len, nodes), default=0)
+    if parsed.num_gpus > fewest and get_accelerator().device_name() == "cuda":  # on a CPU any number can be started
+        raise UsageError(
+            f"--num_gpus {parsed.num_gpus}: there are {fewest} GPUs here (CUDA_VISIBLE_DEVICES, nvidia-smi)"
+        )
     return sum(parsed.num_gpus if parsed.num_gpus > 0 else len(devices) for devices in nodes)
 
 
@@ -100,6 +105,8 @@ def main(
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
     config = recipe_file(recipe)
+    if os.environ.get("DS_ACCELERATOR") == "cpu":  # DeepSpeed's launcher says here which GPU is a process's
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
         import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
 
@@ -115,6 +122,7 @@ def main(
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
+    preflight.require_device(settings)
     preflight.require_served_tokens(settings)
     for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()

@@ -14,14 +14,15 @@ TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
 """What is in the names of files that hold terms, in capitals, or how they begin."""
 
 
-def folder_of(base: str) -> Path:
+def folder_of(base: str, revision: str | None = None) -> Path:
     """Where a base's own files lie: its folder, or of a base by a hub's name the one in the hub's cache, together with
     its terms, which loading its weights does not fetch."""
     if Path(base).is_dir():
         return Path(base)
     named = [pattern for word in TERMS for pattern in (f"*{word}*", f"{word.lower()}*", f"{word.title()}*")]
     try:
-        return Path(huggingface_hub.snapshot_download(base, allow_patterns=[*named, BASE_NOTES, "critic.json"]))
+        wanted = [*named, BASE_NOTES, "critic.json"]
+        return Path(huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=wanted))
     except (OSError, ValueError):  # no network, or a name that is none
         return Path(base)
 

@@ -3,24 +3,40 @@ served, and whether the disk has room for it."""
 
 import math
 import shutil
+from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import torch
 import transformers
 from msgspec import Struct
 from recipe import Recipe
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils.hub import resolve_revision
 
 from critic.errors import UsageError
 
 
-def served_tokens(base: str) -> float:
+def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
+    """The recipe with its revision as a commit, where a hub or its cache tells: all is then read from one state of the
+    base. Of a run that goes on (`begun` is its recipe) it is the commit that it began with, wherever main is now."""
+    if recipe.base is None or Path(recipe.base).exists():
+        return recipe
+    if begun and recipe.revision is None:
+        return msgspec.structs.replace(recipe, revision=begun.get("revision"))
+    found = resolve_revision(recipe.base, recipe.revision)
+    return msgspec.structs.replace(recipe, revision=getattr(found, "resolved", found))
+
+
+def served_tokens(base: str, revision: str | None = None) -> float:
     """The most tokens that vLLM serves a base with: its positions, fewer where its tokenizer says so, and stretched
     where its rotation is. Infinite where nothing bounds them. Raises OSError or ValueError where it cannot be read."""
-    config = transformers.AutoConfig.from_pretrained(base).get_text_config()
+    config = transformers.AutoConfig.from_pretrained(base, revision=revision).get_text_config()
     bounds = [
         getattr(config, "max_position_embeddings", None),
-        get_tokenizer_config(base).get("model_max_length"),
+        get_tokenizer_config(base, revision=revision).get("model_max_length"),
     ]
     rope = getattr(config, "rope_parameters", None) or {}
     # Of the other kinds the positions are those of the stretched rotation already.
@@ -34,7 +50,7 @@ def require_served_tokens(recipe: Recipe) -> None:
     if recipe.base is None:
         return
     try:
-        most = served_tokens(recipe.base)
+        most = served_tokens(recipe.base, recipe.revision)
     except (OSError, ValueError):
         return
     longest = recipe.max_source_tokens + recipe.max_target_tokens
@@ -44,6 +60,31 @@ def require_served_tokens(recipe: Recipe) -> None:
             f"{longest} tokens, but base {recipe.base} is served with {most:.0f} at most: set max_source_tokens to "
             f"{max(1, int(most) - recipe.max_target_tokens)}"
         )
+
+
+def require_device(recipe: Recipe) -> None:
+    """Raises UsageError where what a recipe asks for needs a GPU, or a library, that is not here."""
+    if recipe.lora is not None and recipe.lora.bits is not None:
+        if not torch.cuda.is_available():
+            raise UsageError("lora bits 4 needs a GPU, and none is seen; leave bits out")
+        if find_spec("bitsandbytes") is None:
+            raise UsageError("lora bits 4 needs bitsandbytes: pip install bitsandbytes")
+
+
+def device_names(device: torch.device) -> list[str]:
+    """What each process computes on, by rank; every process must call it, once they have met."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    names = [""] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(names, name)
+    return names
+
+
+def require_alike(names: list[str]) -> None:
+    """Raises UsageError where the processes' devices differ: the slowest would set the pace, the smallest the size."""
+    kinds = Counter(names).most_common()
+    if len(kinds) > 1:
+        ranks = ",".join(str(rank) for rank, name in enumerate(names) if name == kinds[0][0])
+        raise UsageError(f"the GPUs are not alike: {dict(kinds)}; train on equal ones (-- --include localhost:{ranks})")
 
 
 class DiskUse(Struct, frozen=True):

@@ -22,12 +22,14 @@ Weight = Annotated[float, Meta(ge=0.0)]
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Low-rank adapters instead of a full fine-tune; the names are peft's."""
+    """Low-rank adapters instead of a full fine-tune; the names are peft's. `bits: 4` reads the base's matrices as NF4
+    (QLoRA, arXiv 2305.14314), for cards that its 16 bits do not fit; the judge that is saved has 16 all the same."""
 
     r: int = 16
     alpha: int = 32
     dropout: float = 0.0
     target_modules: str | list[str] = "all-linear"
+    bits: Literal[4] | None = None
 
 
 class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,6 +78,9 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
+    - `revision`: the branch, tag or commit of a base by a hub's name; the commit that it was goes into critic.json.
+    - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}; the judge's own
+      template sets them, so that whoever serves it renders as in training.
     - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
       larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: names of parts that are not trained; without it the part of a base that looks.
@@ -102,6 +107,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
     labels: dict[str, Weight] | None = None
     base: str | None = None
+    revision: str | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
     tiny: TinySpec | None = None
     vision: VisionSpec | None = None
     images: Showing = "blind"
@@ -237,6 +244,7 @@ def _check(recipe: Recipe, path: Path) -> None:
             raise UsageError(f"{path}: {what}")
 
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
+    _check_base(recipe, require)
     for section in (recipe.tiny, recipe.vision):
         if section is not None:
             even = section.hidden_size % (2 * section.heads) == 0
@@ -248,7 +256,6 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
     sampled = recipe.training.get("train_sampling_strategy") is not None
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
-    require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
     weighs = recipe.labels is None or 0.0 < sum(recipe.labels.values()) < math.inf
     require(weighs, f"labels must be at least 0, and one above: {recipe.labels}")
     _check_forms(recipe, path, require)
@@ -258,6 +265,21 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(recipe.objective == "sft" or own_attention, f"{packed_with}, not {recipe.attention}")
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")
+
+
+def _check_base(recipe: Recipe, require: Callable[[bool, str], None]) -> None:
+    require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
+    for key in ("revision", "chat_template_kwargs"):
+        require(getattr(recipe, key) is None or recipe.base is not None, f"{key} is for a base; a tiny model has none")
+    on_hub = recipe.revision is None or not Path(str(recipe.base)).exists()
+    require(on_hub, f"revision is for a base by a hub's name; {recipe.base} is a folder")
+    named = all(name.isidentifier() for name in recipe.chat_template_kwargs or ())
+    require(named, f"chat_template_kwargs are names of variables with values: {recipe.chat_template_kwargs}")
+    if recipe.lora is not None and recipe.lora.bits is not None:
+        zero = recipe.deepspeed.get("zero_optimization")
+        sharded = isinstance(zero, dict) and zero.get("stage") == 3
+        require(not sharded, "lora bits 4 needs the base whole on each GPU; set zero_optimization stage 2 instead of 3")
+        require(recipe.objective != "head", "lora bits 4 is for judges that write, not for objective head")
 
 
 def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None]) -> None:

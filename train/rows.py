@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -80,7 +81,7 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
     Raises UsageError when no row can be learned from.
     """
     facts = fingerprint(recipe, train)
-    tokenizer = None if recipe.tiny else base_tokenizer(str(recipe.base), images)
+    tokenizer = None if recipe.tiny else base_tokenizer(recipe, images)
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
@@ -100,22 +101,25 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
     return Data(datasets.load_from_disk(str(folder / "rows")), counts), tokenizer
 
 
-def _read_tokenizer(folder: str, images: Images | None) -> Any:
+def _read_tokenizer(folder: str, images: Images | None, revision: str | None = None) -> Any:
     if images is None:
-        return transformers.AutoTokenizer.from_pretrained(folder)
-    return SeeingTokenizer(read_processor(folder), images)
+        return transformers.AutoTokenizer.from_pretrained(folder, revision=revision)
+    return SeeingTokenizer(read_processor(folder, revision), images)
 
 
-def base_tokenizer(base: str, images: Images | None = None) -> Any:
+def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     """Raises UsageError for a base that has no tokenizer, or none for chat, or whose chat template rewrites answers."""
+    base = str(recipe.base)
     try:
-        tokenizer = _read_tokenizer(base, images)
+        tokenizer = _read_tokenizer(base, images, recipe.revision)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"base {base!r} is no model that transformers can load: {str(error).splitlines()[0]}"
         ) from None
     if tokenizer.chat_template is None:
         raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
+    for name, value in (recipe.chat_template_kwargs or {}).items():
+        tokenizer.chat_template = _with_variable(tokenizer.chat_template, name, value, base)
     if not tokenizer.is_fast:
         raise UsageError(f"base {base!r} has no fast tokenizer, which the place of the rating is found with")
     if tokenizer.pad_token is None:
@@ -129,8 +133,23 @@ def base_tokenizer(base: str, images: Images | None = None) -> Any:
             f"base {base!r}: texts begin with {tokenizer.bos_token}, but its chat template leaves it out; "
             "put {{ bos_token }} in front of it"
         )
-    encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
+    try:
+        encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
+    except UsageError as error:
+        thinks = "enable_thinking" in tokenizer.chat_template and not recipe.chat_template_kwargs
+        way = "set chat_template_kwargs: {enable_thinking: false}" if thinks else "choose a base that does not think"
+        raise UsageError(f"base {base!r}: {error}; {way}") from None
     return tokenizer
+
+
+def _with_variable(template: str, name: str, value: object, base: str) -> str:
+    """A chat template that sets a variable itself. Raises UsageError for one that the template does not read."""
+    line = f"{{%- set {name} = {value!r} %}}"
+    if line in template:  # the base is a judge that was trained with it
+        return template
+    if not re.search(rf"\b{name}\b", template) or re.search(rf"\bset\s+{name}\b", template):
+        raise UsageError(f"base {base!r}: its chat template takes no {name}; leave it out of chat_template_kwargs")
+    return f"{line}\n{template}"
 
 
 def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:

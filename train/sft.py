@@ -126,8 +126,10 @@ def _read_base(recipe: Recipe) -> Any:
             recipe.objective,
             recipe.images,
             dtype=dtype,
+            revision=recipe.revision,
             attn_implementation=recipe.attention,
             output_loading_info=True,
+            **_four_bits(recipe),
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
@@ -138,6 +140,15 @@ def _read_base(recipe: Recipe) -> Any:
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()
     return model
+
+
+def _four_bits(recipe: Recipe) -> dict[str, Any]:
+    """How a base is read as NF4 onto this process's GPU; the output head and what is no matrix stay as they are."""
+    if recipe.lora is None or recipe.lora.bits is None:
+        return {}
+    kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16}
+    packing = transformers.BitsAndBytesConfig(load_in_4bit=True, **kind)
+    return {"quantization_config": packing, "device_map": {"": torch.cuda.current_device()}}
 
 
 def _parts(model: Any) -> list[str]:
@@ -167,7 +178,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
     try:
-        adapted = get_peft_model(model, config)
+        adapted = get_peft_model(model, config, revision=recipe.revision)
     except ValueError as error:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
     if hasattr(getattr(export.bare(adapted), "lm_head", None), "base_layer"):
@@ -231,7 +242,7 @@ def main(
     threads: int | None = None,
 ) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes (launch.py has the parameters)."""
-    recipe = read_with_options(config, overrides, internal)
+    recipe = preflight.pinned(read_with_options(config, overrides, internal), checkpoints.noted(out, "recipe"))
     images = None
     if sees(recipe):
         images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
@@ -270,12 +281,15 @@ def _train(run: TrainingRun) -> None:
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
+    devices = preflight.device_names(settings.device)
     with one_after_the_other(first), told_of_a_full_disk(out):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
                 f"start {before} again, or choose another --out"
             )
+        preflight.require_alike(devices)
+        preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)

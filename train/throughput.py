@@ -11,6 +11,13 @@ PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A8
 """Dense bf16 FLOP/s by the vendor's data sheets (SXM parts), found by the device's name."""
 
 
+def size_of(parameter: torch.Tensor) -> int:
+    """How many numbers a parameter is: under ZeRO-3 a process holds a part of them, and in 4 bits a byte two."""
+    packed = getattr(parameter, "quant_state", None)
+    size: int = packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel())
+    return size
+
+
 class Meter:
     """Counts what a process computes between two calls of `take`.
 
@@ -34,7 +41,7 @@ class Meter:
         learns = next((place for place, (_, each) in enumerate(reads) if each.requires_grad), 0)
         places = [place for place, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
         matrices = [reads[place][1] for place in places]
-        sizes = [getattr(each, "ds_numel", each.numel()) for each in matrices]
+        sizes = [size_of(each) for each in matrices]
         self.matrices = sum(sizes)
         below = sum(size for place, size in zip(places, sizes, strict=True) if place < learns)
         self.below: float = below / self.matrices

@@ -59,6 +59,10 @@ class SeeingTokenizer:
         template: str | None = self.processor.chat_template or self.processor.tokenizer.chat_template
         return template
 
+    @chat_template.setter
+    def chat_template(self, template: str) -> None:
+        self.processor.chat_template = self.processor.tokenizer.chat_template = template
+
     def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
         """Raises ImageError for an image that cannot be loaded, and for a text that holds what stands for an image."""
         in_parts = [{**message, "content": parts_of(message)} for message in messages]
@@ -141,10 +145,10 @@ class SeeingTokenizer:
         return {"id": "", "form": "", "input_ids": ids, "source": size, "length": size, **nothing, **shown}
 
 
-def read_processor(base: str) -> Any:
+def read_processor(base: str, revision: str | None = None) -> Any:
     """Raises UsageError for a base whose processor cannot be had, naming the package that it lacks."""
     try:
-        return transformers.AutoProcessor.from_pretrained(base)
+        return transformers.AutoProcessor.from_pretrained(base, revision=revision)
     except ImportError as error:
         lacking = next((name for name in ("torchvision", "num2words") if name in str(error).lower()), None)
         why = f"needs {lacking}: pip install {lacking}" if lacking else f"cannot be loaded: {one_line(error)}"

@@ -130,6 +130,7 @@ class VllmBackend:
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
+        self._template_kwargs: dict[str, Any] = {}
         # A second question on a prompt asks for its tokens again, while others are in flight.
         self._prompt_ids = lru_cache(IN_FLIGHT)(self._encode)
         self._favours = True
@@ -213,7 +214,7 @@ class VllmBackend:
 
     def _rendered(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
         how = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **how))
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._template_kwargs, **how))
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -287,7 +288,10 @@ class VllmBackend:
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
         parser: Any = FlexibleArgumentParser  # untyped
-        return arguments.add_cli_args(parser())
+        made = arguments.add_cli_args(parser())
+        # An option of vLLM's server, for bases whose template thinks by default.
+        made.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
+        return made
 
     def _other_settings(self) -> str:
         parser = self._parser(self._arguments())
@@ -299,6 +303,7 @@ class VllmBackend:
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - heavy, and not part of a plain installation
 
         given = Namespace(**identity.parsed(self._parser(arguments), self._words))
+        self._template_kwargs = given.default_chat_template_kwargs
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(given))
         self._tokenizer = engine.get_tokenizer()
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
@@ -341,7 +346,9 @@ class VllmBackend:
         try:
             _, (prompt,) = engine.renderer.render_chat(
                 [list(asked)],
-                ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False}),
+                ChatParams(
+                    chat_template_kwargs={**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
+                ),
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
         except Exception as error:  # a model's own image processor raises what it likes

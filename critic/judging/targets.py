@@ -63,9 +63,7 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
     whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
     if not whole.startswith(prompt + example.target):
-        raise UsageError(
-            "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
-        )
+        raise UsageError("the tokenizer's chat template rewrites the answer")
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     learned, places = _behind(tokenizer, source, prompt, whole)
     spans = _value_spans(example)

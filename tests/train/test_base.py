@@ -213,11 +213,12 @@ def test_texts_and_conversations_begin_with_bos_and_replies_end_with_the_turn(
     assert text == "<bos><start_of_turn>user\nrate\n\n1<end_of_turn>\n<start_of_turn>model\n"
     stops = json.loads((folder / "generation_config.json").read_text("utf-8"))["eos_token_id"]
     assert tokenizer.convert_ids_to_tokens(stops) == ["<eos>", "<end_of_turn>"]
-    assert rows.base_tokenizer(str(folder)).bos_token == "<bos>"
+    recipe = rows.Recipe(base=str(folder), max_source_tokens=9, max_target_tokens=9, global_batch=1, deepspeed={})
+    assert rows.base_tokenizer(recipe).bos_token == "<bos>"
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text("utf-8").replace("{{- bos_token -}}", ""), "utf-8")
     with pytest.raises(UsageError, match="begin with <bos>, but its chat template leaves it out"):
-        rows.base_tokenizer(str(folder))
+        rows.base_tokenizer(recipe)
 
 
 def test_a_name_that_is_none_is_one_line(tmp_path: Path) -> None:

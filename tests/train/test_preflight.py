@@ -26,8 +26,8 @@ PUBLISHED = {
     "runs/base/qwen2.5-coder-1.5b": 32768,
     "runs/base/qwen2.5-coder-1.5b-22": 32768,
     "runs/base/smollm2-135m": 8192,
+    "Qwen/Qwen3-4B": 40960,
     "Qwen/Qwen3-VL-4B-Instruct": 262144,
-    "Qwen/Qwen3-VL-8B-Instruct": 262144,
 }
 """Positions by the bases' published configurations."""
 
@@ -35,10 +35,10 @@ PUBLISHED = {
 @pytest.mark.parametrize("path", sorted((ROOT / "train/recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_what_a_recipe_trains_can_be_served(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipes.read_recipe(path)
-    monkeypatch.setattr(preflight, "served_tokens", PUBLISHED.__getitem__)
+    monkeypatch.setattr(preflight, "served_tokens", lambda base, revision: PUBLISHED[base])
     preflight.require_served_tokens(recipe)
     if recipe.base is not None:
-        monkeypatch.setattr(preflight, "served_tokens", lambda base: 500)
+        monkeypatch.setattr(preflight, "served_tokens", lambda base, revision: 500)
         with pytest.raises(UsageError, match=f"base {recipe.base} is served with 500 at most"):
             preflight.require_served_tokens(recipe)
 
@@ -127,6 +127,12 @@ def test_checkpoints_take_what_was_said(made: Callable[..., Whole], tmp_path_fac
     assert use.checkpoint < taken < use.checkpoint + 150_000
     assert f"a checkpoint takes {preflight.in_bytes(use.checkpoint)}, " in done.run.stdout
     assert "at most with keep: 20\n" in done.run.stdout
+
+
+def test_gpus_that_are_not_alike() -> None:
+    preflight.require_alike(["NVIDIA H200"] * 8)
+    with pytest.raises(UsageError, match=r"'NVIDIA A100': 1\}; .* \(-- --include localhost:0,2,3\)$"):
+        preflight.require_alike(["NVIDIA H100", "NVIDIA A100", "NVIDIA H100", "NVIDIA H100"])
 
 
 def test_no_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

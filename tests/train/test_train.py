@@ -331,6 +331,15 @@ def test_a_mistake_starts_no_process(words: list[str], message: str, handed: lis
     assert done.stderr.count("\n") == 1 and not handed
 
 
+def test_more_processes_than_gpus(handed: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = SimpleNamespace(device_count=lambda: 2, device_name=lambda: "cuda")
+    monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: gpus)
+    words = ["critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out", "--", "--num_gpus"]
+    assert run_program(*words, "2").returncode == 0 and len(handed) == 1
+    assert_one_line_error(run_program(*words, "4"), "--num_gpus 4: there are 2 GPUs here")
+    assert len(handed) == 1 and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("code", "line"), [(2, ""), (247, "training ended with code 247; run the same command again to")]
 )
@@ -549,6 +558,7 @@ def train_a_recipe(path: Path, base: Path, rows: Path, out: Path) -> None:
     recipe["training"] |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2}
     recipe["training"].pop("save_steps", None)
     recipe["attention"] = "sdpa"
+    recipe.pop("chat_template_kwargs", None)
     recipe["evaluation"] = {"every": 2}
     file = out.parent / "recipe.yaml"
     file.write_text(json.dumps(recipe), "utf-8")

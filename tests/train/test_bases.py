@@ -1,0 +1,173 @@
+"""Bases that people have: templates that think by default, revisions of a hub's model, matrices in four bits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import Processes, refused, run_sft, save_base, tokenizer_for, train, write_recipe, write_rows
+
+import preflight  # isort: skip
+import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import torch
+from huggingface_hub import constants
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from critic.errors import UsageError
+
+THINKS = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n"
+    "{% if message['role'] == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""As hybrid models' templates: the last answer shows its thoughts, and who asks opens them unless told not to."""
+
+OFF = {"enable_thinking": False}
+
+
+def thinking_base(folder: Path, rows: Path) -> Path:
+    save_base(folder, rows)
+    tokenizer = tokenizer_for(rows)
+    tokenizer.chat_template = THINKS
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def prompted(folder: Path, **said: Any) -> str:
+    asked = [{"role": "user", "content": "?"}]
+    found: str = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        asked, tokenize=False, add_generation_prompt=True, **said
+    )
+    return found
+
+
+def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path) -> None:
+    """The judge's own template says so: whoever serves it opens the answer as it was trained, whatever is asked."""
+    rows = write_rows(tmp_path)
+    changes: dict[str, Any] = {"tiny": None, "base": str(thinking_base(tmp_path / "base", rows)), "evaluation": None}
+    changes["training"] = {"max_steps": 1}
+    with pytest.raises(UsageError, match=r"rewrites the answer; set chat_template_kwargs: \{enable_thinking: false\}"):
+        rows_module.base_tokenizer(recipes.read_recipe(write_recipe(tmp_path, **changes)))
+    recipe = write_recipe(tmp_path, **changes, chat_template_kwargs=OFF)
+    train(recipe, rows, tmp_path / "judge", internal=False)
+    facts = json.loads((tmp_path / "judge/critic.json").read_text("utf-8"))
+    assert facts["recipe"]["chat_template_kwargs"] == OFF
+    assert prompted(tmp_path / "base").endswith("<|assistant|>\n")
+    for said in ({}, OFF, {"enable_thinking": True}):
+        assert prompted(tmp_path / "judge", **said).endswith("<|assistant|>\n<think>\n\n</think>\n\n")
+    # From the judge one may train on, with the same variable and no other value.
+    onwards = {**changes, "base": str(tmp_path / "judge"), "chat_template_kwargs": OFF}
+    again = rows_module.base_tokenizer(recipes.read_recipe(write_recipe(tmp_path, **onwards)))
+    assert again.chat_template.count("set enable_thinking") == 1
+
+
+@pytest.mark.parametrize("variables", [{"enable_thinkin": False}, {"role_of": "x"}])
+def test_a_variable_that_the_template_does_not_read_is_refused(variables: dict[str, Any], tmp_path: Path) -> None:
+    base = thinking_base(tmp_path / "base", write_rows(tmp_path))
+    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base), chat_template_kwargs=variables))
+    with pytest.raises(UsageError, match=f"its chat template takes no {next(iter(variables))}; leave it out"):
+        rows_module.base_tokenizer(recipe)
+
+
+COMMITS = {"main": "a" * 40, "v1": "b" * 40}
+
+
+@pytest.fixture
+def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`some/model` in a hub's cache, of which main and v1 have other weights; there is no network."""
+    rows = write_rows(tmp_path)
+    cached = tmp_path / "hub/models--some--model"
+    (cached / "refs").mkdir(parents=True)
+    for seed, (name, commit) in enumerate(COMMITS.items()):
+        folder = save_base(cached / "snapshots" / commit, rows)
+        (folder / "LICENSE").write_text(name)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        torch.manual_seed(seed)
+        torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.15)
+        model.save_pretrained(folder)
+        (cached / "refs" / name).write_text(commit)
+    for name, value in without_network(cached).items():
+        monkeypatch.setattr(constants, name, value)
+    return cached
+
+
+def without_network(cached: Path) -> dict[str, Any]:
+    return {"HF_HUB_CACHE": str(cached.parent), "HF_HUB_OFFLINE": True}
+
+
+def train_without_network(cached: Path, words: list[str]) -> None:
+    vars(constants).update(without_network(cached))
+    run_sft(words)
+
+
+def started(recipe: Path, rows: Path, out: Path, cached: Path, *words: str) -> Processes:
+    line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache"), *words]
+    return Processes(out.parent / f"{out.name}.log", 1, train_without_network, cached, [*line, "--threads", "1"])
+
+
+@pytest.mark.parametrize(("revision", "commit"), [(None, "a" * 40), ("v1", "b" * 40), ("b" * 40, "b" * 40)])
+def test_the_commit_of_a_base_is_known(revision: str | None, commit: str, on_hub: Path, tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base="some/model", revision=revision))
+    assert preflight.pinned(recipe, None).revision == commit
+
+
+def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) -> None:
+    """Weights, adapter, terms and critic.json are the commit's, also after main has moved; another one is refused."""
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "judge"
+    training = {"max_steps": 2, "learning_rate": 1e-9}
+    changes: dict[str, Any] = {"tiny": None, "base": "some/model", "evaluation": None, "lora": {"r": 2}}
+    recipe = write_recipe(tmp_path, **changes, training=training, revision="v1")
+    run = started(recipe, rows, out, on_hub)
+    assert run.wait() == 0, run.stderr
+    facts = json.loads((out / "critic.json").read_text("utf-8"))
+    adapter = json.loads((out / "adapter/adapter_config.json").read_text("utf-8"))
+    assert facts["recipe"]["revision"] == adapter["revision"] == COMMITS["v1"]
+    assert (out / "LICENSE").read_text() == (out / "adapter/LICENSE").read_text() == "v1"
+    base, judge = (
+        AutoModelForCausalLM.from_pretrained(folder).model.embed_tokens.weight
+        for folder in (on_hub / "snapshots" / COMMITS["v1"], out)
+    )
+    assert torch.equal(base, judge)
+    refused(started(recipe, rows, out, on_hub, "--set", f"revision={COMMITS['main']}"), "another recipe (revision)")
+    # A run without a revision stays with the commit that it began with.
+    moving = write_recipe(tmp_path, "moving.yaml", **changes, training=training)
+    run = started(moving, rows, tmp_path / "moving", on_hub)
+    assert run.wait() == 0, run.stderr
+    (on_hub / "refs/main").write_text(COMMITS["v1"])
+    again = started(moving, rows, tmp_path / "moving", on_hub)
+    assert again.wait() == 0 and "holds this judge already" in again.stdout
+
+
+HUB: dict[str, Any] = {"tiny": None, "base": "a/b"}
+SHARDED = {"zero_optimization": {"stage": 3}}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"revision": "v1"}, "revision is for a base"),
+    ({"chat_template_kwargs": OFF}, "chat_template_kwargs is for a base"),
+    ({"tiny": None, "base": ".", "revision": "v1"}, r"revision is for a base by a hub's name; \. is a folder"),
+    (HUB | {"chat_template_kwargs": {"a b": 1}}, "names of variables"),
+    (HUB | {"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs"),
+    (HUB | {"lora": {"bits": 8}}, r"lora\.bits"),
+    (HUB | {"lora": {"bits": 4}, "deepspeed": SHARDED}, "lora bits 4 needs the base whole on each GPU"),
+    (HUB | {"lora": {"bits": 4}, "objective": "head", "packing": True}, "lora bits 4 is for judges that write"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_recipes_with_mistakes_about_the_base(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path, **change))
+    assert "\n" not in str(error.value)
+
+
+def test_four_bits_where_they_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, **HUB, lora={"bits": 4}))
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    for gpu, message in ((False, "needs a GPU, and none is seen"), (True, "needs bitsandbytes: pip install bitsandb")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        with pytest.raises(UsageError, match=f"lora bits 4 {message}"):
+            preflight.require_device(recipe)
+    monkeypatch.setattr(preflight, "find_spec", lambda name: object())
+    preflight.require_device(recipe)
