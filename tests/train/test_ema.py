@@ -193,7 +193,19 @@ def averages(done: Whole, steps: int) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("made", [whole, TWO])
+def over(stage: int) -> Any:
+    """A run from a base, by one process."""
+
+    def made(factory: pytest.TempPathFactory) -> Whole:
+        folder = factory.mktemp(f"stage{stage}")
+        base = save_base(folder / "base", write_rows(folder))
+        zero = {"stage": stage, "stage3_param_persistence_threshold": 100}
+        return Whole(folder, 1, tiny=None, base=str(base), deepspeed={"zero_optimization": zero})
+
+    return pytest.param(made, id=f"stage{stage}", marks=[pytest.mark.gpu, pytest.mark.slow])
+
+
+@pytest.mark.parametrize("made", [whole, TWO, over(2), over(3)])
 def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     done = made(tmp_path_factory)
     plain = averages(done, 8)
@@ -209,7 +221,10 @@ def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factor
 
 @pytest.mark.parametrize(
     ("stage", "bf16"),
-    [(2, False), *(pytest.param(stage, True, marks=pytest.mark.slow) for stage in (1, 3))],
+    [
+        pytest.param(2, False, marks=pytest.mark.gpu),
+        *(pytest.param(stage, True, marks=pytest.mark.slow) for stage in (1, 3)),
+    ],
 )
 def test_adapters_are_averaged_and_merged(stage: int, bf16: bool, tmp_path: Path) -> None:
     """What lies in OUT is the base with the averaged adapter added, which lies in OUT/adapter."""

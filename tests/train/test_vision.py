@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 from conftest import human_row
-from training import logged, start, train, write_recipe, write_rows
+from training import Processes, logged, run_sft, start, train, write_recipe, write_rows
 
 import loop  # isort: skip
 import objective  # isort: skip
@@ -18,6 +18,7 @@ import rows as rows_module  # isort: skip
 import sft  # isort: skip
 import vision  # isort: skip
 import msgspec
+import tiny_vlm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -327,30 +328,34 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(
         assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.e2e
-def test_from_a_base_with_adapters_a_judge_comes_out_whole_and_as_an_adapter(tmp_path: Path) -> None:
-    """The base is a tiny judge that sees; the part that looks stays as it is, the adapters are on what reads."""
-    rows = pictured(tmp_path)
-    train(write_recipe(tmp_path, "base.yaml", **SEEING), rows, tmp_path / "base", internal=False)
-    changes = {**SEEING, "tiny": None, "vision": None, "base": str(tmp_path / "base")}
-    lora = write_recipe(tmp_path, "lora.yaml", **changes, lora={"r": 4, "alpha": 8}, packing=True)
-    train(lora, rows, tmp_path / "lora", internal=False)
-    names = set(load_file(tmp_path / "lora/adapter/adapter_model.safetensors"))
-    assert names and all(".text_model." in name for name in names)
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "lora"))
-    changed = {name for name in before.keys() & after.keys() if not torch.equal(before[name], after[name])}
-    assert changed and all("text_model.layers" in name for name in changed)
-    for folder in (tmp_path / "base", tmp_path / "lora"):
-        AutoModelForImageTextToText.from_pretrained(folder)
-    for folder in (tmp_path / "base", tmp_path / "lora", tmp_path / "lora/adapter"):
-        assert AutoProcessor.from_pretrained(folder).image_token == "<image>"
-    # Whole: the part that looks is frozen unless the recipe says otherwise.
-    for name, frozen in (("kept", None), ("all", [])):
-        train(write_recipe(tmp_path, f"{name}.yaml", **changes, frozen=frozen), rows, tmp_path / name, internal=False)
-        found = load_file(tmp_path / name / "model.safetensors")
-        looked = [key for key in before if "vision_model" in key and not torch.equal(before[key], found[key])]
-        assert bool(looked) == (frozen is not None)
+def train_a_qwen(words: list[str]) -> None:
+    if find_spec("torchvision") is None:
+        AutoProcessor.from_pretrained = staticmethod(tiny_vlm.qwen_processor)
+    run_sft(words)
+
+
+@pytest.mark.gpu
+def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path) -> None:
+    """A random one; its adapters are on what reads, and the part that looks stays as it is."""
+    rows, base, out = pictured(tmp_path), tiny_vlm.build_qwen(tmp_path / "base"), tmp_path / "out"
+    changes = {**SEEING, "tiny": None, "vision": None, "base": str(base), "lora": {"r": 4, "alpha": 8}, "packing": True}
+    recipe = write_recipe(tmp_path, **changes, max_source_tokens=3000)
+    line = [str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(tmp_path / "cache")]
+    run = Processes(tmp_path / "log", 1, train_a_qwen, [*line, "--threads", "1"])
+    assert run.wait() == 0, run.stderr
+    assert "packing is off: Qwen3VL tells images' tokens from others" in run.stdout
+    assert len(logged(out)) == 3
+    names = set(load_file(out / "adapter/adapter_model.safetensors"))
+    assert names and all(".language_model.layers." in name for name in names)
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, out))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all(".language_model.layers." in name for name in changed)
+    AutoModelForImageTextToText.from_pretrained(out)
+    for folder in (out, out / "adapter"):
+        assert {"processor_config.json", "chat_template.jinja", "tokenizer.json"} <= {
+            file.name for file in folder.iterdir()
+        }
 
 
 @pytest.mark.e2e
