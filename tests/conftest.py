@@ -66,13 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DS_ACCELERATOR"] = "cuda" if config.option.markexpr == "gpu" else "cpu"
 
 
+def on_gpu() -> bool:
+    return os.environ.get("DS_ACCELERATOR") == "cuda"
+
+
 REAL = {"demo", "parser", "served"}
 """Fixtures that load vLLM: who uses one is an end-to-end test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what is end to end. In a process of pytest-xdist (`make test`) the longest groups come first."""
-    if config.option.markexpr == "gpu" and not pytest.importorskip("torch").cuda.is_available():
+    if on_gpu() and not pytest.importorskip("torch").cuda.is_available():
         for item in items:
             item.add_marker(pytest.mark.skip(reason="no GPU is seen"))
     for item in items:

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import ROOT, free_port, human_row, write_jsonl
+from conftest import ROOT, free_port, human_row, on_gpu, write_jsonl
 
 pytest.importorskip("deepspeed", reason="needs the train extra")
 
-ON_GPU = os.environ.setdefault("DS_ACCELERATOR", "cpu") == "cuda"
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+ON_GPU = on_gpu()
 """With `pytest -m gpu`. Else training is tested on the CPU, and a GPU that there is stays unseen by it."""
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -87,9 +87,8 @@ def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
     recipe = facts["recipe"]
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        model = read_base(
-            recipe["base"], recipe["objective"], recipe["images"], dtype="auto", revision=recipe["revision"]
-        )
+        base, objective, images, revision = (recipe[key] for key in ("base", "objective", "images", "revision"))
+        model = read_base(base, objective, images, dtype="auto", revision=revision)
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)

@@ -45,9 +45,7 @@ def processes(parsed: Any) -> int:
     nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
     fewest = min(map(len, nodes), default=0)
     if parsed.num_gpus > fewest and get_accelerator().device_name() == "cuda":  # on a CPU any number can be started
-        raise UsageError(
-            f"--num_gpus {parsed.num_gpus}: there are {fewest} GPUs here (CUDA_VISIBLE_DEVICES, nvidia-smi)"
-        )
+        raise UsageError(f"--num_gpus {parsed.num_gpus}: there are {fewest} GPUs here (see nvidia-smi)")
     return sum(parsed.num_gpus if parsed.num_gpus > 0 else len(devices) for devices in nodes)
 
 
@@ -105,9 +103,9 @@ def main(
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
     config = recipe_file(recipe)
-    if os.environ.get("DS_ACCELERATOR") == "cpu":  # DeepSpeed's launcher says here which GPU is a process's
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
+        if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
 
         sft.main(config, train, out, internal, overrides, cache, data_root, threads)

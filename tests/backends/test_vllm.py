@@ -20,6 +20,7 @@ from conftest import (
     asked_without_waiting,
     assert_one_line_error,
     human_row,
+    on_gpu,
     run,
     serving,
     stopped_engine,
@@ -31,8 +32,11 @@ from critic import human_scored
 pytestmark = pytest.mark.e2e
 
 KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", "Rating"]}
-SAME = 1e-4
+SAME = 1e-3 if on_gpu() else 1e-4
 """How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
+
+FLOAT = ["--", "--dtype", "float32"] if on_gpu() else []
+"""A CPU computes these weights in float32 anyway."""
 
 LONG, TOO_LONG = "row-60", "row-61"
 
@@ -87,7 +91,7 @@ class Judged:
     def words(self, way: str) -> list[str]:
         places = [self.places.get(word, word) for word in WAYS[way]]
         words = ["judge", str(self.data), "--out", str(self.folder / f"{way}.jsonl"), "--max-failed", "0.1", *places]
-        return words if way == "panel" else [*words, "--max-tokens", "64"]
+        return words if way == "panel" else [*words, "--max-tokens", "64", *(FLOAT if "here" in way else [])]
 
     def lines(self, way: str) -> dict[str, dict[str, Any]]:
         """Row -> its judgment."""
@@ -100,7 +104,7 @@ class Judged:
 @pytest.fixture(scope="module")
 def tiny_serving(tiny_judge: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A server of the tiny judge, whose engine the last test ends: its process, and its URL without `/v1`."""
-    with serving(tiny_judge, "--alias", "gpt-4", end=signal.SIGKILL) as found:
+    with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as found:
         yield found
 
 
@@ -136,6 +140,7 @@ def test_both_are_trained(tiny_judge: Path) -> None:
             assert list(json.loads(text)) == keys, text
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "panel"])
 def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
     """With a distribution; or it has failed by name."""
@@ -155,6 +160,7 @@ def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
     assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("served")])
 def test_server_and_process_agree(way: str, judged: Judged) -> None:
     """Also without reasons. A long response is shortened alike, and one that cannot fit fails alike."""

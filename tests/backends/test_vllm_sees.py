@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, needs, serving
+from conftest import ROOT, needs, on_gpu, serving
 
 from critic.backends import Request, image_part
 from critic.backends.openai import OpenAIBackend
@@ -31,7 +31,7 @@ from test_vllm_sees import conversed, judged
 from critic.backends.vllm import VllmBackend
 folder, root = map(Path, sys.argv[1:])
 async def both():
-    async with VllmBackend(folder, ["--max-model-len", "4096"]) as backend:
+    async with VllmBackend(folder, ["--max-model-len", "4096", "--dtype", "float32"]) as backend:
         return *await judged(backend, root), await conversed(backend, root)
 print(msgspec.json.encode(asyncio.run(both())).decode())
 """
@@ -106,14 +106,14 @@ class Here(NamedTuple):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
-    needs("torch", "vllm", "PIL")
+    needs("torch", "vllm", "PIL", *(["torchvision"] if on_gpu() else []))
     import tiny_vlm
     from PIL import Image as Picture
 
     root = tmp_path_factory.mktemp("seeing")
     for name, shade in {"a.png": 0, "b.png": 120, "c.png": 250}.items():
         Picture.linear_gradient("L").point(lambda x, shade=shade: (x + shade) % 256).convert("RGB").save(root / name)
-    folder = tiny_vlm.build(root / "vlm")
+    folder = (tiny_vlm.build_qwen if on_gpu() else tiny_vlm.build)(root / "vlm")  # Qwen3-VL needs torchvision
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
@@ -122,11 +122,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
     return Here(folder, root, made, replies, counts, msgspec.convert(turns, list[ModelTurn]))
 
 
+@pytest.mark.gpu
 def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
     folder, root, judgments, replies, counts, _ = here
     told_apart(judgments, replies, counts)
     allowed = ["--allowed-local-media-path", str(root), "--limit-mm-per-prompt", '{"image": 3}']
-    with serving(folder, "--", *allowed, "--max-model-len", "4096") as (_, url):
+    with serving(folder, "--", *allowed, "--max-model-len", "4096", "--dtype", "float32") as (_, url):
         backend = OpenAIBackend(url)
         backend.choose(None)
         assert backend.sees() is True

@@ -108,12 +108,6 @@ def started(recipe: Path, rows: Path, out: Path, cached: Path, *words: str) -> P
     return Processes(out.parent / f"{out.name}.log", 1, train_without_network, cached, [*line, "--threads", "1"])
 
 
-@pytest.mark.parametrize(("revision", "commit"), [(None, "a" * 40), ("v1", "b" * 40), ("b" * 40, "b" * 40)])
-def test_the_commit_of_a_base_is_known(revision: str | None, commit: str, on_hub: Path, tmp_path: Path) -> None:
-    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base="some/model", revision=revision))
-    assert preflight.pinned(recipe, None).revision == commit
-
-
 def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) -> None:
     """Weights, adapter, terms and critic.json are the commit's, also after main has moved; another one is refused."""
     rows, out = tmp_path / "rows.jsonl", tmp_path / "judge"
@@ -132,6 +126,9 @@ def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) 
     )
     assert torch.equal(base, judge)
     refused(started(recipe, rows, out, on_hub, "--set", f"revision={COMMITS['main']}"), "another recipe (revision)")
+    assert {preflight.pinned(recipes.read_recipe(recipe, [f"revision={each}"]), None).revision for each in COMMITS} == {
+        *COMMITS.values()
+    }
     # A run without a revision stays with the commit that it began with.
     moving = write_recipe(tmp_path, "moving.yaml", **changes, training=training)
     run = started(moving, rows, tmp_path / "moving", on_hub)

@@ -331,6 +331,15 @@ def test_a_mistake_starts_no_process(words: list[str], message: str, handed: lis
     assert done.stderr.count("\n") == 1 and not handed
 
 
+def test_who_asks_for_the_cpu_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "0"}.items():
+        monkeypatch.setenv(name, value)
+    seen: list[str] = []
+    monkeypatch.setattr(sft, "main", lambda *_: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    assert run_program("critic", "train", "tiny", "--train", "rows", "--out", tmp_path).returncode == 0
+    assert seen == [""]
+
+
 def test_more_processes_than_gpus(handed: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = SimpleNamespace(device_count=lambda: 2, device_name=lambda: "cuda")
     monkeypatch.setattr("deepspeed.accelerator.get_accelerator", lambda: gpus)
