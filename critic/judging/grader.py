@@ -1,8 +1,10 @@
 """Asking a judge model for one verdict: in a prompt that fits, and of a rating the distribution as well.
 
-Where a server can go on with a message that is begun for it (vLLM), the distribution is asked for behind the verdict,
-by a probe of two tokens after `…"Rating":`. The first shows the chances of all ratings; a logit bias then writes a 1,
-which log probabilities do not show, and the second token tells 1 from 10.
+vLLM gives log probabilities under its grammar, where nothing but a rating can stand behind `…"Rating":`: the verdict's
+own reply has the whole distribution, but for what follows a 1 that it did not write, which one more token tells. Where
+other tokens share the probability (a grammar with blanks), or none is given, the distribution is asked for behind the
+verdict, by a probe of two tokens. The first shows the chances of all ratings; a logit bias then writes a 1, which log
+probabilities do not show, and the second token tells 1 from 10.
 """
 
 import asyncio
@@ -29,8 +31,11 @@ T = TypeVar("T")
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
 
-NEGLIGIBLE = 1e-4
+NEGLIGIBLE = 1e-6
 """Probability of a first "1" below which it is not worth asking whether a 0 follows."""
+
+ROUNDING = 1e-5
+"""How far the probabilities of all that a grammar allows may sum to something else than 1."""
 
 LEAST_LIKELY = -60.0
 """A log probability beside the highest that no rating's token has, but where a logit bias of 100 shows."""
@@ -75,6 +80,8 @@ class Grader:
         # sight, so that what the rating follows from is not in the reply. From then on every distribution is read at
         # the reply's own tokens, which have to be asked for with log probabilities.
         self._probes = backend.served.is_vllm
+        # True until a verdict's own tokens do not tell its distribution as exactly as a probe does.
+        self._at_once = backend.served.is_vllm
 
     async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
@@ -153,7 +160,9 @@ class Grader:
         # At once, so that what fails later still counts what it took.
         asked.paid.append(call_of(asked, reply))
         # A reply that is no answer has no tokens either, which says nothing of the server.
-        if request.top_logprobs and self.logprobs is None and (reply.tokens or unanswered(reply) is None):
+        # Of a judge that can be probed only a probe shows it.
+        shows = request.schema is None or not self._probes
+        if request.top_logprobs and self.logprobs is None and (reply.tokens or (shows and unanswered(reply) is None)):
             self.logprobs = bool(reply.tokens)
         return reply
 
@@ -175,13 +184,16 @@ class Grader:
         self.score_kind, self.stated = "argmax", True
 
     def _request(self, asked: JudgeRequest) -> Request:
+        low, high = asked.prompt.scale
         # A judge that is probed is asked for log probabilities behind the verdict, not with it.
         by_its_tokens = not self._probes and (self.backend.served.is_vllm or self._asks)
+        # Under a grammar no more tokens can begin a rating than there are ratings.
+        alternatives = high - low + 1 if self._at_once else ALTERNATIVES * by_its_tokens
         return Request(
             messages=asked.messages,
             max_tokens=self.max_tokens,
             schema=asked.schema(self.decoding.reason),
-            top_logprobs=ALTERNATIVES if by_its_tokens else 0,
+            top_logprobs=alternatives,
         )
 
     async def _alone(self, asked: JudgeRequest, probed: Reply) -> RatedVerdict:
@@ -195,11 +207,17 @@ class Grader:
         return RatedVerdict(_of(shares, scale), calls)
 
     async def _read(self, asked: JudgeRequest, reply: Reply) -> RatedVerdict:
-        """The verdict in `reply`, and the distribution of its rating: by a probe or, where the judge cannot be probed,
-        at the reply's own tokens."""
+        """The verdict in `reply`, and the distribution of its rating: at the reply's own tokens where they tell all of
+        it, or the judge cannot be probed, and by a probe otherwise."""
         prefix = parse.prefix(reply.text)
+        whole = False
+        if self._at_once and prefix is not None:
+            first = distribution.first_digit(reply.tokens, reply.reasoned, asked.prompt.scale, prefix)
+            whole = first is not None and abs(first.on_ratings - 1.0) < ROUNDING
+            # A character of the reason in two tokens hides the place of this rating alone.
+            self._at_once = whole or (first is None and bool(reply.tokens))
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message.
-        if not reply.tokens and self._can_probe:
+        if self._can_probe and not whole and (self._probes or not reply.tokens):
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None:  # a verdict cut off before its rating has no distribution
@@ -213,9 +231,10 @@ class Grader:
                 else:
                     return self._reading(asked, reply, *await self._probed(asked, prefix, probed))
             # Only a new reply can bring log probabilities of its own tokens.
-            again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
-            reply = instead(await self._chat(asked, again), reply)
-            prefix = parse.prefix(reply.text)
+            if not reply.tokens:
+                again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
+                reply = instead(await self._chat(asked, again), reply)
+                prefix = parse.prefix(reply.text)
         return self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix))
 
     def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> RatedVerdict:

@@ -59,7 +59,6 @@ class Infer(Stage[Conversation, ModelTurn]):
             "model": backend.served.name,
             "server": backend.endpoint,
             "sampling": msgspec.to_builtins(sampling),
-            "concurrency": self.concurrency,
         }
 
     def key(self, record: ModelTurn) -> tuple[str, str, int]:

@@ -16,7 +16,7 @@ from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.middleware import Budget, Cached, Limited, layers
 from critic.backends.scripted import from_file
-from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
+from critic.backends.vllm import VllmBackend, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Language, Showing
@@ -85,7 +85,7 @@ def max_tokens(least: int, default: str | bool = True) -> Any:
 
 
 def concurrency(help_text: str) -> Any:
-    default = f"{CONNECTIONS}; in here {IN_FLIGHT}"
+    default = f"{CONNECTIONS}; in here the engine's own"
     return typer.Option(min=1, help=help_text, show_default=default, rich_help_panel=LIMITS)
 
 

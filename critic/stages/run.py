@@ -19,6 +19,7 @@ from tqdm import tqdm
 from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import Limited, lacking, layers
+from critic.backends.vllm import VllmBackend
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment, ModelTurn
 
@@ -92,8 +93,6 @@ class Stage(ABC, Generic[Item, Record]):
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.max_concurrency
-        # For items that ask for much at once: what is under way is bounded here, not by the items.
-        self._gate = asyncio.Semaphore(self.concurrency)
         self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost, self.without = 0, set[str]()
 
@@ -155,6 +154,7 @@ class Stage(ABC, Generic[Item, Record]):
         facts = {
             **self.facts,
             "retries": self.backend.retries,
+            "concurrency": self.concurrency,
             "seconds": round(seconds, 1),
             "seconds_in_all": round(seconds + earlier.get("seconds_in_all", 0.0), 1),
             "peak_memory_mib": memory // 1024,
@@ -188,7 +188,14 @@ class Stage(ABC, Generic[Item, Record]):
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
+            for source in layers(self.backend):
+                if isinstance(source, VllmBackend):
+                    source.rows = left
             async with self.backend as backend:
+                # An engine says how much keeps it busy once it runs.
+                self.concurrency = self.options.concurrency or backend.max_concurrency
+                # For items that ask for much at once: what is under way is bounded here, not by the items.
+                self._gate = asyncio.Semaphore(self.concurrency)
 
                 def keep(*records: Record) -> None:
                     nonlocal failed

@@ -17,6 +17,7 @@ from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
+from critic.judging.grader import ALTERNATIVES
 from critic.judging.judge import ResponseJudge
 from critic.judging.render import PromptInputs
 from critic.records import GREEDY, Judgment, Response, SamplingParams
@@ -301,7 +302,7 @@ def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, t
 def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:
     def answer(request: Request) -> Reply:
         text = verdict(Rating=7, Reason="so")
-        tokens = [Token('{"Rating":', []), chances(_7=1.0)] if request.top_logprobs else []
+        tokens = [Token('{"Rating":', []), chances(_7=1.0)] if request.top_logprobs == ALTERNATIVES else []
         return Reply(text=text, tokens=tokens, reasoned=True, prompt_tokens=100, completion_tokens=30)
 
     found = judged("pointwise", answer, response())

@@ -97,16 +97,22 @@ def test_what_is_asked_for(tmp_path: Path, scripted: Servers) -> None:
 
 class LikeVllm:
     """A judge whose first token of a rating has the chances `first`, and in which `ten` is the chance of a 0 behind
-    a 1. As on vLLM, a 1 is written where it is favoured, and its chances do not show that."""
+    a 1. As on vLLM, a 1 is written where it is favoured, and its chances do not show that. Where the `grammar` lets
+    something else stand there, a verdict's own tokens show that, too; None: they show nothing."""
 
-    def __init__(self, first: dict[str, float], ten: float, refuses_bias: bool = False) -> None:
-        self.first, self.ten, self.refuses_bias = first, ten, refuses_bias
+    def __init__(
+        self, first: dict[str, float], ten: float, refuses_bias: bool = False, grammar: dict[str, float] | None = None
+    ) -> None:
+        self.first, self.ten, self.refuses_bias, self.grammar = first, ten, refuses_bias, grammar
 
     def __call__(self, body: dict[str, Any]) -> Any:
         if self.refuses_bias and "logit_bias" in body:
             return 400, {}, b'{"error": {"message": "logit_bias is not supported with speculative decoding"}}'
         if not body.get("continue_final_message"):
-            return completion('{"Rating":7,"Reason":"fine"}')
+            if self.grammar is None or not body.get("logprobs"):
+                return completion('{"Rating":7,"Reason":"fine"}')
+            left = 1 - sum(self.grammar.values())
+            return reply_with(self.grammar | {text: left * share for text, share in self.first.items()})
         behind = {",": 1 - self.ten} | ({"0": self.ten} if self.ten else {})
         if body["messages"][-1]["content"] == '{"Rating":1':
             assert body["max_tokens"] == 1 and re.fullmatch(body["structured_outputs"]["regex"], ',"Reason')
@@ -119,11 +125,17 @@ class LikeVllm:
 
 
 @pytest.mark.parametrize("ten", [0.0, 0.25, 0.9])
-@pytest.mark.parametrize("refuses", [False, True], ids=["", "speculating"])
-def test_ten_is_told_from_one(tmp_path: Path, scripted: Servers, ten: float, refuses: bool) -> None:
-    """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one probe, or in two where the
-    server cannot be made to write a 1."""
-    server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses), owner="vllm")
+@pytest.mark.parametrize(
+    ("refuses", "grammar"),
+    [(False, {}), (False, None), (False, {" ": 0.2}), (True, None)],
+    ids=["at once", "probed", "blanks", "speculating"],
+)
+def test_ten_is_told_from_one(
+    tmp_path: Path, scripted: Servers, ten: float, refuses: bool, grammar: dict[str, float] | None
+) -> None:
+    """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one more token behind a verdict that
+    tells all else, in one probe, or in two where the server cannot be made to write a 1."""
+    server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses, grammar), owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
     assert done.returncode == 0, done.stderr
     for line in judged(out):
@@ -132,11 +144,14 @@ def test_ten_is_told_from_one(tmp_path: Path, scripted: Servers, ten: float, ref
         assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
         assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
     assert len(server.requests) == (1 + 3 * 3 if refuses else 3 * 2)
-    assert [body.get("logprobs") for body in server.requests[:2]] == [None, True], "verdicts are cheap without"
+    asked = [body.get("top_logprobs") for body in server.requests if not body.get("continue_final_message")]
+    assert asked == ([10] * 3 if grammar == {} else [10, None, None]), "verdicts are cheap without"
+    written = [body["max_tokens"] for body in server.requests if body.get("continue_final_message")]
+    assert refuses or written == [1 if grammar == {} else 2] * 3
 
 
 def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(LikeVllm({"7": 0.99995, "1": 0.00005}, 0.5, refuses_bias=True), owner="vllm")
+    server = scripted(LikeVllm({"7": 1 - 5e-7, "1": 5e-7}, 0.5, refuses_bias=True), owner="vllm")
     judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
     assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
 
@@ -169,7 +184,7 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
     server = scripted(answer, owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4)
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 2 + 4
+    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 4
 
 
 QUOTED = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
@@ -208,7 +223,7 @@ def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: P
     server = scripted(answer, owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6)
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [6.0] * 6 and 7 <= len(server.requests) <= 8
+    assert [line["score"] for line in judged(out)] == [6.0] * 6 and len(server.requests) == 6
 
 
 def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
