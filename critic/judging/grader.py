@@ -80,8 +80,6 @@ class Grader:
         # sight, so that what the rating follows from is not in the reply. From then on every distribution is read at
         # the reply's own tokens, which have to be asked for with log probabilities.
         self._probes = backend.served.is_vllm
-        # True until a verdict's own tokens do not tell its distribution as exactly as a probe does.
-        self._at_once = backend.served.is_vllm
 
     async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
@@ -185,15 +183,13 @@ class Grader:
 
     def _request(self, asked: JudgeRequest) -> Request:
         low, high = asked.prompt.scale
-        # A judge that is probed is asked for log probabilities behind the verdict, not with it.
-        by_its_tokens = not self._probes and (self.backend.served.is_vllm or self._asks)
-        # Under a grammar no more tokens can begin a rating than there are ratings.
-        alternatives = high - low + 1 if self._at_once else ALTERNATIVES * by_its_tokens
+        others = ALTERNATIVES if self.backend.served.is_vllm or self._asks else 0
         return Request(
             messages=asked.messages,
             max_tokens=self.max_tokens,
             schema=asked.schema(self.decoding.reason),
-            top_logprobs=alternatives,
+            # Under vLLM's grammar no more tokens can begin a rating than there are ratings.
+            top_logprobs=high - low + 1 if self._probes else others,
         )
 
     async def _alone(self, asked: JudgeRequest, probed: Reply) -> RatedVerdict:
@@ -210,14 +206,9 @@ class Grader:
         """The verdict in `reply`, and the distribution of its rating: at the reply's own tokens where they tell all of
         it, or the judge cannot be probed, and by a probe otherwise."""
         prefix = parse.prefix(reply.text)
-        whole = False
-        if self._at_once and prefix is not None:
-            first = distribution.first_digit(reply.tokens, reply.reasoned, asked.prompt.scale, prefix)
-            whole = first is not None and abs(first.on_ratings - 1.0) < ROUNDING
-            # A character of the reason in two tokens hides the place of this rating alone.
-            self._at_once = whole or (first is None and bool(reply.tokens))
-        # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message.
-        if self._can_probe and not whole and (self._probes or not reply.tokens):
+        first = distribution.first_digit(reply.tokens, reply.reasoned, asked.prompt.scale, prefix or "")
+        whole = first is not None and abs(first.on_ratings - 1.0) < ROUNDING
+        if self._probes and self._can_probe and not whole:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None:  # a verdict cut off before its rating has no distribution
@@ -230,11 +221,6 @@ class Grader:
                         self._probes = False
                 else:
                     return self._reading(asked, reply, *await self._probed(asked, prefix, probed))
-            # Only a new reply can bring log probabilities of its own tokens.
-            if not reply.tokens:
-                again = replace(self._request(asked), top_logprobs=ALTERNATIVES)
-                reply = instead(await self._chat(asked, again), reply)
-                prefix = parse.prefix(reply.text)
         return self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix))
 
     def _reading(self, asked: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> RatedVerdict:

@@ -16,7 +16,7 @@ from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.middleware import Budget, Cached, Limited, layers
 from critic.backends.scripted import from_file
-from critic.backends.vllm import VllmBackend, gpus
+from critic.backends.vllm import VllmBackend, devices, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Language, Showing
@@ -165,6 +165,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     shard: Annotated[
         str | None, typer.Option(metavar="K/N", help="A part, for critic merge.", rich_help_panel=CLUSTER)
     ] = None
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N", help="One engine on each of N GPUs, or all.", rich_help_panel=CLUSTER)
+    ] = None
     engine: Annotated[
         Literal["ray"] | None, typer.Option(help="The model in actors of a Ray cluster.", rich_help_panel=CLUSTER)
     ] = None
@@ -183,6 +186,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             certificate=certificate,
             shard=Shard.read(self.shard),
         )
+
+    def engines(self, sources: Sequence[str]) -> list[str]:
+        """The GPUs of each engine of --gpus. Raises UsageError where `sources` are none that run in here."""
+        here = self.base_url is None and all(Path(source).exists() for source in sources)
+        alone = not (self.shard or self.engine or self.budget)
+        check(
+            (here, f"--gpus {self.gpus}: needs a checkpoint folder that is there; a server has GPUs of its own"),
+            (alone, f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget"),
+        )
+        return devices(str(self.gpus), max(1, gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
         """The images below `root`, as the options say that they are sent."""
@@ -283,7 +296,13 @@ def takes_endpoint(
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
         fields = {name: options.pop(name) for name in names if name in options}
-        return command(*words, endpoint=Endpoint(**fields), **options)
+        endpoint = Endpoint(**fields)
+        if endpoint.gpus is not None:
+            from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
+
+            engines = endpoint.engines(options.get("judge") or [endpoint.model or ""])
+            return on_gpus(called, {**options, **fields}, engines)
+        return command(*words, endpoint=endpoint, **options)
 
     parameters = [one for one in own.parameters.values() if one.name != "endpoint"]
     parameters += [each for each in inspect.signature(Endpoint).parameters.values() if each.name in names]

@@ -237,6 +237,8 @@ def growing(path: Path) -> Iterator[Path]:
     """The file that links lead to, so that what lies beside it is the same by each name, while no other process writes
     it. Raises UsageError as `check_plain` and `alone` do."""
     path = check_plain(jsonl.resolved(check_plain(path)))
+    if any((parts := path.with_name(f"{path.name}.parts")).glob("*.jsonl")):
+        raise UsageError(f"{path}: made with --gpus, whose records are in {parts}: go on with --gpus")
     with jsonl.alone(path):
         yield path
 

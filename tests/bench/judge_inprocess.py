@@ -20,7 +20,7 @@ from typing import Any
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, Shown, checkpoint, laps, ordered, prompts, ratios, responses, seconds
 
 from critic.backends import Request
-from critic.backends.vllm import _parameters
+from critic.backends.vllm import VllmBackend
 from critic.judging.judge import ResponseJudge
 from critic.records import Judgment, Response, SamplingParams
 
@@ -46,13 +46,15 @@ def drained(engine: Any) -> list[Any]:
     return [outputs[number] for number in sorted(outputs)]
 
 
-def engine_alone(engine: Any, texts: list[str], cached: bool = True, lengths: list[int] | None = None) -> list[Any]:
+def engine_alone(
+    backend: VllmBackend, engine: Any, texts: list[str], cached: bool = True, lengths: list[int] | None = None
+) -> list[Any]:
     """Every prompt at once, text in and text out: verdicts, or without any constraint as many tokens as `lengths`
     says."""
     engine.reset_prefix_cache()
     for number, text in enumerate(texts):
         tokens, schema = (lengths[number], None) if lengths else (REPLY_TOKENS, POINTWISE.schema())
-        made = _parameters(Request(messages=[], max_tokens=tokens, schema=schema))
+        made = backend._parameters(Request(messages=[], max_tokens=tokens, schema=schema))
         made.detokenize = True
         made.ignore_eos = lengths is not None
         made.skip_reading_prefix_cache = not cached
@@ -60,12 +62,12 @@ def engine_alone(engine: Any, texts: list[str], cached: bool = True, lengths: li
     return drained(engine)
 
 
-def same_requests(engine: Any, asked: list[tuple[list[int], Request, int | None]]) -> None:
-    """What the judge asked: the verdicts, then their probes."""
+def same_requests(backend: VllmBackend, engine: Any, asked: list[tuple[list[int], Request]]) -> None:
+    """What the judge asked: the verdicts, then what tells 10 from 1."""
     for follows in (False, True):
-        for number, (ids, request, forced_token) in enumerate(asked):
+        for number, (ids, request) in enumerate(asked):
             if request.continue_final == follows:
-                engine.add_request(str(number), {"prompt_token_ids": ids}, _parameters(request, forced_token))
+                engine.add_request(str(number), {"prompt_token_ids": ids}, backend._parameters(request))
         drained(engine)
 
 
@@ -115,19 +117,16 @@ async def main() -> None:
 
             def again() -> None:
                 backend.engine.reset_prefix_cache()
-                same_requests(backend.engine, asked)
+                same_requests(backend, backend.engine, asked)
 
             def alone_on(**how: Any) -> list[Any]:
-                return engine_alone(backend.engine, texts, **how)
+                return engine_alone(backend, backend.engine, texts, **how)
 
             verdicts = await asyncio.to_thread(alone_on)
             lengths = [len(output.outputs[0].token_ids) for output in verdicts]
             backend.asked.clear()
             found = await asyncio.to_thread(judge, whole)
-            asked = [
-                (backend._ids(request.messages, request.continue_final), request, backend._forced_token(request))
-                for request in backend.asked
-            ]
+            asked = [(backend._ids(request.messages, request.continue_final), request) for request in backend.asked]
             assert size.model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {
                 "judge": lambda: judge(whole),
