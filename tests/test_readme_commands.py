@@ -31,6 +31,7 @@ LEFT_OUT = {
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
     "critic annotate --db labels.sqlite --import": "needs sheets that people filled in: tests/annotate/test_labels.py",
     "critic judge rows.jsonl --engine ray": "needs a cluster: tests/backends/test_ray.py",
+    "critic judge rows.jsonl --gpus all": "needs GPUs: tests/stages/test_gpus.py",
     "critic merge part.*.jsonl": "needs all of a run's shards: tests/stages/test_shards.py",
     "make ": "installs, and runs whole suites",
     "pip ": "needs the network",

@@ -94,8 +94,6 @@ def gpus(extra: Sequence[str]) -> int:
 def devices(wanted: str, each: int = 1) -> list[str]:
     """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes `each` of
     them. Raises UsageError where there are too few, or of several kinds."""
-    if wanted != "all" and not (wanted.isdecimal() and int(wanted)):
-        raise UsageError(f"--gpus {wanted}: expected all, or a number from 1")
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -103,9 +101,10 @@ def devices(wanted: str, each: int = 1) -> list[str]:
     cards = re.findall(r"^GPU (\d+): (.+) \(UUID", listed, re.MULTILINE)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [number for number, _ in cards] if visible is None else [name for name in visible.split(",") if name]
-    used = names if wanted == "all" else names[: int(wanted)]
-    if not used or (wanted != "all" and len(used) < int(wanted)):
-        raise UsageError(f"--gpus {wanted}: {len(names) or 'no'} GPUs are here (nvidia-smi -L, CUDA_VISIBLE_DEVICES)")
+    used = names[: int(wanted)] if wanted.isdecimal() else names
+    if not used or wanted not in ("all", str(len(used))):
+        here = f"{len(names) or 'no'} GPUs are here (nvidia-smi -L, CUDA_VISIBLE_DEVICES)"
+        raise UsageError(f"--gpus {wanted}: {here}; give all, or how many of them")
     if len(used) % each:
         raise UsageError(f"--gpus {wanted}: {len(used)} GPUs are no multiple of the {each} that an engine takes")
     if len(kinds := {kind for number, kind in cards if number in used}) > 1:
@@ -308,15 +307,15 @@ class VllmBackend:
 
     def _start(self) -> Any:
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
-        arguments, short = self._arguments(), list[str]()
+        arguments = self._arguments()
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - heavy, and not part of a plain installation
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        if not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN:
-            short = ["--enforce-eager"]
-            how = "--enforce-eager, without compiling (-- --no-enforce-eager compiles)"
-            print(f"{self.rows} to go: vLLM starts with {how}", file=sys.stderr)
-        given = Namespace(**identity.parsed(self._parser(arguments), [*self._plain, *short, *self._extra]))
+        short = not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN
+        if short:
+            print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
+        words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
+        given = Namespace(**identity.parsed(self._parser(arguments), words))
         self._template_kwargs = given.default_chat_template_kwargs
         # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(given), UsageContext.LLM_CLASS)

@@ -1,10 +1,9 @@
 """Asking a judge model for one verdict: in a prompt that fits, and of a rating the distribution as well.
 
-vLLM gives log probabilities under its grammar, where nothing but a rating can stand behind `…"Rating":`: the verdict's
-own reply has the whole distribution, but for what follows a 1 that it did not write, which one more token tells. Where
-other tokens share the probability (a grammar with blanks), or none is given, the distribution is asked for behind the
-verdict, by a probe of two tokens. The first shows the chances of all ratings; a logit bias then writes a 1, which log
-probabilities do not show, and the second token tells 1 from 10.
+vLLM's log probabilities are those under its grammar, where nothing but a rating can stand: a verdict's own tokens tell
+the distribution, but for what follows a 1 that was not written. Where they do not tell all, it is asked for behind the
+verdict, by a probe of two tokens after `…"Rating":`. The first shows the chances of all ratings; a logit bias then
+writes a 1, which log probabilities do not show, and the second token tells 1 from 10.
 """
 
 import asyncio
@@ -33,9 +32,6 @@ ALTERNATIVES = 20
 
 NEGLIGIBLE = 1e-6
 """Probability of a first "1" below which it is not worth asking whether a 0 follows."""
-
-ROUNDING = 1e-5
-"""How far the probabilities of all that a grammar allows may sum to something else than 1."""
 
 LEAST_LIKELY = -60.0
 """A log probability beside the highest that no rating's token has, but where a logit bias of 100 shows."""
@@ -207,7 +203,7 @@ class Grader:
         it, or the judge cannot be probed, and by a probe otherwise."""
         prefix = parse.prefix(reply.text)
         first = distribution.first_digit(reply.tokens, reply.reasoned, asked.prompt.scale, prefix or "")
-        whole = first is not None and abs(first.on_ratings - 1.0) < ROUNDING
+        whole = first is not None and abs(first.on_ratings - 1.0) < 1e-5  # but for rounding
         if self._probes and self._can_probe and not whole:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
