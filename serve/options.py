@@ -29,6 +29,8 @@ GUARDED = {
     "data_parallel_multi_port_external_lb": "this load balancer would serve on ports that are not checked",
     "data_parallel_supervisor_port": "--data-parallel-supervisor-port would serve on a port that is not checked",
     "headless": "--headless would serve nothing",
+    "data_parallel_size": BEFORE.format("--gpus N instead of --data-parallel-size"),
+    "api_server_count": "--api-server-count: --gpus N, before the --, starts a process of the API for each engine",
     "model": BEFORE.format("the model"),
     "model_tag": BEFORE.format("the model"),
     "served_model_name": "--served-model-name is set already; --alias, before the --, adds names",

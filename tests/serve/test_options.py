@@ -102,6 +102,17 @@ def test_an_adapter_over_another_revision_is_refused(parser: Any, tmp_path: Path
             options.check(parser, OURS, [*extra, *said])
 
 
+@pytest.mark.parametrize(
+    "extra", [["--data-parallel-size", "4"], ["-dp=4"], ["--data_parallel_size=1"], ["--api-server-count=4"]]
+)
+def test_engines_and_processes_are_counted_before_the_dashes(parser: Any, extra: list[str]) -> None:
+    ours = [*OURS, "--data-parallel-size", "2"]
+    found = parser.parse_args([*ours, *options.LAYER])
+    assert (found.data_parallel_size, found.api_server_count) == (2, None), "None: as many as engines"
+    with pytest.raises(UsageError, match="--gpus N"):
+        options.check(parser, ours, extra)
+
+
 class Plain:
     """A parser that takes `--name=value`, the value in JSON, and knows our own default."""
 

@@ -69,6 +69,30 @@ def test_a_key_that_no_client_can_send_is_refused_on_any_host(folder: Path, key:
         assert_one_line_error(done, "blank", "--api-key")
 
 
+def test_each_gpu_has_an_engine_and_a_process_of_the_api(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By vllm serve: the program that serves one engine ignores that there are to be several processes."""
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    judge, started = importlib.import_module("judge"), list[Any]()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    monkeypatch.setattr(judge, "build", lambda: "vllm")
+    monkeypatch.setattr(judge, "gpus", lambda _: 1)
+    monkeypatch.setattr(judge, "attend", lambda words, environ, *_: started.append((words, environ)))
+    for gpus, visible in (("2", "4,6"), ("all", "4,6,7"), (None, "4,6,7")):
+        judge.main(str(folder), port=free_port(), gpu_count=gpus)
+        words, environ = started[-1]
+        assert environ["CUDA_VISIBLE_DEVICES"] == visible
+        several = [str(visible.count(",") + 1)] if gpus else []
+        assert [words[n + 1] for n, word in enumerate(words) if word == "--data-parallel-size"] == several
+        assert words[2:4] == (["vllm.entrypoints.cli.main", "serve"] if gpus else [judge.ENTRY, "--served-model-name"])
+        assert words[-2:] == ["--middleware", "layer.JudgeLayer"]
+    for gpus in ("4", "none"):
+        done = run("serve/judge.py", folder, "--port", str(free_port()), "--gpus", gpus)
+        assert_one_line_error(done, f"--gpus {gpus}:")
+
+
 def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     for log in (tmp_path, folder / "config.json" / "serve.log"):
         done = run("serve/judge.py", folder, "--port", str(free_port()), "--log", log)
