@@ -73,8 +73,7 @@ class Grader:
         self.logprobs: bool | None = None
         self.stated, self._asks = False, score_kind != "argmax"
         # True until a server shows that it cannot be probed: it refuses to go on with a message, or it reasons out of
-        # sight, so that what the rating follows from is not in the reply. From then on every distribution is read at
-        # the reply's own tokens, which have to be asked for with log probabilities.
+        # sight, so that what the rating follows from is not in the reply.
         self._probes = backend.served.is_vllm
 
     async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:

@@ -189,10 +189,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     def engines(self, sources: Sequence[str]) -> list[str]:
         """The GPUs of each engine of --gpus. Raises UsageError where `sources` are none that run in here."""
-        here = all(Path(source).exists() for source in sources)
-        alone = not (self.base_url or self.shard or self.engine or self.budget)
+        here = not self.base_url and all(Path(source).exists() for source in sources)
         check((here, f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"))
-        check((alone, f"--gpus {self.gpus}: cannot be used with --base-url, --shard, --engine or --budget"))
+        alone = not (self.shard or self.engine or self.budget)
+        check((alone, f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget"))
         return devices(str(self.gpus), max(1, gpus(self.vllm_options or [])))
 
     def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:

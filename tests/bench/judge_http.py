@@ -2,11 +2,11 @@
 
 python tests/bench/judge_http.py
 
-`ratio`: `Judge` on a served judge ÷ a client that posts the same requests, verdicts and probes, through the same HTTP
-library, and parses nothing but the JSON. `ratio_verdicts`: ÷ a client that does without the ratings' probabilities.
-`over_log_probabilities`: ÷ one that asks for the log probabilities of every token, as one usually does, and still
-cannot tell 1 from 10. Each with the least and the most of the rounds. The server keeps its prefix cache, so every round
-finds the prompts cached for all alike.
+`ratio`: `Judge` on a served judge ÷ a client that posts the same requests (a verdict with its rating's alternatives,
+and what follows a 1), through the same HTTP library, and parses nothing but the JSON. `ratio_verdicts`: ÷ a client that
+does without the ratings' probabilities. `over_log_probabilities`: ÷ one that asks for the log probabilities of every
+token, as one usually does, and still cannot tell 1 from 10. Each with the least and the most of the rounds. The server
+keeps its prefix cache, so every round finds the prompts cached for all alike.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ import aiohttp
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, Request
+from critic.backends import Request
 from critic.backends.openai import OURS, OpenAIBackend
-from critic.judging.grader import ALTERNATIVES, RATING_ALONE, probe
+from critic.judging.grader import ALTERNATIVES, RATING_ALONE, _behind
 from critic.judging.judge import ResponseJudge
 from critic.judging.render import TruncatedPrompt
-from critic.records import Judgment, Message, Response, SamplingParams
+from critic.records import RATINGS, Judgment, Message, Response, SamplingParams
 
 ROUNDS, CONCURRENCY = 5, 64
 
@@ -63,9 +63,8 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
                 wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
-                    asked = probe(replace(POINTWISE, fitted=TruncatedPrompt(each, {})), RATING_ALONE)
-                    token = await backend._token(asked)
-                    await post({**backend._body(asked), "logit_bias": {str(token): FAVOUR}})
+                    asked = replace(POINTWISE, fitted=TruncatedPrompt(each, {}))
+                    await post(backend._body(_behind(asked, f"{RATING_ALONE}1", "[0,].*", max_tokens=1)))
 
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
     return found
@@ -90,7 +89,7 @@ def main() -> None:
             works = {
                 "judge": lambda: asyncio.run(judged(url, rows, greedy)),
                 "client_verdicts": lambda: asyncio.run(posted(url, messages)),
-                "client": lambda: asyncio.run(posted(url, messages, probed=True)),
+                "client": lambda: asyncio.run(posted(url, messages, len(RATINGS), probed=True)),
                 "client_log_probabilities": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
                 "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
             }

@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, judge: Path) -> N
         (["--gpus", "4"], "2 GPUs are here"),
         (["--gpus", "0"], "all, or how many"),
         (["--gpus", "many"], "all, or how many"),
-        (["--gpus", "2", "--shard", "1/2"], "cannot be used with --base-url, --shard"),
+        (["--gpus", "2", "--shard", "1/2"], "cannot be used with --shard"),
         (["--gpus", "2", "--judge", "http://127.0.0.1:9/v1"], "servers have GPUs of their own"),
         (["--gpus", "2", "--judge", "none"], "folder that is there"),
     ],
