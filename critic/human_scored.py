@@ -315,10 +315,10 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     return None if turn.reply is None else {**row, **{name: value for name, value in more.items() if value}}
 
 
-def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
+def unscored(path: Path, own: OwnColumns | None = None) -> Iterator[tuple[dict[str, Any], Response]]:
     """Rows that people are yet to score, or replies of `critic infer`, by any models one behind the other: as rows, and
     in the project's words. Raises UsageError as `walk` does."""
-    for _, raw, response in walk(path, Counter(), frozenset(UNUSABLE_FLAGS), scored=False):
+    for _, raw, response in walk(path, Counter(), frozenset(UNUSABLE_FLAGS), scored=False, own=own):
         yield raw, response
 
 

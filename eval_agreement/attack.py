@@ -29,6 +29,7 @@ from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
 from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Language, Question, Response
+from critic.stages import options
 from eval_agreement import image_grounding
 from eval_agreement.attacks import CLEAN, SEPARATOR, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
@@ -76,11 +77,14 @@ def main(
     images: Annotated[
         bool, typer.Option("--images", help="Make no attacks, but what tells whether the judge looks at the images.")
     ] = False,
+    mapped: options.Mapped = None,
+    scale: options.OwnScale = None,
+    lang: options.OwnLanguage = None,
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
     layouts = {} if images else {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
     sources = _sources(rows, out)
-    loaded = human_scored.load(rows, pictures=images)
+    loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
     what = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"

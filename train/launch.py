@@ -19,6 +19,7 @@ import typer
 from critic import human_scored
 from critic.cli import INTERRUPTED
 from critic.errors import UsageError, one_line
+from critic.stages import options as shared
 
 PROGRAM, RECIPES = Path(__file__).with_name("sft.py"), Path(__file__).with_name("recipes")
 
@@ -99,16 +100,19 @@ def main(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
     ] = None,
+    mapped: shared.Mapped = None,
+    scale: shared.OwnScale = None,
+    lang: shared.OwnLanguage = None,
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
-    config = recipe_file(recipe)
+    config, own = recipe_file(recipe), human_scored.OwnColumns.parse(mapped, scale, lang)
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
         if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
 
-        sft.main(config, train, out, internal, overrides, cache, data_root, threads)
+        sft.main(config, train, out, internal, overrides, cache, data_root, threads, own)
         return 0
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 
@@ -125,10 +129,12 @@ def main(
     for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
-    options = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
-    for name, value in options.items():
+    rest: dict[str, object] = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
+    for name, value in (rest | {"--scale": scale, "--lang": lang}).items():
         program += [name, str(value)] if value is not None else []
     for override in overrides or []:
         program += ["--set", override]
+    for column in mapped or []:
+        program += ["--map", column]
     most = settings.training.get("per_device_train_batch_size", 1)
     return launch(launcher or [], program, partial(trainer_args.micro_batch, settings.global_batch, most))

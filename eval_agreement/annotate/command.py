@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from critic import jsonl
 from critic.errors import UsageError
+from critic.human_scored import OwnColumns
 from critic.images import Images
+from critic.stages import options
 from eval_agreement.annotate.export import export
 from eval_agreement.annotate.formats import FORMATS, send, take
 from eval_agreement.annotate.plan import plan
@@ -44,6 +47,9 @@ def main(
     data_root: Annotated[Path | None, typer.Option(help="Where images are.", show_default="that of the rows")] = None,
     raters: Annotated[int | None, typer.Option(min=1, max=1000, help="How many label.", show_default="1")] = None,
     invite: Annotated[list[str] | None, typer.Option(help="A rater, who gets an unguessable link. Repeatable.")] = None,
+    mapped: options.Mapped = None,
+    scale: options.OwnScale = None,
+    lang: options.OwnLanguage = None,
     overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of the items that every rater labels.")] = 0.0,
     repeat: Annotated[float, typer.Option(min=0, max=0.5, help="Share of a rater's items that comes twice.")] = 0.0,
     checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden items with a known answer.")] = None,
@@ -66,12 +72,14 @@ def main(
     if rows is not None:
         names = _names(raters, invite or [])
         root = (data_root or rows.parent).resolve()
-        options = {"scheme": scheme or "pointwise", "raters": names, "overlap": overlap, "repeat": repeat}
-        options |= {"invited": bool(invite), "data_root": str(root)}
+        wanted = {"scheme": scheme or "pointwise", "raters": names, "overlap": overlap, "repeat": repeat}
+        wanted |= {"invited": bool(invite), "data_root": str(root)}
+        own = OwnColumns.parse(mapped, scale, lang)
         _check_invited(host, bool(invite))
-        store = _planned(db, store, options, {"rows": rows, "against": against, "checks": checks})
-    elif scheme or raters or invite or against or checks:
-        raise UsageError("--scheme, --raters, --invite, --against, --checks: are said once, together with the rows")
+        store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks}, own)
+    elif scheme or raters or invite or against or checks or mapped or scale or lang:
+        said = "--scheme, --raters, --invite, --against, --checks, --map, --scale, --lang"
+        raise UsageError(f"{said}: are said once, together with the rows")
     if store is None:
         raise UsageError(f"--db {db}: no such database; give the rows to make it")
     facts = store.facts()
@@ -108,15 +116,22 @@ def _names(raters: int | None, invited: Sequence[str]) -> list[str]:
     return list(invited) or [f"rater-{number}" for number in range(1, (raters or 1) + 1)]
 
 
-def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
+def _planned(
+    db: Path,
+    store: Store | None,
+    options_given: Mapping[str, Any],
+    files: Mapping[str, Path | None],
+    own: OwnColumns | None,
+) -> Store:
     """The database with its plan, made now, or as it is where rows and options are what they were. Raises UsageError
     where they are not, and for what cannot be shown."""
     for path in filter(None, files.values()):
         if not path.is_file():
             raise UsageError(f"{path}: no such file")
-    wanted = {**options, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
+    wanted = {**options_given, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
+    wanted |= {"columns": msgspec.to_builtins(own)} if own else {}
     if store is None:
-        return _made(db, wanted, files)
+        return _made(db, wanted, files, own)
     known = store.facts()
     for name, value in wanted.items():
         if known.get(name) != value:
@@ -124,16 +139,16 @@ def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: M
     return store
 
 
-def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
+def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None], own: OwnColumns | None) -> Store:
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415 - keeps --help fast
 
     scheme, checks = wanted["scheme"], files["checks"]
-    ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"])
-    hidden = items_of(scheme, checks) if checks else []
+    ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"], own)
+    hidden = items_of(scheme, checks, own=own) if checks else []
     answers = answers_of(scheme, hidden)
     ids = [item.id for item in ordinary]
     if twice := answers.keys() & set(ids):
-        raise UsageError(f"--checks {checks}: {min(twice)!r} is among the rows as well")
+        raise UsageError(f"--checks {checks}: {min(twice)!r} is among the rows as well; give both a column id")
     items = [*ordinary, *hidden]
     _check_images(items, Path(wanted["data_root"]))
     tokens = {name: secrets.token_urlsafe(16) if wanted["invited"] else name for name in wanted["raters"]}

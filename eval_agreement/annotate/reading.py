@@ -13,25 +13,27 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Sc
 from eval_agreement.items import verdict_id
 
 
-def items_of(scheme: str, path: Path, against: Path | None = None) -> list[LabelItem]:
+def items_of(
+    scheme: str, path: Path, against: Path | None = None, own: human_scored.OwnColumns | None = None
+) -> list[LabelItem]:
     """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
     asked = SCHEMES[scheme]
     if against is not None and not (asked.two and asked.source == "replies"):
         raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
-    items = list(_of_rows(asked, path) if asked.source == "rows" else _of_replies(asked, path, against))
+    items = list(_of_rows(asked, path, own) if asked.source == "rows" else _of_replies(asked, path, against))
     if not items:
         raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
     return items
 
 
-def _of_rows(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
+def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) -> Iterator[LabelItem]:
     """Answers, or pairs of answers to one question as `critic judge` pairs them."""
     raw: dict[str, dict[str, Any]] = {}
 
     def read(_: Counter[str]) -> Iterator[Response]:
-        for cells, response in human_scored.unscored(path):
+        for cells, response in human_scored.unscored(path, own):
             raw[response.id] = cells
             yield response
 

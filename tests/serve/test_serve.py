@@ -6,6 +6,7 @@ What the layer does with a request is part of test_contracts.py, what `critic ju
 import importlib
 import json
 import math
+import os
 import signal
 import socket
 import subprocess

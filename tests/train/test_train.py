@@ -304,7 +304,8 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tmp_path: Path) -> None:
     launcher = ["--num_gpus", "2", "--no_ssh", "--master_port", "29501", "--bind_cores_to_rank"]
     program = ["--train", str(write_rows(tmp_path)), "--out", str(tmp_path / "out"), "--cache", "a folder"]
-    program += ["--threads", "2", "--set", "training.max_steps=3", "--set", "keep=1"]
+    program += ["--threads", "2", "--scale", "1:5", "--set", "training.max_steps=3", "--set", "keep=1"]
+    program += ["--map", "answer=response", "--map", "stars=human_score"]
     done = run_program("critic", "train", name, *program, "--", *launcher)
     assert done.returncode == 0, done.stderr
     begun = ["--log_level", "critical", *launcher, sft.__file__]
@@ -318,6 +319,10 @@ def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tm
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
+        (
+            ["tiny", "--map", "a=respons"],
+            "--map 'a=respons': expected COLUMN=FIELD, as in answer=response; did you mean",
+        ),
         (["tiny", "--", "--num_gpus", "3"], "global_batch 16 is no multiple of 3 processes; give another, or "),
         (["tiny", "--", "--include", "localhost:0@localhost:1"], "DeepSpeed's launcher: "),
         (["tiny", "--", "--num_gpu"], "DeepSpeed's launcher: argument --num_gpus"),
