@@ -135,18 +135,19 @@ def parse_scale(text: str) -> tuple[float, float]:
 
 _USUAL_NAMES = {
     "question": ("prompt", "instruction", "query", "input"),
-    "response": ("answer", "output", "prediction", "completion", "reply"),
+    "response": ("prediction", "answer", "output", "completion", "reply"),
     "human_score": ("score", "rating", "human", "label", "stars", "grade"),
-    "reference": ("gold", "target", "ground_truth", "reference_answer"),
+    "reference": ("gold", "target", "ground_truth", "reference_answer", "answer"),
 }
 
 
 def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
     usual = {name.lower(): name for name in columns}
-    words = []
+    words, taken = [], set[str | None]()
     for wanted, names in _USUAL_NAMES.items():
-        column = next((usual[name] for name in names if name in usual), None)
+        column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
+        taken.add(column)
         there = fields if wanted == "human_score" else columns  # rows that nobody scored yet have one put in its place
         if wanted not in there and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")

@@ -9,6 +9,8 @@ import hashlib
 import io
 import math
 import os
+import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.records import Conversation, ImageFailure
 
 MAX_BYTES = 20_000_000
@@ -100,6 +102,24 @@ class Images:
                     seen = []
                 found.update(f"{name}\0{seen}\0".encode())
         return found.hexdigest()
+
+    def require(self, names: Iterable[str]) -> None:
+        """Say how many of the files are not there, before anything is asked. Raises UsageError where none is."""
+        files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]
+        missing = [name for name in files if not self._is_there(name)]
+        if not missing:
+            return
+        first = self._root / whole(missing[0])
+        text = f"{len(missing)} of {len(files)} images are not there, the first {first}; --data-root FOLDER says where"
+        if len(missing) == len(files):
+            raise UsageError(text)
+        print(f"warning: {text}", file=sys.stderr)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            return self._file(name).is_file()
+        except (OSError, ValueError):  # a name that none can have
+            return False
 
     def _file(self, name: str) -> Path:
         """Where an image lies; one that is not there under its name by the path as Windows writes it."""

@@ -71,9 +71,12 @@ def frame(path: Path) -> "pd.DataFrame":
 
 
 def first(path: Path) -> Row | None:
-    """The first object of a file of JSON lines; None for another file, or one that begins otherwise. Never raises."""
+    """The first row of a table; None for another file, or one that begins otherwise. Never raises."""
     try:
-        return next((row for _, row in jsonl.read(path, Row)), None)
+        read = (
+            jsonl.read(path, Row) if jsonl.suffix(path) not in FORMATS or jsonl.suffix(path) == ".jsonl" else rows(path)
+        )
+        return next((row for _, row in read), None)
     except (OSError, UsageError):
         return None
 

@@ -1,12 +1,13 @@
 """The command line itself: what --help says and how fast, what is said of a name that is none, completion."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
 from stages.test_judge_conversations import answer_all, judge, judged, replies
 
 from critic.cli import GONE, STAGES, main
@@ -71,6 +72,70 @@ def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list
     done = run("critic", *command, out, *OWN)
     assert done.returncode == 0, done.stderr
     assert part in (tmp_path / made).read_text("utf-8")
+
+
+SAMPLES = ROOT / "data/samples"
+
+
+def test_what_is_wrong_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """Before anything is asked of a judge, and what is there already stays as it is."""
+    rows, reply = SAMPLES / "human_scored.jsonl", tmp_path / "reply.jsonl"
+    reply.write_text('{"text": "{\\"Rating\\": 7, \\"Reason\\": \\"x\\"}"}\n')
+    notes, table, pictured = tmp_path / "notes.jsonl", tmp_path / "vlmevalkit.tsv", tmp_path / "pictured.jsonl"
+    notes.write_text('{"dear": "diary"}\n')
+    table.write_text("index\tquestion\tanswer\tprediction\n1\tq\ta\tb\n")
+    write_jsonl(pictured, [human_row(number, image=f"pictures/{number}.png") for number in range(3)])
+    scripted, out = ["--judge", reply], ["--out", tmp_path / "out.jsonl"]
+    cases: list[tuple[list[object], str]] = [
+        (["judge", rows, "--judge", "http://127.0.0.1:9/v1", *out], "http://127.0.0.1:9/v1: ConnectError"),
+        (["judge", rows, "--judge", "http://127.0.0.1:9/v1", *out], "; `critic serve FOLDER` starts one"),
+        (["judge", rows, *scripted, "--out", notes], f"--out {notes}: no file of judgments of an earlier run"),
+        (["judge", table, *scripted, *out], f"{table}: replies of another program: give --benchmark NAME"),
+        (["score", table, *out], f"`critic judge {table} --benchmark NAME --questions FILE` makes them of replies"),
+        (["judge", rows, *scripted, "--model", "m", *out], "--model m: chooses among a server's models; --judge names"),
+        (
+            ["judge", pictured, *scripted, "--images", "show", *out],
+            f"3 of 3 images are not there, the first {tmp_path / 'pictures/0.png'}; --data-root FOLDER says where",
+        ),
+    ]
+    for words, part in cases:
+        assert_one_line_error(run("critic", *words), part)
+    assert notes.read_text() == '{"dear": "diary"}\n' and not (tmp_path / "out.jsonl").exists()
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/0.png").write_bytes((SAMPLES / "alignmmbench/images/fruit.png").read_bytes())
+    some = run("critic", "judge", pictured, *scripted, "--images", "show", *out)
+    assert some.returncode == 3 and "warning: 2 of 3 images are not there, the first " in some.stderr
+    named = ["--map", "prediction=response", "--map", "answer=reference", "--out", tmp_path / "named.jsonl"]
+    assert "1 rows, 0 failed" in run("critic", "judge", table, *scripted, *named).stdout
+
+
+def test_infer_counts_the_calls_that_it_made(tmp_path: Path) -> None:
+    reply, file, out = tmp_path / "m.jsonl", tmp_path / "metadata.jsonl", tmp_path / "replies.jsonl"
+    reply.write_text('{"text": "two"}\n')
+    file.write_bytes((SAMPLES / "alignmmbench/metadata.jsonl").read_bytes())
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/fruit.png").write_bytes((SAMPLES / "alignmmbench/images/fruit.png").read_bytes())
+    words = ["infer", file, "--benchmark", "alignmmbench", "--model", reply, "--out", out]
+    done = run("critic", *words)
+    turns, calls = re.search(r"(\d+) turns by (\d+) calls\n", done.stdout).groups()
+    assert 0 < int(calls) == sum('"reply"' in line for line in out.read_text().splitlines()) < int(turns) == 8
+    first, *_ = [line for line in out.read_text("utf-8").splitlines(keepends=True) if '"reply"' in line]
+    out.write_text(first, "utf-8")
+    assert f"8 turns by {calls} calls, 1 of them in earlier runs\n" in run("critic", *words).stdout
+
+
+@pytest.mark.parametrize("stage", ["base", "train", "serve", "annotate"])
+def test_help_needs_no_extra(stage: str, tmp_path: Path) -> None:
+    """Nor does the line that names the extra, where one is needed."""
+    heavy = ("torch", "transformers", "tokenizers", "deepspeed", "vllm", "huggingface_hub", "gguf", "starlette", "PIL")
+    hide = f"import sys; sys.modules.update(dict.fromkeys({heavy!r})); from critic.cli import main; main()"
+    words = [sys.executable, "-c", hide, stage]
+    shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert shown.returncode == 0 and shown.stdout.startswith(f"Usage: critic {stage}") and not shown.stderr
+    if stage in ("base", "train"):
+        rest = {"base": ["gemma-3-270m", "b"], "train": ["tiny", "--train", "r.jsonl", "--out", "o"]}[stage]
+        done = subprocess.run([*words, *rest], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert_one_line_error(done, f"critic {stage}: ", "; pip install 'critic[train]'")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -27,7 +27,6 @@ from checkpoints import let_others_read
 from folders import is_made, made_whole, refusing
 from licenses import BASE_NOTES, copy_terms
 from msgspec import Struct
-from tokenizers import pre_tokenizers, processors
 
 from critic import jsonl
 from critic.cli import run_program
@@ -161,6 +160,7 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
 def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
     """The tokenizer of a GGUF with what transformers leaves out: the token that texts begin with, and single digits."""
     import transformers  # noqa: PLC0415 - as in main
+    from tokenizers import pre_tokenizers, processors  # noqa: PLC0415
 
     read = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     core = read.backend_tokenizer

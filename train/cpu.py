@@ -112,7 +112,7 @@ def device_note(bf16: bool, devices: Path = Path("/dev")) -> str | None:
         emulates = emulates_bf16() if bf16 else None
         return emulates and f"{emulates}, which is slow: fp32 may be faster"
     if shutil.which("nvidia-smi") is None and not any(devices.glob("nvidia[0-9]*")):
-        return "no GPU is seen; training on the CPU"
+        return "no GPU is seen; training on the CPU, which takes tiny recipes minutes and large bases days"
     if torch.version.cuda is None:
         return f"there is a GPU, but PyTorch {torch.__version__} is built without CUDA; training on the CPU"
     return (

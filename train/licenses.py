@@ -5,8 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
-
 BASE_NOTES = "base.json"
 """In a base that base.py made: its source, the source's SHA-256, and its licence."""
 
@@ -20,6 +18,8 @@ def folder_of(base: str, revision: str | None = None) -> Path:
     if Path(base).is_dir():
         return Path(base)
     named = [pattern for word in TERMS for pattern in (f"*{word}*", f"{word.lower()}*", f"{word.title()}*")]
+    import huggingface_hub  # noqa: PLC0415 - --help does without
+
     try:
         wanted = [*named, BASE_NOTES, "critic.json"]
         return Path(huggingface_hub.snapshot_download(base, revision=revision, allow_patterns=wanted))

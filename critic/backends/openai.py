@@ -127,7 +127,9 @@ class OpenAIBackend:
             models = loads(answer.content)["data"]
             offered = {str(model["id"]): {**model, "id": str(model["id"])} for model in models}
         except (httpx.HTTPError, httpx.InvalidURL, *ODD) as error:
-            raise UsageError(f"{backends.NO_ANSWER} at {self.root}/v1: {one_line(error)}") from None
+            raise UsageError(
+                f"{backends.NO_ANSWER} at {self.root}/v1: {one_line(error)}; `critic serve FOLDER` starts one"
+            ) from None
         if not offered:
             raise UsageError(f"{backends.NO_ANSWER} at {self.root}/v1: it offers no model")
         if name is not None and name not in offered:

@@ -119,7 +119,9 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
         return str(conversation.get("benchmark"))
     if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
         what = "answers to AlignMMBench" if "predict" in row else "replies of another program"
-        raise UsageError(f"{path}: {what}: give --questions, the benchmark's file, and say of which --benchmark")
+        raise UsageError(
+            f"{path}: {what}: give --benchmark NAME and --questions, its file (or rows of no benchmark: --map)"
+        )
     return None
 
 

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,11 +174,12 @@ class Infer(Stage[Conversation, ModelTurn]):
         return unanswered(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
-        return summary(records, self.out)
+        return summary(records, self.out, self._generated)
 
 
-def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
-    """What the records of a file of replies add up to; a generation that several records share counts once."""
+def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
+    """What the records of a file of replies add up to; a generation that several records share counts once, and what
+    nothing was sent for as none. `before` are the calls of earlier runs."""
     conditions = defaultdict[str, Counter[str]](Counter)
     failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
     for line in records:
@@ -186,7 +187,7 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
         if line.failure is not None:
             failures[line.failure] += 1
             details.setdefault(line.failure, line.detail or "no more is known")
-        if line.call is not None and line.failure != "budget":  # which was not asked for
+        if line.call is not None and line.seen and line.failure != "budget":  # which was not asked for
             calls.setdefault(line.call, line)
     counts = Counter[str](calls=len(calls))
     for line in calls.values():
@@ -198,7 +199,8 @@ def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
     lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
     for name, found in sorted(conditions.items()):
         lines.append(f"{name:<30}{found['answered']:>9}{found['failed']:>8}{found['not_run']:>9}")
-    lines += [f"{turns} turns by {len(calls)} calls", *spent.lines()]
+    earlier = f", {count} of them in earlier runs" if (count := len(calls.keys() & before)) else ""
+    lines += [f"{turns} turns by {len(calls)} calls{earlier}", *spent.lines()]
     if counts["calls_cut_at_max_tokens"]:
         lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
     lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
@@ -275,7 +277,10 @@ def main(
     # Where no image is shown, neither Pillow nor a folder is needed.
     there = any(turn.images for one in conversations for turn in one.turns)
     shown = there and any(CONDITIONS[one].images for one in names)
-    load = endpoint.images(root, uris).load if shown else _no_image
+    pictures = endpoint.images(root, uris) if shown else None
+    if pictures is not None:
+        pictures.require(name for one in conversations for turn in one.turns for name in turn.images)
+    load = pictures.load if pictures else _no_image
     backend = endpoint.open_one()
     sampling = Sampling(
         max_tokens=max_tokens,

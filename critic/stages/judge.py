@@ -155,7 +155,8 @@ def main(
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
     # AlignMMBench's answers name no benchmark, but come with its questions.
-    benchmark = benchmark or benchmark_of(responses, questions) or ("alignmmbench" if questions else None)
+    named = benchmark or (None if mapped else benchmark_of(responses, questions))
+    benchmark = named or ("alignmmbench" if questions else None)
     run = endpoint.run_options(out, certificate)
     if not (judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
@@ -176,6 +177,8 @@ def main(
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends), own)
         shown = endpoint.shown(images, root, backends, rows.pictured)
+        if shown is not None:
+            shown.require(name for one, _ in rows for name in one.question.images)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
         judges = []

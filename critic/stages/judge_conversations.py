@@ -93,6 +93,7 @@ def judge_conversations(
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(conversations, uris, replies)
+        judge.images.require(name for one in conversations for turn in one.turns for name in turn.images)
     pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:

@@ -239,6 +239,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         on_ray = self.replicas > 1 or self.ray_address is not None
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
+        asked = values and not any("://" in value or value.startswith("@") for value in values)
+        check(
+            (not (asked and self.model), f"--model {self.model}: chooses among a server's models; {option} names one")
+        )
         if values:
             made = [self._named(option, value) for value in values]
         elif self.base_url is not None:

@@ -20,7 +20,7 @@ from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import Limited, lacking, layers
 from critic.backends.vllm import VllmBackend
-from critic.errors import UsageError, encode
+from critic.errors import UsageError, encode, one_line
 from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
@@ -258,9 +258,22 @@ def source(path: Path) -> dict[str, str]:
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
-    """The records in `out`; a torn last line is cut off. Raises UsageError for one that has a `problem`."""
+    """The records in `out`; a torn last line is cut off. Raises UsageError for one that has a `problem`, and for a file
+    that does not begin with a record."""
+    if not out.is_file():
+        return
+    with out.open("rb") as file:
+        first = file.readline()
+    torn = first.startswith(b"{") and not first.endswith(b"\n")
+    try:
+        if first.strip() and not torn:  # a file of something else is left as it is
+            jsonl.decoder(record)(first)
+    except ValueError as error:
+        what = {Judgment: "judgments", ModelTurn: "replies"}.get(record, "records")
+        wrong = one_line(error).partition(": ")[2]
+        raise UsageError(f"--out {out}: no file of {what} of an earlier run ({wrong}); choose another") from None
     jsonl.repair(out)
-    if not out.is_file() or out.stat().st_size == 0:
+    if out.stat().st_size == 0:
         return
     for number, line in jsonl.read(out, record):
         if (wrong := problem(line)) is not None:

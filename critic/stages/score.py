@@ -107,7 +107,7 @@ def _benchmark_of(path: Path) -> str:
         return OF_SINGLE_ANSWERS  # of a file that cannot be read the reader says why
     if not is_judgment(first):
         raise UsageError(
-            f"{path}: no judgments; critic judge makes them, of what critic infer or another program wrote"
+            f"{path}: no judgments; `critic judge {path} --benchmark NAME --questions FILE` makes them of replies"
         )
     # Earlier versions wrote the conversation beside the verdict; answers out of rows are of none.
     conversation = first.get("sample", first).get("conversation")

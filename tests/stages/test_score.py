@@ -357,7 +357,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ([singles, "--benchmark", "convbench"], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
         ([file, singles], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
         ([file, "--benchmark", "alignmmbench"], ("j.jsonl:1: judges convbench, expected alignmmbench",)),
-        ([replied], ("replies.jsonl: no judgments; critic judge makes them",)),
+        ([replied], ("replies.jsonl: no judgments; `critic judge ",)),
         ([file, file, "--benchmark", "convbench"], ("given twice",)),
         ([two, "--benchmark", "convbench"], ("several models (m, n)",)),
         (

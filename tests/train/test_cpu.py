@@ -82,6 +82,7 @@ def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(sizes) == tried, "a whole matmul where a small one told that bf16 is emulated"
 
 
+NO_GPU = "no GPU is seen; training on the CPU, which takes tiny recipes minutes and large bases days"
 NO_CUDA = "there is a GPU, but PyTorch 2.13.0 is built without CUDA; training on the CPU"
 TOO_OLD = (
     "there is a GPU, but PyTorch 2.13.0 sees none: is its driver too old for CUDA 13.0 (see nvidia-smi), "
@@ -92,8 +93,8 @@ TOO_OLD = (
 @pytest.mark.parametrize(
     ("device", "program", "cuda", "note"),
     [
-        ("null", None, "13.0", "no GPU is seen; training on the CPU"),
-        ("nvidiactl", None, "13.0", "no GPU is seen; training on the CPU"),  # of a driver without a card
+        ("null", None, "13.0", NO_GPU),
+        ("nvidiactl", None, "13.0", NO_GPU),  # of a driver without a card
         ("nvidia0", None, "13.0", TOO_OLD),
         ("null", "/bin/nvidia-smi", "13.0", TOO_OLD),
         ("nvidia0", "/bin/nvidia-smi", None, NO_CUDA),
