@@ -36,13 +36,7 @@ class HeldOut(Struct, frozen=True):
 
 
 def held_out(
-    path: Path,
-    spec: EvaluationSpec,
-    tokenizer: Any,
-    tokens: RatingTokens | None,
-    limit: int,
-    form: str = "pointwise",
-    own: human_scored.OwnColumns | None = None,
+    path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
 ) -> HeldOut:
     """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
     scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
@@ -50,7 +44,7 @@ def held_out(
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     sees = isinstance(tokenizer, SeeingTokenizer)
-    for response in human_scored.load(path, pictures=sees, own=own).responses[: spec.rows]:
+    for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
         if form_of(form).lacking(response) is not None:
             refused.append(response.id)
             continue

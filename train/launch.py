@@ -9,14 +9,15 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.cli import INTERRUPTED
 from critic.errors import UsageError, one_line
 from critic.stages import options as shared
@@ -80,6 +81,13 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     return 0
 
 
+def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, judges: Sequence[str] = ()) -> Path:
+    """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
+    kept = frozenset(human_scored.UNUSABLE_FLAGS)  # what is left out is said where the rows are learned from
+    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), kept, judges, own=own)))
+    return out
+
+
 def main(
     recipe: Annotated[str, typer.Argument(help="A recipe: a file (YAML), or the name of one of ours, such as tiny.")],
     train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
@@ -106,13 +114,13 @@ def main(
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
-    config, own = recipe_file(recipe), human_scored.OwnColumns.parse(mapped, scale, lang)
+    config = recipe_file(recipe)
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
         if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
 
-        sft.main(config, train, out, internal, overrides, cache, data_root, threads, own)
+        sft.main(config, train, out, internal, overrides, cache, data_root, threads)
         return 0
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 
@@ -120,7 +128,7 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import read_with_options  # noqa: PLC0415
+    from recipe import PEOPLE, labels, read_with_options  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
@@ -128,13 +136,16 @@ def main(
     preflight.require_served_tokens(settings)
     for file in [*human_scored.files(train), *([internal] if internal else [])]:
         file.stat()
+    if own := human_scored.OwnColumns.parse(mapped, scale, lang):
+        data_root = data_root or (train if train.is_dir() else train.parent)
+        judges = [name for name in labels(settings) if name != PEOPLE]
+        train = renamed(train, out / "rows" / "train.jsonl", own, judges)
+        internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
-    rest: dict[str, object] = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
-    for name, value in (rest | {"--scale": scale, "--lang": lang}).items():
+    rest = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
+    for name, value in rest.items():
         program += [name, str(value)] if value is not None else []
     for override in overrides or []:
         program += ["--set", override]
-    for column in mapped or []:
-        program += ["--map", column]
     most = settings.training.get("per_device_train_batch_size", 1)
     return launch(launcher or [], program, partial(trainer_args.micro_batch, settings.global_batch, most))

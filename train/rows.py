@@ -60,12 +60,11 @@ def sees(recipe: Recipe) -> bool:
     return recipe.images == "show"
 
 
-def fingerprint(recipe: Recipe, train: Path, own: human_scored.OwnColumns | None = None) -> dict[str, Any]:
+def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
         "format": FORMAT,
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
-        **({"columns": msgspec.to_builtins(own)} if own else {}),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
@@ -75,34 +74,27 @@ def fingerprint(recipe: Recipe, train: Path, own: human_scored.OwnColumns | None
     }
 
 
-def prepare(
-    recipe: Recipe,
-    train: Path,
-    cache: Path,
-    processes: int,
-    images: Images | None = None,
-    own: human_scored.OwnColumns | None = None,
-) -> tuple[Data, Any]:
+def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Images | None = None) -> tuple[Data, Any]:
     """The examples of `train` and the tokenizer, from `cache` where a run before left them; with `images` a
     SeeingTokenizer.
 
     Raises UsageError when no row can be learned from.
     """
-    facts = fingerprint(recipe, train, own)
+    facts = fingerprint(recipe, train)
     tokenizer = None if recipe.tiny else base_tokenizer(recipe, images)
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
     loaded = None
     if images is not None:
-        loaded = _loaded(recipe, train, True, own)
+        loaded = _loaded(recipe, train, True)
         names = {name for response in loaded.responses for name in response.question.images}
         facts["images"] = {**images.facts(), "files": images.state(names)}
         if tokenizer is not None:
             facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     if not (folder / "counts.json").is_file():
-        _build(recipe, train, loaded or _loaded(recipe, train, False, own), folder, tokenizer, processes, images)
+        _build(recipe, train, loaded or _loaded(recipe, train, False), folder, tokenizer, processes, images)
     if tokenizer is None:
         tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
@@ -160,9 +152,9 @@ def _with_variable(template: str, name: str, value: object, base: str) -> str:
     return f"{line}\n{template}"
 
 
-def _loaded(recipe: Recipe, train: Path, pictures: bool, own: human_scored.OwnColumns | None) -> human_scored.Loaded:
+def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
     judges = [name for name in labels(recipe) if name != PEOPLE]
-    return human_scored.load(train, judges=judges, pictures=pictures, own=own)
+    return human_scored.load(train, judges=judges, pictures=pictures)
 
 
 class Labelled(Struct, frozen=True):

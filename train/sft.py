@@ -186,7 +186,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
     return adapters.join_adapters(adapted)
 
 
-def describe(recipe: Recipe, train: Path, own: human_scored.OwnColumns | None = None) -> dict[str, Any]:
+def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
     in a folder its weights are part of it, which the first process reads."""
     whole = msgspec.to_builtins(recipe)
@@ -194,7 +194,6 @@ def describe(recipe: Recipe, train: Path, own: human_scored.OwnColumns | None = 
         "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
-        **({"columns": msgspec.to_builtins(own)} if own else {}),
         **(_base_weights(recipe) if _is_first() else {}),
     }
 
@@ -241,15 +240,14 @@ def main(
     cache: Path | None = None,
     data_root: Path | None = None,
     threads: int | None = None,
-    own: human_scored.OwnColumns | None = None,
 ) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes (launch.py has the parameters)."""
     recipe = preflight.pinned(read_with_options(config, overrides, internal), checkpoints.noted(out, "recipe"))
     images = None
     if sees(recipe):
         images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
-    facts = describe(recipe, train, own)
-    run = TrainingRun(recipe, train, out, internal, facts, cache or default_cache(), threads, images, own)
+    facts = describe(recipe, train)
+    run = TrainingRun(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
     with jsonl.alone_in(out) if _is_first() else nullcontext():
         if finished(out, facts):
             print(f"{out} holds this judge already")
@@ -268,7 +266,6 @@ class TrainingRun(Struct, frozen=True):
     cache: Path
     threads: int | None
     images: Images | None
-    own: human_scored.OwnColumns | None
 
 
 def _is_first() -> bool:
@@ -294,7 +291,7 @@ def _train(run: TrainingRun) -> None:
         preflight.require_alike(devices)
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
-        data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images, run.own)
+        data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
@@ -346,8 +343,7 @@ def _train(run: TrainingRun) -> None:
 def _held_out(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> HeldOut | None:
     if run.internal is None or recipe.evaluation is None:
         return None
-    limit, form = recipe.max_source_tokens, watched(recipe)
-    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, limit, form, run.own)
+    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
 
 
 def _warn(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import asked_of, human_row, write_jsonl
+from conftest import asked_of, human_row
 from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, write_recipe, write_rows
 
 import loop  # isort: skip
@@ -28,18 +28,6 @@ from critic.records import Response
 
 def prepared(recipe: Path, rows: Path, cache: Path, processes: int = 1) -> tuple[Any, Any]:
     return rows_module.prepare(recipes.read_recipe(recipe), rows, cache, processes)
-
-
-def test_columns_of_ones_own_are_learned_from_and_are_part_of_the_cache(tmp_path: Path) -> None:
-    table = [{"ask": f"{n}?", "said": "x", "gold": "y", "stars": 1 + n % 5} for n in range(10)]
-    file, recipe = write_jsonl(tmp_path / "own.jsonl", table), recipes.read_recipe(write_recipe(tmp_path))
-    columns = {"question": "ask", "response": "said", "reference": "gold", "human_score": "stars"}
-    for low, high, rating in ((1.0, 5.0, 10), (0.0, 10.0, 6)):
-        own = human_scored.OwnColumns(columns, (low, high))
-        data, _ = rows_module.prepare(recipe, file, tmp_path / "cache", 1, own=own)
-        assert max(row["rating"] for row in all_rows(data)) == rating
-    with pytest.raises(UsageError, match="as in --map COLUMN=question"):
-        rows_module.prepare(recipe, file, tmp_path / "cache", 1)
 
 
 def all_rows(data: Any) -> list[dict[str, Any]]:

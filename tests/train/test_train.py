@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from conftest import ROOT, asked_of, assert_one_line_error, free_port, human_row
+from conftest import ROOT, asked_of, assert_one_line_error, free_port, human_row, write_jsonl
 from conftest import run as run_program
 from training import (
     logged,
@@ -304,12 +304,25 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tmp_path: Path) -> None:
     launcher = ["--num_gpus", "2", "--no_ssh", "--master_port", "29501", "--bind_cores_to_rank"]
     program = ["--train", str(write_rows(tmp_path)), "--out", str(tmp_path / "out"), "--cache", "a folder"]
-    program += ["--threads", "2", "--scale", "1:5", "--set", "training.max_steps=3", "--set", "keep=1"]
-    program += ["--map", "answer=response", "--map", "stars=human_score"]
+    program += ["--threads", "2", "--set", "training.max_steps=3", "--set", "keep=1"]
     done = run_program("critic", "train", name, *program, "--", *launcher)
     assert done.returncode == 0, done.stderr
     begun = ["--log_level", "critical", *launcher, sft.__file__]
     assert handed == [[*begun, str(ROOT / "train/recipes/tiny.yaml"), *program]]
+
+
+def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]], tmp_path: Path) -> None:
+    own = write_jsonl(
+        tmp_path / "own.jsonl", [{"ask": "3?", "said": f"{n}", "gold": "y", "stars": 1 + n} for n in range(5)]
+    )
+    columns = ["--map", "ask=question", "--map", "said=response", "--map", "gold=reference"]
+    words = ["critic", "train", "tiny", "--train", own, "--out", tmp_path / "out", *columns, "--scale", "1:5"]
+    assert_one_line_error(run_program(*words), "as in --map stars=human_score --scale 1:10")
+    assert run_program(*words, "--map", "stars=human_score").returncode == 0
+    (given,) = handed
+    rows = human_scored.load(Path(given[given.index("--train") + 1])).responses
+    assert [one.human.score for one in rows] == [1.0, 3.25, 5.5, 7.75, 10.0]
+    assert given[given.index("--data-root") + 1] == str(tmp_path) and "--map" not in given
 
 
 @pytest.mark.parametrize(
