@@ -275,12 +275,12 @@ def main(
     _check(benchmark_file, conversations, names)
     root = endpoint.data_root or benchmark_file.parent
     # Where no image is shown, neither Pillow nor a folder is needed.
-    there = any(turn.images for one in conversations for turn in one.turns)
+    there = [name for one in conversations for turn in one.turns for name in turn.images]
     shown = there and any(CONDITIONS[one].images for one in names)
     pictures = endpoint.images(root, uris) if shown else None
-    if pictures is not None:
-        pictures.require(name for one in conversations for turn in one.turns for name in turn.images)
     load = pictures.load if pictures else _no_image
+    if pictures:
+        pictures.require(there)
     backend = endpoint.open_one()
     sampling = Sampling(
         max_tokens=max_tokens,

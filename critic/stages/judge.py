@@ -176,9 +176,7 @@ def main(
         backends = endpoint.open("--judge", judge)
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
         rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends), own)
-        shown = endpoint.shown(images, root, backends, rows.pictured)
-        if shown is not None:
-            shown.require(name for one, _ in rows for name in one.question.images)
+        shown = endpoint.shown(images, root, backends, rows.images)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
         judges = []

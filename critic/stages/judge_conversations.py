@@ -5,7 +5,7 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl --protocol d
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from critic import benchmarks, jsonl
 from critic.backends import processors
 from critic.certificate import say_held
 from critic.errors import UsageError
-from critic.images import BY_HASH, named_images
+from critic.images import BY_HASH, Images, named_images
 from critic.judging import protocols
 from critic.judging.forms import RatingKind, form_of
 from critic.judging.judge import Judge
@@ -92,8 +92,7 @@ def judge_conversations(
         _check_questions(questions, asked, conversations)
     if judge.images is not None:
         judge.images.uris |= uris
-        _check_images(conversations, uris, replies)
-        judge.images.require(name for one in conversations for turn in one.turns for name in turn.images)
+        _check_images(judge.images, conversations, replies)
     pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if run.shard is None:
@@ -158,11 +157,14 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
     return protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
 
 
-def _check_images(conversations: Sequence[Conversation], uris: Collection[str], replies: Path) -> None:
-    """Raises UsageError for an image that stands in the benchmark's file, where that is not given."""
-    for name in (name for one in conversations for turn in one.turns for name in turn.images):
-        inside = name.startswith(BY_HASH) and name not in uris
+def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
+    """Raises UsageError for an image that stands in the benchmark's file, where that is not given, and where no file is
+    there."""
+    names = [name for one in conversations for turn in one.turns for name in turn.images]
+    for name in names:
+        inside = name.startswith(BY_HASH) and name not in images.uris
         check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
+    images.require(names)
 
 
 def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:

@@ -28,7 +28,7 @@ Shown = tuple[Response, Response | None]
 class FormResponses:
     """What is judged in a form, by key: each response that `read` gives or, in a form that compares, beside one other
     to its question, as in training; of all those that the `run` takes. Those that the form cannot judge are counted and
-    said. `pictured`: a question has an image, in this shard or another. Raises UsageError when nothing is left."""
+    said. `images` are those of the questions, of all shards. Raises UsageError when nothing is left."""
 
     def __init__(
         self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str, run: RunOptions | None = None
@@ -45,8 +45,8 @@ class FormResponses:
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not shown:
             raise UsageError(f"{place}: no usable row to judge")
-        # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
-        self.pictured = any(one.question.images for one, _ in shown)
+        # Of all shards' rows: they decide how judgments are made, and those of all shards are merged.
+        self.images = [name for one, _ in shown for name in one.question.images]
         self.by_key: dict[str, Shown] = {}
         for one, other in shown:
             if run is None or run.takes(one.question.group):

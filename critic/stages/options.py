@@ -199,11 +199,14 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """The images below `root`, as the options say that they are sent."""
         return Images(root, max_bytes=self.max_image_bytes, resize_to=self.max_image_pixels, uris=uris)
 
-    def shown(self, wanted: Showing | None, root: Path, judges: Sequence[Backend], there: bool = True) -> Images | None:
-        """The images that judges are shown, None where they are not: where none are `there`, or where a judge does not
-        see, or is not known to, and nobody `wanted` it. Raises UsageError where a judge cannot be shown them."""
-        check((wanted != "show" or there, "--images show: there are no images"))
-        if not there or wanted == "blind":
+    def shown(
+        self, wanted: Showing | None, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
+    ) -> Images | None:
+        """The images that judges are shown, None where they are not: where no `names` are given, where a judge does not
+        see, or where it is not known to, and nobody `wanted` it; names that are None are known later. Raises UsageError
+        where a judge cannot be shown them, and where no file is there."""
+        check((wanted != "show" or names != [], "--images show: there are no images"))
+        if names == [] or wanted == "blind":
             return None
         for judge in judges:
             name, sees = judge.served.name, judge.sees()
@@ -212,7 +215,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
                 if sees is None:
                     print(f"{name} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
                 return None
-        return self.images(root)
+        images = self.images(root)
+        images.require(names or ())
+        return images
 
     def connect(self, where: str, model: str | None) -> Backend:
         """The server at an URL, or the pool at several. Raises UsageError where one lacks the model."""

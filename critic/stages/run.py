@@ -264,14 +264,12 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         return
     with out.open("rb") as file:
         first = file.readline()
-    torn = first.startswith(b"{") and not first.endswith(b"\n")
     try:
-        if first.strip() and not torn:  # a file of something else is left as it is
+        if first.endswith(b"\n"):  # a file of something else is left as it is
             jsonl.decoder(record)(first)
     except ValueError as error:
-        what = {Judgment: "judgments", ModelTurn: "replies"}.get(record, "records")
-        wrong = one_line(error).partition(": ")[2]
-        raise UsageError(f"--out {out}: no file of {what} of an earlier run ({wrong}); choose another") from None
+        why = one_line(error).partition(": ")[2]
+        raise UsageError(f"--out {out}: no judgments or replies of an earlier run ({why}); choose another") from None
     jsonl.repair(out)
     if out.stat().st_size == 0:
         return

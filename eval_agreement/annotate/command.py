@@ -20,7 +20,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.human_scored import OwnColumns
 from critic.images import Images
-from critic.stages import options
+from critic.stages.options import Mapped, OwnLanguage, OwnScale
 from eval_agreement.annotate.export import export
 from eval_agreement.annotate.formats import FORMATS, send, take
 from eval_agreement.annotate.plan import plan
@@ -47,9 +47,9 @@ def main(
     data_root: Annotated[Path | None, typer.Option(help="Where images are.", show_default="that of the rows")] = None,
     raters: Annotated[int | None, typer.Option(min=1, max=1000, help="How many label.", show_default="1")] = None,
     invite: Annotated[list[str] | None, typer.Option(help="A rater, who gets an unguessable link. Repeatable.")] = None,
-    mapped: options.Mapped = None,
-    scale: options.OwnScale = None,
-    lang: options.OwnLanguage = None,
+    mapped: Mapped = None,
+    scale: OwnScale = None,
+    lang: OwnLanguage = None,
     overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of the items that every rater labels.")] = 0.0,
     repeat: Annotated[float, typer.Option(min=0, max=0.5, help="Share of a rater's items that comes twice.")] = 0.0,
     checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden items with a known answer.")] = None,
@@ -75,8 +75,9 @@ def main(
         wanted = {"scheme": scheme or "pointwise", "raters": names, "overlap": overlap, "repeat": repeat}
         wanted |= {"invited": bool(invite), "data_root": str(root)}
         own = OwnColumns.parse(mapped, scale, lang)
+        wanted["columns"] = own and msgspec.json.encode(own).decode()
         _check_invited(host, bool(invite))
-        store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks}, own)
+        store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks})
     elif scheme or raters or invite or against or checks or mapped or scale or lang:
         said = "--scheme, --raters, --invite, --against, --checks, --map, --scale, --lang"
         raise UsageError(f"{said}: are said once, together with the rows")
@@ -116,22 +117,15 @@ def _names(raters: int | None, invited: Sequence[str]) -> list[str]:
     return list(invited) or [f"rater-{number}" for number in range(1, (raters or 1) + 1)]
 
 
-def _planned(
-    db: Path,
-    store: Store | None,
-    options_given: Mapping[str, Any],
-    files: Mapping[str, Path | None],
-    own: OwnColumns | None,
-) -> Store:
+def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
     """The database with its plan, made now, or as it is where rows and options are what they were. Raises UsageError
     where they are not, and for what cannot be shown."""
     for path in filter(None, files.values()):
         if not path.is_file():
             raise UsageError(f"{path}: no such file")
-    wanted = {**options_given, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
-    wanted |= {"columns": msgspec.to_builtins(own)} if own else {}
+    wanted = {**options, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
     if store is None:
-        return _made(db, wanted, files, own)
+        return _made(db, wanted, files)
     known = store.facts()
     for name, value in wanted.items():
         if known.get(name) != value:
@@ -139,10 +133,11 @@ def _planned(
     return store
 
 
-def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None], own: OwnColumns | None) -> Store:
+def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415 - keeps --help fast
 
     scheme, checks = wanted["scheme"], files["checks"]
+    own = wanted["columns"] and msgspec.json.decode(wanted["columns"], type=OwnColumns)
     ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"], own)
     hidden = items_of(scheme, checks, own=own) if checks else []
     answers = answers_of(scheme, hidden)
