@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -31,19 +31,21 @@ class Bar(Struct, frozen=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """`about` says in small print what the row is; `strong` rows are what the table is about."""
+    """`about` says in small print what the row is; `strong` rows are what the table is about. What is of one `model`
+    has one colour on a page."""
 
     name: str
     cells: list[TableCell]
     about: str = ""
     bar: Bar | None = None
     strong: bool = False
+    model: str = ""
 
 
 class Table(Struct, frozen=True, kw_only=True):
     """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
-    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text. The names
-    of `sticky` ones stay in sight where the table is wider than the page."""
+    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text; `details` open on
+    demand on a page alone. The names of `sticky` ones stay in sight where the table is wider than the page."""
 
     caption: str
     head: list[str]
@@ -51,6 +53,7 @@ class Table(Struct, frozen=True, kw_only=True):
     axis: Bounds | None = None
     drawn: int = 4
     folded: bool = False
+    details: bool = False
     sticky: bool = False
 
 
@@ -74,14 +77,15 @@ class Section(Part, frozen=True, kw_only=True):
 Shown = TableCell | str | int
 
 
-def row(name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False) -> TableRow:
+def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
+    """`rest` are the other fields of TableRow."""
     made = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
-    return TableRow(name=name, cells=made, about=about, bar=bar, strong=strong)
+    return TableRow(name=name, cells=made, **rest)
 
 
 class Columns(Generic[T]):
     """How things of one kind become the rows of a table: each column's heading and its cell, the first of which names
-    the row. `about`, `bar` and `strong` as in TableRow."""
+    the row. `about`, `bar`, `strong` and `model` as in TableRow."""
 
     def __init__(
         self,
@@ -89,27 +93,40 @@ class Columns(Generic[T]):
         about: Callable[[T], str] = lambda _: "",
         bar: Callable[[T], Bar | None] = lambda _: None,
         strong: Callable[[T], bool] = lambda _: False,
+        model: Callable[[T], str] = lambda _: "",
     ) -> None:
-        self.columns, self.about, self.bar, self.strong = columns, about, bar, strong
+        self.columns, self.bar = columns, bar
+        self._rest: dict[str, Callable[[T], Any]] = {"about": about, "bar": bar, "strong": strong, "model": model}
 
-    def table(
-        self, caption: str, things: Iterable[T], axis: Bounds | None = None, drawn: int = 4, folded: bool = False
-    ) -> Table:
+    def table(self, caption: str, things: Iterable[T], **rest: Any) -> Table:
+        """`rest` are the other fields of Table."""
         rows = []
         for thing in things:
             name, *cells = (cell(thing) for _, cell in self.columns)
-            about, bar, strong = self.about(thing), self.bar(thing), self.strong(thing)
-            rows.append(row(str(name), *cells, about=about, bar=bar, strong=strong))
-        head = [heading for heading, _ in self.columns]
-        return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=folded)
+            rows.append(row(str(name), *cells, **{field: of(thing) for field, of in self._rest.items()}))
+        return Table(caption=caption, head=[heading for heading, _ in self.columns], rows=rows, **rest)
 
 
-def lean(table: Table) -> Table:
-    """The table without a last column that says nothing in any row, such as the range of a complete run."""
-    if not table.rows or any(row.cells[-1].text or row.cells[-1].small for row in table.rows):
+def lean(table: Table, merge: bool = True) -> Table:
+    """The table without columns that say nothing: those without any number or word and, to `merge`, those that say one
+    thing in each of three rows or more, which goes into the caption. What is drawn stays."""
+    kept, said = list[int](), list[str]()
+    for place, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
+        texts = {cell.text.strip("–") + cell.small for cell in cells}
+        one = merge and len(texts) == 1 and len(cells) > 2 and not cells[0].small
+        if (table.axis and place + 2 == table.drawn) or not (one or texts == {""}):
+            kept.append(place)
+        elif texts != {""}:
+            said.append(f"{table.head[place + 1]} {cells[0].text}")
+    if not table.rows or len(kept) == len(table.head) - 1:
         return table
-    rows = [replace(row, cells=row.cells[:-1]) for row in table.rows]
-    return replace(table, head=table.head[:-1], rows=rows)
+    return replace(
+        table,
+        caption=f"{table.caption.rstrip('.')}. In each row: {', '.join(said)}." if said else table.caption,
+        head=[table.head[0], *(table.head[place + 1] for place in kept)],
+        rows=[replace(row, cells=[row.cells[place] for place in kept]) for row in table.rows],
+        drawn=2 + sum(place + 2 < table.drawn for place in kept),
+    )
 
 
 def shortened(name: str, length: int) -> str:
@@ -171,7 +188,7 @@ def differences(caption: str, rows: Mapping[str, "Difference"], folded: bool = F
         missing = span(change.low, change.high) if change.missing else ""
         made.append(row(name, number(change.mean), bounds, p, change.n, change.missing, missing))
     head = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
-    return lean(Table(caption=caption, head=head, rows=made, folded=folded))
+    return Table(caption=caption, head=head, rows=made, folded=folded)
 
 
 def as_text(sections: Sequence[Section]) -> str:
@@ -190,7 +207,7 @@ def _said(part: Part) -> Iterator[str]:
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)
     yield from part.readings
-    for table in shown:
+    for table in (lean(table, merge=False) for table in shown):
         yield from ("", table.caption, *_lines(table))
 
 

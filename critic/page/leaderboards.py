@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, lean, number, row, span
+from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, number, row, span
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, standings
 
 ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
@@ -73,6 +73,29 @@ def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
+def headline(boards: Sequence[Leaderboard]) -> str:
+    """What the first table says of its first score: who leads, and whether its paired difference from the next shows
+    it; "" without a score."""
+    if not boards:
+        return ""
+    column, scores = boards[0].columns[0], boards[0].standings
+    entries = [entry for name, entry in boards[0].entries.items() if not entry.apart and column in scores[name]]
+    entries.sort(key=lambda entry: _rank(scores[entry.name][column]))
+    if not entries or scores[entries[0].name][column].value is None:
+        return ""
+    first, *others = entries
+    cell = scores[first.name][column]
+    bounds = f" (95 % interval {interval(cell.interval)})" if cell.interval else ""
+    leads = f"{first.name} {'is first with' if others else 'has'} {number(cell.value)} in “{column}”{bounds}."
+    pair = standings([first, others[0]], first.name)[others[0].name] if others else {}
+    change = pair[column].difference if column in pair else None
+    if change is None or change.mean is None or change.interval is None:
+        return leads
+    low, high = (-end for end in change.interval[::-1])
+    ahead = f"It is {'' if low > 0 else 'not '}shown to be ahead of {others[0].name}"
+    return f"{leads} {ahead}: by {number(-change.mean)} ({interval((low, high))})."
+
+
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     """One section with all tables; a table of one row has its scores one below the other."""
     tables = [table for board in boards for table in (_table_of(board), *_differences(board))]
@@ -99,7 +122,8 @@ def table_of(board: Leaderboard) -> Table:
             cells.append(TableCell(span(scores[lead].low, scores[lead].high) if lead in scores else ""))
         bars[name] = bar(scores[lead].value, scores[lead].interval) if lead in scores else None
         counted = name == MEAN or (apart and not board.entries[name].apart)
-        rows.append(TableRow(name=name, cells=cells, strong=counted, bar=bars[name]))
+        model = board.entries[name].system if name in board.entries else ""
+        rows.append(TableRow(name=name, cells=cells, strong=counted, bar=bars[name], model=model))
     head = ["", *board.columns, "coverage", *([f"range of {lead} with what is missing"] if missing else [])]
     axis, drawn = axis_of(bars.values()), head.index(lead) + 1
     return Table(caption=board.caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=board.folded, sticky=True)
@@ -114,7 +138,7 @@ def _single(board: Leaderboard) -> Table:
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, cell_of(cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-    return lean(Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded))
+    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
 
 
 def _column(board: Leaderboard, column: str) -> list[LeaderboardCell]:
@@ -140,11 +164,12 @@ def _differences(board: Leaderboard) -> list[Table]:
     if board.baseline is None or board.folded or len(board.entries) < 2:
         return []
     rows = [
-        TableRow(name=name, cells=[_change(scores.get(column)) for column in board.columns])
+        row(name, *(_change(scores.get(column)) for column in board.columns), model=board.entries[name].system)
         for name, scores in board.standings.items()
         if name not in (board.baseline, MEAN)
     ]
-    return [Table(caption=f"{board.caption}: less {board.baseline}", head=["", *board.columns], rows=rows, sticky=True)]
+    caption, head = f"{board.caption}: less {board.baseline}", ["", *board.columns]
+    return [Table(caption=caption, head=head, rows=rows, sticky=True, details=True)]
 
 
 def _change(cell: LeaderboardCell | None) -> TableCell:

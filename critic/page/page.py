@@ -1,7 +1,7 @@
 """Sections as one HTML page that needs no network. Other pages extend the same base, by way of `render`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,24 @@ from typing import Any
 import jinja2
 
 from critic import jsonl
-from critic.page.blocks import Section, number, shortened
+from critic.page.blocks import Section, lean, number, shortened
+
+COLOURS = 8
+"""Colours of models that a page has (--m0 … in base.html.jinja); a ninth model has the first again."""
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     """A package's template as text; it may extend `base.html.jinja` and import `macros.html.jinja` of this room. In
     HTML everything that comes from files is escaped."""
-    return _environment(package, template.endswith(".html.jinja")).get_template(template).render(facts)
+    page = _environment(package, template.endswith(".html.jinja")).get_template(template)
+    return page.render({"hues": _hues(facts.get("sections", ())), **facts})
+
+
+def _hues(sections: Iterable[Section]) -> dict[str, int]:
+    """The number of each model's colour, in the order of their first rows."""
+    tables = [table for section in sections for part in (section, *section.parts) for table in part.tables]
+    models = dict.fromkeys(row.model for table in tables for row in table.rows if row.model)
+    return {model: number % COLOURS for number, model in enumerate(models)}
 
 
 @cache
@@ -28,14 +39,13 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = number
-    environment.filters["shortened"] = shortened
+    environment.filters |= {"shortened": shortened, "lean": lean}
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
     return environment
 
 
-def write(
-    path: Path, title: str, about: str, sections: Sequence[Section], origin: Mapping[str, dict[str, Any]]
-) -> None:
-    """Write the page in one step; `origin` says of each file what made it."""
-    facts = {"title": title, "about": about, "sections": sections, "origin": origin}
-    jsonl.write_text(path, render("critic.page", "report.html.jinja", facts))
+def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
+    """Write the page in one step; `origin` says of each file what made it. `facts` are `about`, and `verdicts`, whose
+    first sentence is what a person can act on."""
+    facts |= {"title": title, "sections": sections, "origin": origin}
+    jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))

@@ -84,7 +84,8 @@ def main(
         single = out.suffix == ".json"
         jsonl.write_json(out if single else out / "summary.json", msgspec.to_builtins(scores))
         if not single:
-            _write_page(out, chosen.title, runs, len(asked), sections, origin)
+            facts = _facts(runs, len(asked), boards)
+            page.write(out / "report.html", f"{chosen.title}: scores", sections, origin, **facts)
             leaderboards.write(out, boards)
             print(f"\nopen {out / 'report.html'}")
     judged = [judgment for run in runs for judgment in run.turns]
@@ -92,12 +93,15 @@ def main(
     return 3 if failures > max_failed * len(judged) else 0
 
 
-def _write_page(
-    out: Path, title: str, runs: Sequence[Run], asked: int, sections: Sequence[Section], origin: dict[str, Any]
-) -> None:
+def _facts(runs: Sequence[Run], asked: int, boards: Sequence[leaderboards.Leaderboard]) -> dict[str, Any]:
+    """What the page says at its head."""
     judged = [f"{run.name}, judged by {run.judge}" for run in runs]
+    verdicts = [judgment for run in runs for judgment in [*run.turns, *run.battles]]
+    failed = sum(judgment.failure is not None for judgment in verdicts)
+    counts = f"{len(verdicts)} verdicts on {asked} conversations, {failed} failed."
+    first = [text for text in [leaderboards.headline(boards)] if text]
     about = f"{asked} conversations; {', '.join(judged) if len(judged) < 5 else f'{len(judged)} files'}."
-    page.write(out / "report.html", f"{title}: scores", about, sections, origin)
+    return {"about": about, "verdicts": {"": [*first, counts]}}
 
 
 def _benchmark_of(path: Path) -> str:

@@ -19,9 +19,9 @@ from eval_agreement.page.words import percent, points, within
 from eval_agreement.preferences import equal_share
 from eval_agreement.raters import Level, rater_agreement
 
-TOO_FAST, CONSTANT, FEWEST, CHECKS_FAILED = 1 / 3, 0.95, 20, 0.5
-"""Who takes less than this share of the others' median time, gives one answer more often than this, or knows fewer
-checks, clicks through; nobody is suspected by fewer labels."""
+TOO_FAST, FASTEST, CONSTANT, FEWEST, CHECKS_FAILED = 1 / 3, 2.0, 0.95, 20, 0.5
+"""Who takes less than this share of the others' median time, or so few seconds that nobody reads an answer in them,
+gives one answer more often than this, or knows fewer checks, clicks through; nobody is suspected by fewer labels."""
 
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 
@@ -82,7 +82,7 @@ def suspicions(rater: RaterFacts, others: Iterable[RaterFacts]) -> list[str]:
     mine, theirs = rater.seconds, [second for other in others if other is not rater for second in other.seconds]
     choices = [choice for label in rater.labels for choice in label.verdict.choices.values()]
     reasons = {
-        "too fast": len(mine) >= FEWEST and bool(theirs) and median(mine) < TOO_FAST * median(theirs),
+        "too fast": len(mine) >= FEWEST and median(mine) < max(FASTEST, TOO_FAST * median(theirs or [0.0])),
         "constant": len(choices) >= FEWEST and max(map(choices.count, set(choices))) > CONSTANT * len(choices),
         "fails checks": len(rater.right) > 1 and fmean(rater.right) < CHECKS_FAILED,
     }
@@ -123,10 +123,11 @@ def sections(labels: Sequence[Label], progress: Mapping[str, tuple[int, int]], n
     level: Level = "ordinal" if scheme.rated else "nominal"
     alpha = rater_agreement(list(values.values()), [group[item] for item, _ in values], level=level)
     shown = points(alpha.people)
-    reading = (
-        f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} over {alpha.items} questions with two "
-        f"answers or more by {alpha.raters} raters" + (f"; {shown.title}." if shown.title else ".")
-    )
+    over = f"over {alpha.items} questions with two answers or more by {alpha.raters} raters"
+    reading = f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} {over}."
+    if alpha.people.value is None:
+        why = shown.title if alpha.items else "no item is labelled by two raters (--overlap plans for it)"
+        reading = f"Krippendorff's alpha ({level}): not yet; {why}."
     people = _RATERS.table("Each rater, beside all others who labelled the same items.", raters.values())
     return [Section(heading="Raters", readings=[reading], tables=[people], note=_NOTE)]
 
@@ -141,4 +142,4 @@ def owner_page(store: Store) -> str:
         "sections": sections(labels, store.counts(), facts["scheme"]),
         "origin": {str(store.path): {"scheme": facts["scheme"], "rows": facts["rows"]}},
     }
-    return render("critic.page", "report.html.jinja", content)
+    return render("critic.page", "base.html.jinja", content)

@@ -96,7 +96,8 @@ def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong:
     decided = [percent(result.decided)] if ties else []
     estimates = percent(result.accuracy), *decided, points(result.kappa)
     drawn = bar(result.accuracy.value, result.accuracy.interval)
-    return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong)
+    model = name if "judge" in about and "single" not in about else ""
+    return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong, model=model)
 
 
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}

@@ -75,8 +75,10 @@ def _error_bar(result: Agreement) -> Bar | None:
     return bar(result.mae, result.interval.get("mae"))
 
 
-def _scorers(first: str, metrics: Iterable[str], about: Mapping[str, str]) -> Columns[Line]:
-    """`about`: what to say of scorers of a kind that say nothing of themselves."""
+def _scorers(
+    first: str, metrics: Iterable[str], about: Mapping[str, str], models: Sequence[str] = ("judge", "other")
+) -> Columns[Line]:
+    """`about`: what to say of scorers of a kind that say nothing of themselves; the kinds `models` are coloured."""
 
     def column(metric: str) -> tuple[str, Callable[[Line], TableCell]]:
         return METRICS[metric].name, lambda line: points(line.result.estimates[metric])
@@ -89,6 +91,7 @@ def _scorers(first: str, metrics: Iterable[str], about: Mapping[str, str]) -> Co
         about=lambda line: line.about or about.get(line.kind, ""),
         bar=lambda line: _error_bar(line.result),
         strong=lambda line: line.kind == "judge",
+        model=lambda line: line.name if line.kind in models else "",
     )
 
 
@@ -120,7 +123,9 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
     for name, findings in found.items():
         tables = []
         for part, values in findings.by.items():
-            columns = _scorers(part_name(part).capitalize(), ("mae", "pearson", "qwk"), {})
+            columns = _scorers(
+                part_name(part).capitalize(), ("mae", "pearson", "qwk"), {}, ["judge"] * (part == "answerer")
+            )
             left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
             caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
@@ -240,6 +245,7 @@ def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
         about=lambda effect: effect.about if effect.label is None else "",
         bar=lambda effect: bar(effect.value, effect.interval),
         strong=_shows,
+        model=lambda effect: name(effect).replace("_", " ") if of == "Answerer" else "",
     )
 
 
@@ -311,6 +317,7 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
     about=lambda pair: pair[1].caution or "",
     bar=lambda pair: bar(pair[1].value, pair[1].interval),
     strong=lambda _: True,
+    model=lambda pair: pair[0].replace("_", " "),
 )
 
 

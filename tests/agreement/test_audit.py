@@ -255,7 +255,7 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     )
     assert " ".join(sentences) in text
     assert text.index(sentences[1]) < text.index("Correlations: −1 to 1")
-    assert "truncated" in text[text.index("Failures internal None. external") :]
+    assert "truncated" in text[text.index("Failures external") :]
 
 
 def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 import socket
 import sqlite3
 import sys
@@ -249,6 +250,17 @@ def test_a_sheet_holds_what_xml_allows_and_a_torn_one_is_one_line(tmp_path: Path
     torn.write_bytes(whole[: len(whole) // 2])
     assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx", "not a zip")
     assert not list(store.labels())
+
+
+def test_who_is_faster_than_anybody_reads_is_suspected_whoever_the_others_are(tmp_path: Path) -> None:
+    """And without an item that two of them labelled, there is no agreement yet."""
+    store = planned(tmp_path, "--raters", 2, rows=rows_file(tmp_path, 60))
+    for rater, seconds in (("rater-1", "1.9"), ("rater-2", "2.1")):
+        while (form := fields(page_of(store), rater)).hidden:
+            label(page_of(store), rater, form, lambda name, values: random.choice(values), seconds=seconds)
+    page = owner_page(store)
+    assert page.count("too fast") == 1 and page.index("too fast") < page.index("rater-2")
+    assert "not yet; no item is labelled by two raters" in page
 
 
 @pytest.mark.parametrize("form", ["csv", "xlsx"])

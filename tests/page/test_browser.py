@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pytest
 from conftest import ROOT, human_row, run, write_jsonl
+from PIL import Image
 from scoring import ASKED, CONV, grades, judged, score_of_sample
 
 from eval_agreement.annotate.people import owner_page
@@ -160,10 +162,16 @@ def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
     words += ["--force-device-scale-factor=0.5", f"--window-size={len(pages) * sum(SIZES.values())},{HEIGHT}"]
     words += ["--virtual-time-budget=10000", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
+    words += [f"--screenshot={wall.with_suffix('.png')}"]
     shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=300, check=False)
     told = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
     assert told, shown.stderr[-2000:]
-    return dict(zip(keys, json.loads(html.unescape(told[1])), strict=True))
+    found, left = json.loads(html.unescape(told[1])), 0
+    with Image.open(wall.with_suffix(".png")) as picture:
+        for (_, width), page in zip(keys, found, strict=True):
+            page["picture"] = np.asarray(picture.crop((left // 2, 0, (left + width) // 2, HEIGHT // 2)).convert("RGB"))
+            left += width
+    return dict(zip(keys, found, strict=True))
 
 
 @pytest.mark.parametrize("width", SIZES.values())
@@ -172,6 +180,24 @@ def test_nothing_is_cut_and_names_stand_on_one_line(looked: Looked, name: str, w
     found = looked[name, width]
     assert found["wrong"] == []
     assert found["names"] >= 10 and found["tables"] >= 4 and found["drawn"] >= 3
+
+
+def _shown(picture: Any, colour: str) -> Any:
+    """Where a picture has a colour (#rrggbb) itself, not one that it is mixed with."""
+    return (picture == [int(colour[place : place + 2], 16) for place in (1, 3, 5)]).all(axis=2)
+
+
+@pytest.mark.parametrize("width", SIZES.values())
+@pytest.mark.parametrize(("name", "colours"), [*((one, 8) for one in ASKED), ("audit", 2), ("people", 1), ("owner", 0)])
+def test_a_page_begins_with_its_headline_and_models_have_colours(
+    looked: Looked, name: str, colours: int, width: int
+) -> None:
+    """In its picture: the bar beside the headline, so many colours, and nothing in the margin to the right."""
+    picture = looked[name, width]["picture"]
+    palette = re.findall(r"--m\d: (#\w{6})", (ROOT / "critic/page/base.html.jinja").read_text("utf-8"))[:8]
+    assert (picture[:, -6:] == 255).all()
+    assert (_shown(picture[:400], palette[0]).sum(axis=0).max() >= 20) == (name != "owner")
+    assert sum(bool(_shown(picture[400:], each).any()) for each in palette) >= colours
 
 
 @pytest.mark.parametrize("width", SIZES.values())

@@ -1,9 +1,14 @@
 """The vocabulary of pages: text and HTML."""
 
+import re
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, as_text, axis_of, lean, number, row
+from critic.page.leaderboards import headline, leaderboards
 from critic.page.page import render, write
+from critic.stats.leaderboard import LeaderboardRow, score_of
 
 
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
@@ -16,7 +21,7 @@ def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
 def test_the_page_escapes_what_comes_from_files(tmp_path: Path) -> None:
     hostile = "</pre><script>alert(1)</script>"
     section = Section(heading=hostile, readings=[hostile], tables=[Table(caption=hostile, head=[hostile], rows=[])])
-    write(tmp_path / "p.html", hostile, hostile, [section], {hostile: {"x": hostile}})
+    write(tmp_path / "p.html", hostile, [section], {hostile: {"x": hostile}}, about=hostile)
     assert "<script" not in (tmp_path / "p.html").read_text("utf-8")
 
 
@@ -28,17 +33,26 @@ def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> N
     printed = as_text([section])
     assert printed.index("loud") < printed.index("said") < printed.index("1.0 (0.9–1.1)")
     assert "quiet" not in printed and "hidden" not in printed
-    write(tmp_path / "p.html", "t", "about", [section], {})
+    write(tmp_path / "p.html", "t", [section], {})
     page = (tmp_path / "p.html").read_text("utf-8")
     assert '<section id="k">' in page and 'href="#k"' in page and "<h3>loud</h3>" in page and "<h3>quiet</h3>" in page
     assert "<small>why</small>" in page and "<small>0.9–1.1</small>" in page
 
 
-def test_a_last_column_that_says_nothing_is_left_out() -> None:
-    full = Table(caption="c", head=["", "n", "range"], rows=[row("a", 1, ""), row("b", 2, "0 … 1")])
-    empty = Table(caption="c", head=["", "n", "range"], rows=[row("a", 1, ""), row("b", 2, TableCell(""))])
-    assert lean(full) == full and lean(Table(caption="c", head=["", "x"], rows=[])).head == ["", "x"]
-    assert lean(empty).head == ["", "n"] and [len(one.cells) for one in lean(empty).rows] == [1, 1]
+def test_columns_that_say_nothing_are_left_out() -> None:
+    """Without a word in any row; of three rows or more also what is the same in all, which the caption then says."""
+    said: dict[str, tuple[str | int, ...]] = {
+        "a": ("–", 3, "1.5", "0 … 1"),
+        "b": ("–", 3, "1.5", ""),
+        "c": ("", 3, "1.5", ""),
+    }
+    rows = [row(name, *cells, bar=Bar(1.5, None)) for name, cells in said.items()]
+    table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), drawn=4)
+    made = lean(table)
+    assert (made.head, made.caption, made.drawn) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
+    assert [len(one.cells) for one in made.rows] == [2, 2, 2]
+    assert lean(replace(table, rows=rows[:2])).head == lean(table, merge=False).head == ["", "n", "MAE", "range"]
+    assert lean(replace(table, rows=[])).head == table.head
 
 
 def test_columns_make_rows_whose_bars_share_an_axis() -> None:
@@ -58,7 +72,7 @@ def test_columns_make_rows_whose_bars_share_an_axis() -> None:
 
 def test_a_page_of_another_package_extends_the_same_base() -> None:
     """The audit's template is its own, its head, styles and tables are those of every page."""
-    shared = render("critic.page", "report.html.jinja", {"title": "t", "about": "", "sections": [], "origin": {}})
+    shared = render("critic.page", "base.html.jinja", {"title": "t", "about": "", "sections": [], "origin": {}})
     facts = {
         "title": "t", "verdicts": {}, "warnings": [], "sections": [Section(key="k", heading="h")], "confusion": {},
         "worst": {}, "failures": {}, "ratings": [], "long": 9,
@@ -68,3 +82,20 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     audit = render("eval_agreement.page", "report.html.jinja", facts)
     head = shared[: shared.index("@media (max-width")].splitlines()
     assert len(head) > 40 and set(head) <= set(audit.splitlines())
+
+
+def test_the_headline_says_who_is_first_and_whether_that_is_shown() -> None:
+    def entry(name: str, mark: float, condition: str = "own") -> LeaderboardRow:
+        marks = {number: mark + number % 2 for number in range(30)}
+        score = score_of(marks, {number: str(number) for number in marks}, (0, 10))
+        return LeaderboardRow(key="k", caption="c", scores={"mean": score}, name=name, system=name, condition=condition)
+
+    rows = [entry("a", 3), entry("b", 5), entry("b, blind", 8, "no_image")]
+    assert re.fullmatch(
+        r"b is first with 5\.50 in “mean” \(95 % interval 5\.\d\d–5\.\d\d\)\. It is shown to be ahead of a: "
+        r"by 2\.00 \(2\.00–2\.00\)\.",
+        headline(leaderboards(rows)),
+    )
+    assert "b is first" in headline(leaderboards([entry("a", 5), entry("b", 5.01)])) and headline([]) == ""
+    assert "not shown to be ahead of" in headline(leaderboards([entry("a", 5), entry("b", 5)]))
+    assert headline(leaderboards(rows[:1])).startswith("a has 3.50 in “mean”")
