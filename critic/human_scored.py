@@ -10,6 +10,9 @@ For the forms that ask for more than one rating of one answer: `checklist[]?` wi
 or null), `criteria{name: meaning}?` with `criteria_scores{name: score}?` on the row's own scale, `caption?`, `focus?`,
 and `scope?`, which says what people scored (records.Scope). `label_probability?` (0..1) is the chance that the row had
 of being drawn for people to score, where that was not the same for all.
+
+Of people's other labels: a pair has `response_a`, `response_b` and `preference` (a, b, tie) in place of `response` and
+`human_score`; a row may be a line for each `rater`; judgments with people's labels in them are rows as well.
 """
 
 import difflib
@@ -17,16 +20,18 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, multimode
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from critic import jsonl, tables
+from critic import jsonl, records, tables
 from critic.errors import UsageError, loads
-from critic.records import NO_VERDICT, RATINGS, HumanScore, Language, ModelTurn, Question, Response, Scope, Turn, to_ten
+from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -66,7 +71,7 @@ class Row(Struct, kw_only=True):
     reason: str | None = None
     score_1_10: float | None = None
     flags: list[str] = field(default_factory=list)
-    scope: Scope = "turn"
+    scope: records.Scope = "turn"
     caption: str | None = None
     focus: str | None = None
     checklist: list[str] = field(default_factory=list)
@@ -74,9 +79,19 @@ class Row(Struct, kw_only=True):
     criteria: dict[str, str] = field(default_factory=dict)
     criteria_scores: dict[str, float] = field(default_factory=dict)
     label_probability: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    other: str | None = None
+    other_system: str | None = None
+    shown: PromptInputs | None = None
+    form: str = ""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether people compared two sides: the score is then 1 where the first is better, at its scale's end."""
+        return self.other is not None or (self.shown is not None and len(self.shown.sides) > 1)
 
 
-FIELDS = tuple(field.name for field in msgspec.structs.fields(Row))
+_OF_PAIRS = ("response_a", "response_b", "system_a", "system_b", "preference")
+FIELDS = (*(field.name for field in msgspec.structs.fields(Row)), *_OF_PAIRS, "rater")
 
 
 class OwnColumns(Struct, frozen=True):
@@ -119,6 +134,9 @@ class OwnColumns(Struct, frozen=True):
         default["group"] = hashlib.sha1(shared.encode()).hexdigest()[:12]
         default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
+        stated = tuple(row[name] for name in scale if row.get(name) is not None)
+        if self.scale and stated not in ((), self.scale):
+            raise UsageError(f"row {number}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
         return {**default, **row, **chosen, **(scale if self.scale else {})}
 
 
@@ -145,6 +163,8 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
     usual = {name.lower(): name for name in columns}
     words, taken = [], set[str | None]()
+    if {"response_a", "response_b"} <= usual.keys():
+        return f"name the column of the preferences ({', '.join(columns)}), as in --map human=preference"
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -196,7 +216,7 @@ def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
             score = float(value)
         except (TypeError, ValueError):
             raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
-        if score != NO_VERDICT:
+        if score != records.NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{place}: {name} {score:g} is outside 1..10")
             columns[name] = score
@@ -207,36 +227,31 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
     """The row in the project's vocabulary, scores on 1..10."""
 
     def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
-        return {name: to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
+        return {name: records.to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
 
     same = ("task", "category", "group", "lang", "reference", "history", "caption", "focus", "checklist", "criteria")
-    return Response(
-        id=row.id,
-        question=Question(
-            id=row.group,
-            prompt=row.question,
-            references=row.references or [],
-            images=[] if BLIND in row.flags else row.images or ([row.image] if row.image else []),
-            **{name: getattr(row, name) for name in same},
-        ),
-        text=row.response,
-        system=row.system,
-        human=HumanScore(
-            score=to_ten(row.human_score, row.scale_min, row.scale_max),
-            raters=on_ten(row.annotators),
-            reason=row.reason,
-            scope=row.scope,
-            answers=row.checklist_answers,
-            criteria=on_ten(row.criteria_scores),
-            probability=row.label_probability,
-        ),
-        columns=columns,
+    question = Question(
+        id=row.group,
+        prompt=row.question,
+        references=row.references or [],
+        images=[] if BLIND in row.flags else row.images or ([row.image] if row.image else []),
+        **{name: getattr(row, name) for name in same},
     )
+    other = None if row.other is None else Response(id="", question=question, text=row.other, system=row.other_system)
+    of = Response(id=row.id, question=question, text=row.response, system=row.system, columns=columns, other=other)
+    if row.is_pair:
+        label: dict[str, Any] = {"preference": (row.human_score - row.scale_min) / (row.scale_max - row.scale_min)}
+    else:
+        score = records.to_ten(row.human_score, row.scale_min, row.scale_max)
+        human = HumanScore(score=score, raters=on_ten(row.annotators), reason=row.reason, scope=row.scope)
+        checked = {"answers": row.checklist_answers, "criteria": on_ten(row.criteria_scores)}
+        label = {"human": replace(human, **checked, probability=row.label_probability)}
+    return replace(of, shown=row.shown, form=row.form, **label)
 
 
 _JSON_COLUMNS = (
     *("history", "references", "images", "annotators", "flags", "dims"),
-    *("checklist", "checklist_answers", "criteria", "criteria_scores"),
+    *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
 )
 
 _BY_NAME = ("annotators", "criteria", "criteria_scores")
@@ -289,6 +304,78 @@ def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row = {**own, **default, **own}  # its own come first: an error names the row's own column
     return {**row, "human_score": row["scale_min"]}
+
+
+_PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
+"""What people may say of two answers, and what that is worth to the first."""
+
+
+def _labelled(place: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1. Raises
+    UsageError for a word that is none."""
+    row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
+    if raw.get("response_b") is not None:
+        row |= {"response": raw.get("response_a"), "other": raw["response_b"]}
+        row |= {"system": raw.get("system_a"), "other_system": raw.get("system_b")}
+    if (word := raw.get("preference")) is not None:
+        score = _PREFERENCES.get(str(word).strip().lower())
+        if score is None:
+            raise UsageError(f"{place}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
+        row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
+    return row
+
+
+def settled(scores: Collection[float], compares: bool) -> float:
+    """Raters' mean score; of comparisons what most say, a tie where two words are said equally often and most."""
+    if not compares:
+        return fmean(scores)
+    most = multimode(scores)
+    return most[0] if len(most) == 1 else _PREFERENCES["tie"]
+
+
+_Line = tuple[str, dict[str, Any], dict[str, Any], bool]
+"""A row's place, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+
+
+def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
+    """Lines that say who labelled, those of one id as one row. Raises UsageError for a rater who is there twice, and
+    for raters' scales that differ."""
+    by_id: dict[str, _Line] = {}
+    for place, given, raw, typed in lines:
+        if (rater := raw.pop("rater", None)) is None:
+            yield place, given, raw, typed
+            continue
+        first, _, row, _ = by_id.setdefault(str(raw.get("id")), (place, raw, {**raw, "annotators": {}}, typed))
+        scores, ends = row["annotators"], ("scale_min", "scale_max")
+        if str(rater) in scores:
+            raise UsageError(f"{place}: {rater} on {raw.get('id')!r} is there twice")
+        if differ := [f"{end} {raw.get(end)}" for end in ends if raw.get(end) != row.get(end)]:
+            raise UsageError(f"{place}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
+        scores[str(rater)] = _converted(place, raw, typed, [*given]).human_score
+    for place, _, row, typed in by_id.values():
+        compares = "other" in row or len((row.get("shown") or {}).get("sides", ())) > 1
+        row["human_score"] = settled(row["annotators"].values(), compares)
+        yield place, row, row, typed
+
+
+_NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_answers", "criteria": "criteria_scores"}
+
+
+def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
+    """The row that a judgment is, with people's label where it has one; any other row as it is."""
+    if not records.is_judgment(cells):
+        return cells
+    one = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+    of = one.sample.response
+    question, human, shown = map(msgspec.to_builtins, (of.question, of.human or {}, one.sample.shown))
+    row = {"reference": None, **question, "question": of.question.prompt, "response": of.text, "system": of.system}
+    row |= {"id": one.id, "shown": shown, "form": one.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    row |= {_NAMES.get(name, name): value for name, value in human.items() if name != "probability"}
+    if (other := one.sample.other) is not None:
+        row |= {"other": other.answer, "other_system": other.system}
+    if one.sample.preference is not None:
+        row |= {"human_score": one.sample.preference, "scale_min": 0, "scale_max": 1}
+    return row
 
 
 AS_REFERENCES = ("oracle", "rephrased_reference")
@@ -347,23 +434,21 @@ def column_of(judge: str) -> str:
     return f"{judge}_score_1_10"
 
 
-def _raw_rows(
-    path: Path, scored: bool, own: OwnColumns | None
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any], bool]]:
-    """Each row's place, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
+    """The lines of a file or folder."""
     number = 0
     for file in files(path):
         typed = jsonl.suffix(file) == ".jsonl"
         for place, cells in tables.rows(file):
             number += 1
-            given = cells if scored else _of_reply(place, cells)
+            given = _of_judgment(cells) if scored else _of_reply(place, cells)
             if given is None:
                 continue
             named = own.renamed(place, given) if own else given
             raw = _without_nulls(named if typed else _of_cells(place, named))
             if own:
                 given = raw = own.filled(number, raw)
-            yield place, given, raw, typed
+            yield place, given, _labelled(place, raw), typed
 
 
 def walk(
@@ -385,7 +470,8 @@ def walk(
     outside its scale, or an id that comes twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
-    for place, given, raw, typed in _raw_rows(path, scored, own):
+    lines = _raw_rows(path, scored, own)
+    for place, given, raw, typed in _by_rater(lines) if scored else lines:
         columns, lacks = _other_scores(raw, place), "human_score" not in raw
         seen.update(columns)
         unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
@@ -402,7 +488,7 @@ def walk(
         left_out.update(f"no {name}" for name in unscored_by)
         response = response_of(row, columns)
         if lacks:
-            response = msgspec.structs.replace(response, human=None)
+            response = replace(response, human=None, preference=None)
         yield row, dict(given) if typed else _typed(raw, row, columns), response
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
         there = ", ".join(sorted(seen)) or "none of another judge"
@@ -434,7 +520,7 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
     """Why a row is left out."""
     kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
     flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
-    if not row.reference and "no_reference" not in kept:
+    if not row.reference and not row.is_pair and row.shown is None and "no_reference" not in kept:
         flags.append("no_reference")
     return UNUSABLE_FLAGS[flags[0]] if flags else None
 

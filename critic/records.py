@@ -21,6 +21,10 @@ RATINGS = tuple(range(1, 11))
 NO_VERDICT = -1.0
 """What FastChat writes as the score of a reply in which it found no verdict."""
 
+NOT_LEARNED = "did not learn {}, in which it was asked (--force-form): what it says there is no measure of it"
+Position = Literal["model", "opponent"]
+PLAYERS: tuple[Position, Position] = ("model", "opponent")
+
 Scale = tuple[int, int]
 """The lowest and the highest rating of a scale."""
 
@@ -80,9 +84,65 @@ class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     probability: float | None = None
 
 
+class Exchange(Struct, frozen=True, omit_defaults=True):
+    """A question, with the images that are shown with it, and what was replied."""
+
+    question: str
+    answer: str
+    images: list[str] = []
+
+
+class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it and,
+    where they are shown, the exchanges behind it."""
+
+    earlier: list[Exchange] = field(default_factory=list)
+    answer: str | None = None
+    later: list[Exchange] = field(default_factory=list)
+
+
+class TurnJudgment(Struct, frozen=True, omit_defaults=True):
+    """The judgment of an earlier turn: a grade or a side's label, and the reason, if there was one."""
+
+    turn: int
+    verdict: str
+    reason: str | None = None
+
+
+class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are compared.
+
+    `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
+    none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
+    it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
+    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `own_answer`
+    is the judge's own answer to the question, given before it saw the one it judges. `images` are shown with the
+    question: paths below a data root, or other names of them.
+    """
+
+    sides: list[Candidate] = field(default_factory=list)
+    question: str | None = None
+    references: list[str | None] = field(default_factory=list)
+    task: str = ""
+    caption: str | None = None
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+    verdicts: list[TurnJudgment] = field(default_factory=list)
+    turned: list[TurnJudgment] | None = None
+    own_answer: str | None = None
+    images: list[str] = field(default_factory=list)
+
+    def pictures(self) -> list[str]:
+        """All images that are shown, each once."""
+        exchanges = [one for side in self.sides for one in (*side.earlier, *side.later)]
+        return list(dict.fromkeys([*(name for one in exchanges for name in one.images), *self.images]))
+
+
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model's answer to a question. `columns` holds other judges' scores of the same answer, on
-    1..10, by column name (`gpt4_score_1_10`)."""
+    """A model's answer to a question. `columns` holds other judges' scores of it, on 1..10, by column name
+    (`gpt4_score_1_10`). Where people compared it, `preference` is what they said: 1 it is better, 1/2 neither, 0 the
+    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`."""
 
     id: str
     question: Question
@@ -90,6 +150,10 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     system: str | None = None
     human: HumanScore | None = None
     columns: dict[str, float] = field(default_factory=dict)
+    other: "Response | None" = None
+    preference: float | None = None
+    shown: PromptInputs | None = None
+    form: str = ""
 
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
@@ -202,6 +266,16 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     aspects: list[tuple[str, str]] = field(default_factory=list)
 
 
+_OF_TURN = ("reference", "references", "images", "focus", "checklist")
+_OF_ALL = ("lang", "group", "caption", "category", "history", "criteria")
+_OF_LABELS = ("human", "columns", "preference", "shown")
+"""What a question and its turn, it and its conversation, and a response and its sample say alike."""
+
+
+def _of(record: Struct, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1. `group` is the
     unit of resampling, `criteria` are what an answer is rated on besides, as in Question. `caption` describes the image
@@ -222,26 +296,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def of(cls, question: Question, benchmark: str = "") -> "Conversation":
         """A single question as a conversation of one turn, after the history that it carries."""
-        turn = ConversationTurn(
-            prompt=question.prompt,
-            reference=question.reference,
-            references=question.references,
-            task=question.task,
-            images=question.images,
-            focus=question.focus,
-            checklist=question.checklist,
-        )
-        return cls(
-            id=question.id,
-            benchmark=benchmark,
-            lang=question.lang,
-            group=question.group,
-            turns=[turn],
-            caption=question.caption,
-            category=question.category,
-            history=question.history,
-            criteria=question.criteria,
-        )
+        turn = ConversationTurn(prompt=question.prompt, task=question.task, **_of(question, _OF_TURN))
+        return cls(id=question.id, benchmark=benchmark, turns=[turn], **_of(question, _OF_ALL))
 
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
@@ -349,7 +405,8 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged in sight of the focus
     points and of its turns' judgments with their text, all of them in one order; older files have the judgments'
     verdicts alone. `strict`: it fails where the judgment of one of its turns did. `battles`: which of several models
-    meet, where it is not one that meets the others."""
+    meet, where it is not one that meets the others. `unlearned` names the forms that the judge did not
+    learn, and was asked in all the same."""
 
     judge: str
     score_kind: str
@@ -364,6 +421,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     texts: bool = False
     strict: bool = True
     battles: Pairing | None = None
+    unlearned: str = ""
 
 
 def differing(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
@@ -381,7 +439,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply: str
     value: str | None = None
     failure: str | None = None
-    first: Literal["model", "opponent"] | None = None
+    first: Position | None = None
     shortened: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -397,7 +455,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `id` is the answer's own, or the conversation's; `length` is what the answer has, in characters. Where two are
     compared, `opponent` is the other model (None: the reference), and `other` its answer where it stands in a row of
-    its own. `human` and `columns` are as in Response.
+    its own. `human`, `columns`, `preference` and `shown` are as in Response.
     """
 
     id: str = ""
@@ -411,6 +469,8 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     other: "Sample | None" = None
     human: HumanScore | None = None
     columns: dict[str, float] = field(default_factory=dict)
+    preference: float | None = None
+    shown: PromptInputs | None = None
 
     @classmethod
     def of(cls, response: Response, other: Response | None = None) -> "Sample":
@@ -424,8 +484,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
             length=len(response.text),
             opponent=None if other is None else other.system or "another",
             other=None if other is None else cls.of(other),
-            human=response.human,
-            columns=response.columns,
+            **_of(response, _OF_LABELS),
         )
 
     @property
@@ -435,35 +494,15 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
         one = self.conversation
         asked = one.turns[: self.turn] or [ConversationTurn(prompt="")]
         turn = asked[-1]
-        question = Question(
-            id=one.id,
-            prompt=turn.prompt,
-            task=turn.task or "none",
-            group=one.group,
-            lang=one.lang,
-            reference=turn.reference,
-            references=turn.references,
-            category=one.category,
-            history=one.history,
-            images=turn.images,
-            caption=one.caption,
-            focus=turn.focus,
-            checklist=turn.checklist,
-            criteria=one.criteria,
-        )
-        return Response(
-            id=self.id,
-            question=question,
-            text=self.answer or "",
-            system=self.system,
-            human=self.human,
-            columns=self.columns,
-        )
+        asked_of = {**_of(turn, _OF_TURN), **_of(one, _OF_ALL)}
+        question = Question(id=one.id, prompt=turn.prompt, task=turn.task or "none", **asked_of)
+        labels = _of(self, _OF_LABELS)
+        return Response(id=self.id, question=question, text=self.answer or "", system=self.system, **labels)
 
     @property
     def key(self) -> str:
-        """What tells the answers of a file apart: of two that are compared both ids."""
-        return self.id if self.other is None else f"{self.id}+{self.other.id}"
+        """What tells the answers of a file apart: of two that are compared both ids, where each has its own."""
+        return self.id if self.other is None or not self.other.id else f"{self.id}+{self.other.id}"
 
     @property
     def asked(self) -> ConversationTurn | None:
@@ -519,6 +558,14 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.setup.judge
 
     @property
+    def id(self) -> str:
+        """What people's labels of the same go by."""
+        one = self.sample
+        if self.protocol is None:
+            return one.key
+        return verdict_id(one.id, one.condition, self.protocol, one.turn, self.judging, one.opponent)
+
+    @property
     def score_kind(self) -> str:
         return self.setup.score_kind
 
@@ -572,6 +619,20 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
             return msgspec.convert(_of_conversation(row), cls)
         return None
+
+
+def verdict_id(
+    key: str,
+    condition: str,
+    protocol: str,
+    turn: int | None = None,
+    judging: str = "standard",
+    opponent: str | None = None,
+) -> str:
+    """The id by which people's labels of a verdict on the conversation `key` go (see eval_agreement.items)."""
+    named = {"judging": judging, "opponent": opponent}
+    other = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
+    return "/".join([key, condition, protocol, str(turn or "whole"), *other])
 
 
 def spent(judgments: Sequence[Judgment]) -> dict[str, int]:

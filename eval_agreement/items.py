@@ -18,15 +18,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import (
-    RATINGS,
-    Call,
-    HumanScore,
-    Judgment,
-    Protocol,
-    Response,
-    is_judgment,
-)
+from critic.records import RATINGS, Call, HumanScore, Judgment, Protocol, Response, is_judgment
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.sample import PARTS
@@ -115,7 +107,9 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     shown = [one for one in (sample, sample.other if form.pair else None) if one is not None]
     scores = [one.human.score for one in shown if one.human]
     chances = [one.human.probability for one in shown if one.human and one.human.probability is not None]
-    wanted = 2 if form.pair else 1
+    wanted = 1 + form.pair
+    label = _LABELS.get(form.kind.right(scores)) if len(scores) == wanted else None
+    label = label if sample.preference is None else _winner(sample.preference)
     lengths = [one.length for one in shown]
     if len(lengths) < wanted:
         # Of another model's answer, or of the references of a whole conversation, the record does not say the length.
@@ -125,7 +119,7 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
         base,
         kind="yes or no" if "yes" in form.kind.choices else "preference",
         labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value) or _winner(judgment.score),),
-        human_label=_LABELS.get(form.kind.right(scores)) if len(scores) == wanted else None,
+        human_label=label,
         human=None,
         # Answers are drawn independently of each other.
         probability=math.prod(chances) if len(chances) == wanted else None,
@@ -185,25 +179,7 @@ def of_response(response: Response) -> AuditItem:
 
 def label_id(judgment: Judgment, *, whole: bool = False) -> str:
     """The id by which people's labels of a sample go (see above); `whole`: of the conversation that its turn is in."""
-    sample = judgment.sample
-    if judgment.protocol is None:
-        return sample.key
-    turn = None if whole else sample.turn
-    return verdict_id(sample.id, sample.condition, judgment.protocol, turn, judgment.judging, sample.opponent)
-
-
-def verdict_id(
-    conversation: str,
-    condition: str,
-    protocol: str,
-    turn: int | None = None,
-    judging: str = "standard",
-    opponent: str | None = None,
-) -> str:
-    """The id of a verdict on a conversation (see above)."""
-    named = {"judging": judging, "opponent": opponent}
-    other = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
-    return "/".join([conversation, condition, protocol, str(turn or "whole"), *other])
+    return replace(judgment, sample=replace(judgment.sample, turn=None)).id if whole else judgment.id
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:

@@ -32,7 +32,7 @@ from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 5
+FORMAT = 6
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -170,7 +170,7 @@ def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Rec
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
     forms = recipe.forms
     if name == PEOPLE:
-        chosen = [response for response in loaded.responses if response.human is not None]
+        chosen = [each for each in loaded.responses if each.human is not None or each.preference is not None]
     else:
         column = human_scored.column_of(name)
         chosen = [

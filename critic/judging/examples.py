@@ -13,16 +13,18 @@ from msgspec.structs import replace
 from critic.judging import forms
 from critic.judging.distribution import probabilities
 from critic.judging.prompt import Prompt, load
-from critic.judging.render import escape_control_tokens, images_in, truncate_to_fit
+from critic.judging.render import escape_control_tokens, images_in, in_orders, truncate_to_fit
 from critic.judging.targets import target
-from critic.records import Example, Message, Response
+from critic.records import PLAYERS, Example, HumanScore, Message, Position, Response
 
 
 class Planned(Struct, frozen=True):
-    """A training example to be made: the form, and the ids of the answers it shows in their order."""
+    """A training example to be made: the form, and the ids of the answers it shows in their order. Of a pair that is
+    one row `first` says who stands first."""
 
     form: str
     ids: tuple[str, ...]
+    first: Position = "model"
 
 
 class Plan(Struct, frozen=True):
@@ -61,28 +63,32 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
             if isinstance(shown, str):
                 left_out[f"{form}: {shown}"] += 1
             else:
-                planned |= dict.fromkeys(Planned(form, ids) for ids in shown)
+                planned |= dict.fromkeys(shown)
     return Plan(list(planned), dict(left_out))
 
 
-def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[tuple[str, ...]] | str:
-    """The ids that a row's examples show, or why it makes none. `answers` are those to the row's question."""
+def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
+    """A row's examples, or why it makes none. `answers` are those to the row's question."""
     form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
         return lacking
+    if response.preference is not None:
+        orders = [Planned(name, (response.id,), first) for first in PLAYERS]
+        return OPEN if form.kind.label(prompt, [response]) is None else orders
     if form.shown == 1:
         if (
             isinstance(form.kind, forms.AnswerKind)
             and response.id != min(answers, key=lambda each: _draw(name, each.id)).id
         ):
             return ASKED_ONCE
-        return OPEN if form.kind.label(prompt, [response]) is None else [(response.id,)]
+        return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
     others = [other for other in answers if comparable(response, other)]
     decided = [other for other in others if form.kind.label(prompt, [response, other]) is not None]
     if not decided:
         return OPEN if others else ALONE
     other = partner(name, response, decided)
-    return [(response.id, other.id), *([(other.id, response.id)] if form.pair else [])]
+    both = (response.id, other.id), (other.id, response.id)
+    return [Planned(name, ids) for ids in both[: 1 + form.pair]]
 
 
 def comparable(response: Response, other: Response) -> bool:
@@ -126,15 +132,21 @@ def example(
     other: Response | None = None,
     *,
     sees: bool = False,
+    first: Position = "model",
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
-    images or not. Where the form shows two answers, `other` is B, or stands for the judge's own. Raises ValueError for
-    a response without a score or whose score leaves the verdict open, and for an `other` too many or too few."""
+    images or not. Where the form shows two answers, `other` is B, or stands for the judge's own; of a row that is a
+    pair the one that stands `first` is A. Raises ValueError for a response without a score or whose score leaves the
+    verdict open, and for an `other` too many or too few."""
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
-    if len(answers) != how.shown:
+    preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
+    if preference is None and len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
-    asked = forms.inquiry(form, response.question.lang, how.material(response, other), sees=sees)
-    name, human, prompt = "+".join(one.id for one in answers), forms.human_score(response), asked.prompt
+    asked = forms.inquiry(form, response.question.lang, how.material(response, other or response.other), sees=sees)
+    asked = replace(asked, material=in_orders(asked.prompt, asked.material, [first])[0])
+    if preference is not None and first == "opponent":
+        answers = [replace(response, preference=1 - preference)]
+    name, prompt = "+".join(one.id for one in answers), asked.prompt
     label = how.kind.label(prompt, answers)
     if label is None:
         raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
@@ -168,4 +180,4 @@ def example_of(
 ) -> Example | TooLong:
     """A planned example, made of the responses it names."""
     response, *others = (by_id[name] for name in planned.ids)
-    return example(response, planned.form, max_source_tokens, count, *others, sees=sees)
+    return example(response, planned.form, max_source_tokens, count, *others, sees=sees, first=planned.first)

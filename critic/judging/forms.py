@@ -11,15 +11,16 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic import records
 from critic.backends import Reply, unanswered, with_uris
 from critic.errors import UsageError, did_you_mean, whole
 from critic.judging import parse
 from critic.judging.distribution import whole_rating
 from critic.judging.prompt import Prompt, load
-from critic.judging.render import Candidate, Exchange, PromptInputs, TruncatedPrompt, of_response, render, said_before
+from critic.judging.render import TruncatedPrompt, of_response, render
 from critic.judging.targets import RATING, REASON, Label
 from critic.judging.thoughts import without_thoughts
-from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
+from critic.records import TEN, Call, HumanScore, Language, Message, PromptInputs, Response, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
 """Failures of a reply that says something, in which another reading may find a verdict."""
@@ -89,7 +90,10 @@ class ChoiceKind(Struct, frozen=True):
         return parse.stated_choice(text, self.choices) if "A" in self.choices else None
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
-        found = self.right([human_score(response).score for response in shown])
+        if (preference := shown[0].preference) is not None:
+            found: str | None = preferred(preference)
+        else:
+            found = self.right([human_score(response).score for response in shown])
         return found if found in self.choices else None
 
 
@@ -160,6 +164,11 @@ POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 """What a choice is worth to the answer that stands first."""
 
 
+def preferred(score: float) -> str:
+    """The choice that 0..1, what a comparison is worth to the first, comes nearest to."""
+    return "tie" if score == POINTS["tie"] else "A" if score > POINTS["tie"] else "B"
+
+
 Flag = Mapping[str, Mapping[str, Any]]
 """A choice of endings of a form's name, "" for none -> what of the form is otherwise with each."""
 
@@ -167,13 +176,16 @@ Flag = Mapping[str, Mapping[str, Any]]
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. The form `first` is asked before, for the judge's own answer. `steps`: the reason that comes first is
-    one of many steps. `flags` are the form's variants, worded in its prompt file (`flags.ENDING`)."""
+    one of many steps. `protocol` asks of conversations in it, of a turn in sight of `all_turns` or of those before it.
+    `flags` are the form's variants, worded in its prompt file (`flags.ENDING`)."""
 
     kind: Kind
-    scope: Scope = "turn"
+    scope: records.Scope = "turn"
     pair: bool = False
     first: str | None = None
     steps: bool = False
+    protocol: records.Protocol = "pointwise"
+    all_turns: bool = False
     flags: tuple[Flag, ...] = ()
 
     @property
@@ -183,8 +195,14 @@ class Form(Struct, frozen=True, kw_only=True):
 
     def lacking(self, response: Response) -> str | None:
         """Why a response cannot be judged in this form; None if it can."""
+        if (response.preference is not None or response.other) and not self.pair:
+            return "two answers that were compared, for the forms pairwise, pairwise_turn, pairwise_whole"
         scope = response.human.scope if response.human else "turn"
-        if scope != self.scope:
+        if response.shown is not None:
+            was = form_of(response.form)
+            if (was.protocol, was.scope, was.all_turns) != (self.protocol, self.scope, self.all_turns):
+                return f"it was shown to a judge for the form {response.form}"
+        elif scope != self.scope:
             return _SCOPES[scope]
         if isinstance(self.kind, ChecklistKind) and not response.question.checklist:
             return "the question has no checklist"
@@ -194,45 +212,36 @@ class Form(Struct, frozen=True, kw_only=True):
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
         """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
-        if self.scope == "turn":
-            shown = of_response(response, other if self.pair else None)
-            return replace(shown, own_answer=other.text) if other is not None and self.first else shown
-        # What was said before, and the last question and answer.
-        question = response.question
-        earlier = said_before(question)
-        said = [Exchange(question.prompt, one.text, question.images) for one in (response, other) if one is not None]
-        return PromptInputs(
-            sides=[Candidate(earlier=[*earlier, last]) for last in said],
-            references=[*(None for _ in earlier), question.reference],
-            caption=question.caption,
-        )
+        shown = response.shown or of_response(response, other if self.pair else None, self.scope)
+        return replace(shown, own_answer=other.text) if other is not None and self.first else shown
 
 
-_SCOPES: dict[Scope, str] = {
+_SCOPES: dict[records.Scope, str] = {
     "turn": "people scored the last answer alone",
     "conversation": "people scored the whole conversation",
 }
 
 
+BETTER = ChoiceKind(PAIR, _better)
 FORCED: Flag = {"": {}, "forced": {"kind": ChoiceKind(FORCED_CHOICES, _better)}}
 STEPS: Flag = {"": {}, "reason_first": {"steps": True}}
-ALL_TURNS: Flag = {"": {}, "in_full": {}}
+ALL_TURNS: Flag = {"": {}, "in_full": {"all_turns": True}}
 """Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well."""
 
 FORMS: dict[str, Form] = {
     "pointwise": Form(kind=RatingKind(), flags=({"": {}, "reason_first": {}, "short": {}},)),
     "scale": Form(kind=RatingKind(), flags=({"5": {}, "0_10": {}},)),
     "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
-    "pairwise": Form(kind=ChoiceKind(PAIR, _better), pair=True),
+    "pairwise": Form(kind=BETTER, pair=True),
     "criteria": Form(kind=CriteriaKind()),
     "answer": Form(kind=AnswerKind()),
     "commit_first": Form(kind=RatingKind(), first="answer"),
-    "direct_turn": Form(kind=RatingKind(), flags=(STEPS, ALL_TURNS)),
-    "direct_whole": Form(kind=RatingKind(), scope="conversation", flags=(STEPS,)),
-    "quality": Form(kind=RatingKind(), flags=(STEPS,)),
-    "checklist": Form(kind=ChecklistKind(), flags=(STEPS,)),
-    "pairwise_turn": Form(kind=ChoiceKind(PAIR, _better), pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
-    "pairwise_whole": Form(kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", flags=(FORCED, STEPS)),
+    "direct_turn": Form(kind=RatingKind(), protocol="direct", flags=(STEPS, ALL_TURNS)),
+    "direct_whole": Form(kind=RatingKind(), protocol="direct", scope="conversation", flags=(STEPS,)),
+    "quality": Form(kind=RatingKind(), protocol="quality", flags=(STEPS,)),
+    "checklist": Form(kind=ChecklistKind(), protocol="checklist", flags=(STEPS,)),
+    "pairwise_turn": Form(kind=BETTER, protocol="pairwise", pair=True, flags=(FORCED, STEPS, ALL_TURNS)),
+    "pairwise_whole": Form(kind=BETTER, protocol="pairwise", pair=True, scope="conversation", flags=(FORCED, STEPS)),
 }
 
 

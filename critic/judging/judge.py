@@ -8,37 +8,18 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic import records
 from critic.backends import Backend, Reply, unanswered
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
-from critic.judging import distribution
+from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import (
-    POINTS,
-    UNREADABLE,
-    ChecklistKind,
-    ChoiceKind,
-    JudgeRequest,
-    form_of,
-    graded,
-    inquiry,
-    rates,
-)
+from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry, rates
 from critic.judging.grader import Grader, all_of, call_of, with_mixture
-from critic.judging.prompt import Prompt, prompt_hash
-from critic.judging.protocols import PLAYERS, PlannedVerdict, Position
-from critic.judging.render import PromptInputs, render
-from critic.records import (
-    GREEDY,
-    Call,
-    JudgeConfig,
-    Judgment,
-    Response,
-    Sample,
-    SamplingParams,
-    Verdict,
-    spent,
-)
+from critic.judging.prompt import prompt_hash
+from critic.judging.protocols import PlannedVerdict
+from critic.judging.render import in_orders, render
+from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
 
 
 class JudgeResult(Struct, frozen=True, kw_only=True):
@@ -124,13 +105,13 @@ class Judge:
         """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
         one = planned.sample
         if planned.protocol not in (None, "pairwise"):
-            return PLAYERS[:1]
+            return records.PLAYERS[:1]
         if self.setup.order == "both":
-            return PLAYERS
+            return records.PLAYERS
         # The turns of a conversation and the whole have one order, hence no turn's number here.
         named = self.setup.seed, one.system, one.id, one.condition, "", planned.judging, one.opponent
         words = "/".join(map(str, named))
-        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
+        return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     def hash_of(self, form: str) -> str:
         """The hash of a form's prompt, in the wordings that are used."""
@@ -156,7 +137,8 @@ class Judge:
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
-            first, reply = await self.grader.ask(self._beside(asked, asked.form.first, question))
+            beside = inquiry(asked.form.first, asked.prompt.language, question, asked.prompt.sees)
+            first, reply = await self.grader.ask(replace(beside, uris=asked.uris, paid=asked.paid))
             said = first.answer(reply)
             before = [_call(first, reply, said)]
             if said.failure is not None:
@@ -164,16 +146,11 @@ class Judge:
             asked = replace(asked, material=replace(asked.material, own_answer=said.value))
         if asked.form.pair:
             found = await self._compared(asked, presentation_orders)
-        elif isinstance(asked.form.kind, ChoiceKind | ChecklistKind):
+        elif isinstance(asked.form.kind, forms.ChoiceKind | forms.ChecklistKind):
             found = await self._chosen(asked)
         else:
             found = await self._rated(asked)
         return replace(found, calls=[*before, *found.calls])
-
-    def _beside(self, asked: JudgeRequest, form: str, material: PromptInputs) -> JudgeRequest:
-        """What is asked in another form."""
-        beside = inquiry(form, asked.prompt.language, material, asked.prompt.sees)
-        return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
         asked, rated = await self.grader.rate(asked)
@@ -225,18 +202,6 @@ def _winner(found: Verdict, first: Position) -> str:
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
-def in_orders(prompt: Prompt, material: PromptInputs, presentation_orders: Sequence[Position]) -> list[PromptInputs]:
-    """The material of a pair with each of `firsts` as A: turned round are the sides, and the verdicts on turns or their
-    names in these."""
-    a, b = prompt.sides or ("A", "B")
-    names = {a: b, b: a}
-    verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
-    if material.turned is not None:
-        verdicts = material.turned
-    swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
-    return [material if first == "model" else swapped for first in presentation_orders]
-
-
 def _call(asked: JudgeRequest, reply: Reply, found: Verdict | None, first: Position | None = None) -> Call:
     made = replace(call_of(asked, reply), first=first)
     return replace(made, value=_shown(found), failure=found.failure) if found else made
@@ -265,7 +230,7 @@ class ResponseJudge(Judge):
         form: str,
         score_kind: str,
         max_tokens: int,
-        decoding: SamplingParams = GREEDY,
+        decoding: records.SamplingParams = GREEDY,
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
@@ -276,7 +241,7 @@ class ResponseJudge(Judge):
         self.name, self.prompt = name, form
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 
-    async def judge(self, response: Response, other: Response | None = None) -> Judgment:
+    async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
         """The judgment of `response` or, in a form that compares, of it beside the `other`."""
         sample, material = Sample.of(response, other), self.form.material(response, other)
         return await self.verdict_on(PlannedVerdict(sample=sample, form=self.prompt, material=material))
@@ -306,5 +271,5 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         members=[one.part for one in members],
         calls=[],
         images=min(one.images for one in members),
-        **spent(members),
+        **records.spent(members),
     )

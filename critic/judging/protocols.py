@@ -11,31 +11,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic import jsonl
+from critic import jsonl, records
 from critic.errors import UsageError, whole
 from critic.judging import replies
-from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry
+from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, preferred
 from critic.judging.history import CONDITIONS, lacks
 from critic.judging.prompt import load
-from critic.judging.render import Candidate, Exchange, PromptInputs, TurnJudgment
+from critic.judging.render import focus_of_turns
 from critic.judging.thoughts import without_thoughts
-from critic.records import (
-    Conversation,
-    ConversationTurn,
-    Failure,
-    JudgeConfig,
-    Judgment,
-    Language,
-    ModelTurn,
-    Pairing,
-    Protocol,
-    Sample,
-)
+from critic.records import Candidate, Exchange, JudgeConfig, Judgment, ModelTurn, PromptInputs, Protocol, Sample
 
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
@@ -58,7 +46,7 @@ def form_name(protocol: Protocol, turn: int | None, setup: JudgeConfig) -> str:
 class Transcript(Struct, frozen=True, kw_only=True):
     """A model's conversation under a condition: what was recorded of its turns, by number from 1."""
 
-    conversation: Conversation
+    conversation: records.Conversation
     condition: str
     system: str
     turns: dict[int, ModelTurn]
@@ -68,7 +56,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         """The turns that the condition has the model answer."""
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
-    def problem(self, turns: Iterable[int]) -> tuple[Failure, str] | None:
+    def problem(self, turns: Iterable[int]) -> tuple[records.Failure, str] | None:
         """Why one of these turns has no reply: the failure's name and a sentence."""
         for number in turns:
             line = self.turns.get(number)
@@ -120,9 +108,6 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return self.conversation.turns[turn - 1].reference or ""
 
 
-Position = Literal["model", "opponent"]
-PLAYERS: tuple[Position, Position] = ("model", "opponent")
-
 Transcripts = dict[tuple[str, str], Transcript]
 """A model's transcripts by conversation and condition."""
 
@@ -148,7 +133,7 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     protocol: Protocol | None = None
     judging: str = "standard"
     unjudged: int = 0
-    problem: tuple[Failure, str] | None = None
+    problem: tuple[records.Failure, str] | None = None
     material: PromptInputs | None = None
 
     def of(self, made: Judgment) -> Judgment:
@@ -167,7 +152,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     against: Transcript | None = None
     backed: bool = True
 
-    def lacks(self, turn: ConversationTurn) -> str | None:
+    def lacks(self, turn: records.ConversationTurn) -> str | None:
         """What a turn lacks that the protocol needs; such turns are not judged."""
         return lacks(turn, self.protocol, self.judging, self.against is None or self.backed)
 
@@ -196,6 +181,12 @@ class Assignment(Struct, frozen=True, kw_only=True):
         shown = one.asked if turn is None else [turn]
         problem = one.problem(shown) or (against.problem(shown) if against else None)
         answer = one.answer(turn) if turn is not None and problem is None else None
+        form, material = form_name(self.protocol, turn, setup), None
+        # A turn without a reply, the model's or its opponent's, leaves nothing to judge or to compare.
+        if problem is None and turn is not None:
+            material = self._turn(turn, setup)
+        elif problem is None:
+            material = self._whole(setup, lines)
         sample = Sample(
             id=one.conversation.id,
             conversation=one.conversation,
@@ -205,13 +196,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
             answer=answer,
             length=None if answer is None else len(answer),
             opponent=against.system if against else None,
+            shown=material,
         )
-        form, material = form_name(self.protocol, turn, setup), None
-        # A turn without a reply, the model's or its opponent's, leaves nothing to judge or to compare.
-        if problem is None and turn is not None:
-            material = self._turn(turn, setup)
-        elif problem is None:
-            material = self._whole(setup, lines)
         return PlannedVerdict(
             sample=sample,
             protocol=self.protocol,
@@ -254,22 +240,21 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def _whole(self, setup: JudgeConfig, lines: Sequence[Judgment]) -> PromptInputs:
         one, against = self.one, self.against
-        form, turned = form_name(self.protocol, None, setup), None
+        turned = None
         judged = [(line, form_name(self.protocol, line.turn, setup)) for line in lines]
         # In the other order A is the other side, in the judgments of the turns as well.
         if self.protocol == "pairwise":
-            verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
+            verdicts, turned = ([_said(*each, first) for each in judged] for first in records.PLAYERS)
         else:
             verdicts = [_said(*each) for each in judged]
-        label, turns = load(form, one.conversation.lang).turn, enumerate(one.conversation.turns, 1)
-        focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
+        focus = {number: turn.focus for number, turn in enumerate(one.conversation.turns, 1) if turn.focus}
         mine = Candidate(earlier=one.whole(one.answer))
         theirs = Candidate(earlier=against.whole(against.answer) if against else one.whole(one.reference))
         return PromptInputs(
             caption=one.conversation.caption,
             sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
             references=[turn.reference for turn in one.conversation.turns] if self._shows_reference(setup) else [],
-            focus="\n".join(focus) or None,
+            focus=focus_of_turns(focus, one.conversation.lang),
             verdicts=verdicts,
             turned=turned,
         )
@@ -279,24 +264,27 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return self.protocol != "pairwise" or (self.against is not None and setup.reference_backed)
 
 
-UNJUDGED: dict[Language, str] = {"en": "not judged", "zh": "未评判"}
+UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
 """What stands for the judgment of a turn that failed."""
 
 
-def _said(line: Judgment, form: str, first: Position | None = None) -> TurnJudgment:
+def _said(line: Judgment, form: str, first: records.Position | None = None) -> records.TurnJudgment:
     """The judgment of a turn with what the judge wrote; of a comparison what it said with `first` as A."""
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
+    if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked
+        side = line.score if first == "model" else 1 - line.score
+        return records.TurnJudgment(turn, graded(line.score) if first is None else preferred(side))
     said = next((call.value for call in reversed(calls) if call.value is not None), None)
     if first is None and said is not None:  # a grade that was read is none where its scoring failed
         said = None if line.score is None else graded(line.score)
     # A comparison that could not be read counts as a tie, and is shown as what it counts.
     if said is None:
-        return TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
+        return records.TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
     # Free text is its own reason; an object without one would only show braces.
-    return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
+    return records.TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
 
 
 def assignments(
@@ -327,7 +315,7 @@ async def judge_all(
 
 
 def read_transcripts(
-    path: Path, benchmark: str, asked: Sequence[Conversation] = (), name: str | None = None
+    path: Path, benchmark: str, asked: Sequence[records.Conversation] = (), name: str | None = None
 ) -> Transcripts:
     """A model's transcripts, in the file's order: of what critic infer wrote, or of another program's replies to the
     conversations `asked`, whose model is called `name`. Raises UsageError for replies to another benchmark, by several
@@ -373,7 +361,7 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
     return [(one, theirs[name]) for name, one in mine.items()]
 
 
-def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair]:
+def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
     """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each (of
     a newcomer: the first) with an opponent drawn for it, the same in every run; those who drew each other meet once."""
     found: list[Pair] = []

@@ -10,74 +10,31 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
+from critic import records
 from critic.backends import parts_of
-from critic.judging.prompt import Prompt
-from critic.records import Message, Question, Response
+from critic.judging.prompt import Prompt, load
+from critic.records import Candidate, Exchange, Language, Message, PromptInputs, Question, Response
 
 
-class Exchange(Struct, frozen=True):
-    """A question, with the images that are shown with it, and what was replied."""
-
-    question: str
-    answer: str
-    images: list[str] = []
-
-
-class Candidate(Struct, frozen=True, kw_only=True):
-    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it and,
-    where they are shown, the exchanges behind it."""
-
-    earlier: list[Exchange] = field(default_factory=list)
-    answer: str | None = None
-    later: list[Exchange] = field(default_factory=list)
-
-
-class TurnJudgment(Struct, frozen=True):
-    """The judgment of an earlier turn: a grade or a side's label, and the reason, if there was one."""
-
-    turn: int
-    verdict: str
-    reason: str | None = None
-
-
-class PromptInputs(Struct, frozen=True, kw_only=True):
-    """All that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are compared.
-
-    `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
-    none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
-    it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
-    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `own_answer`
-    is the judge's own answer to the question, given before it saw the one it judges. `images` are shown with the
-    question: paths below a data root, or other names of them.
-    """
-
-    sides: list[Candidate] = field(default_factory=list)
-    question: str | None = None
-    references: list[str | None] = field(default_factory=list)
-    task: str = ""
-    caption: str | None = None
-    focus: str | None = None
-    checklist: list[str] = field(default_factory=list)
-    criteria: dict[str, str] = field(default_factory=dict)
-    verdicts: list[TurnJudgment] = field(default_factory=list)
-    turned: list[TurnJudgment] | None = None
-    own_answer: str | None = None
-    images: list[str] = field(default_factory=list)
-
-    def pictures(self) -> list[str]:
-        """All images that are shown, each once."""
-        exchanges = [one for side in self.sides for one in (*side.earlier, *side.later)]
-        return list(dict.fromkeys([*(name for one in exchanges for name in one.images), *self.images]))
-
-
-def of_response(response: Response, other: Response | None = None) -> PromptInputs:
-    """A single answer as the material of a prompt; `other` is one to the same question that it is compared with."""
-    question = response.question
+def of_response(response: Response, other: Response | None = None, scope: records.Scope = "turn") -> PromptInputs:
+    """A single answer, or the whole conversation that ends with it, as the material of a prompt; `other` is one to the
+    same question that it is compared with."""
+    question, both = response.question, [response] if other is None else [response, other]
     earlier = said_before(question)
+    if scope == "conversation":
+        said = [Exchange(question.prompt, one.text, question.images) for one in both]
+        focus = {len(earlier) + 1: question.focus} if question.focus else {}
+        return PromptInputs(
+            sides=[Candidate(earlier=[*earlier, last]) for last in said],
+            references=[*(None for _ in earlier), question.reference],
+            caption=question.caption,
+            focus=focus_of_turns(focus, question.lang),
+        )
     return PromptInputs(
-        sides=[Candidate(earlier=earlier, answer=one.text) for one in (response, other) if one is not None],
+        sides=[Candidate(earlier=earlier, answer=one.text) for one in both],
         question=question.prompt,
         references=[question.reference or ""],
         task=question.task,
@@ -87,6 +44,12 @@ def of_response(response: Response, other: Response | None = None) -> PromptInpu
         criteria=question.criteria,
         images=question.images,
     )
+
+
+def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:
+    """Focus points by turn, from 1, as they are shown where a whole conversation is judged."""
+    label = load("direct_whole", lang).turn
+    return "\n".join(label.format(n=turn) + text for turn, text in focus.items()) or None
 
 
 def said_before(question: Question) -> list[Exchange]:
@@ -120,6 +83,20 @@ def render(prompt: Prompt, material: PromptInputs, kept: Truncation | None = Non
     marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
     content = prompt.compiled.render(_values(prompt, material, kept, marks))
     return [{"role": "user", "content": _with_images(content, pictures) if pictures else content}]
+
+
+def in_orders(
+    prompt: Prompt, material: PromptInputs, presentation_orders: Sequence[records.Position]
+) -> list[PromptInputs]:
+    """The material of a pair with each of these first, as A: turned round are the sides, and the verdicts on turns or
+    their names in these."""
+    a, b = prompt.sides or ("A", "B")
+    names = {a: b, b: a}
+    verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
+    if material.turned is not None:
+        verdicts = material.turned
+    swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
+    return [material if first == "model" else swapped for first in presentation_orders]
 
 
 _MARK = re.compile("\0([0-9]+)\0")
@@ -212,7 +189,7 @@ def _references(prompt: Prompt, material: PromptInputs, kept: Truncation, marks:
     )
 
 
-def _judgment(prompt: Prompt, judgment: TurnJudgment) -> str:
+def _judgment(prompt: Prompt, judgment: records.TurnJudgment) -> str:
     words = f"{judgment.verdict}. {judgment.reason}" if judgment.reason else judgment.verdict
     return _labelled(prompt.turn.format(n=judgment.turn), words, prompt.indent)
 

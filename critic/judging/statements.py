@@ -219,11 +219,7 @@ class AnswerText:
         """What the answer states of what is `sought`; prose only where it has neither an object nor a line of it."""
         self._weighed = 0
         torn = list(self._torn(sought))
-        structured = [
-            *self._in_objects(sought, torn),
-            *self._in_torn(sought, torn),
-            *self._on_lines(sought, torn),
-        ]
+        structured = [*self._in_objects(sought, torn), *self._in_torn(sought, torn), *self._on_lines(sought, torn)]
         if not structured:
             return [] if self._unfinished else list(self._in_prose(sought, sought.prose))
         # A sentence that says so at the end of its line can only contradict them.

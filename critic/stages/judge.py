@@ -20,7 +20,6 @@ from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import FORMS, REASON_FIRST, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
-from critic.judging.render import PromptInputs
 from critic.judging.replies import benchmark_of
 from critic.judging.targets import REASON
 from critic.stages import options
@@ -44,7 +43,7 @@ def _responses(
 
     def read(left_out: Counter[str]) -> Iterator[records.Response]:
         for _, _, response in human_scored.walk(path, left_out, pictures=True, scored=False, own=own):
-            if response.question.reference or tell():
+            if response.question.reference or response.other or response.shown or tell():
                 yield response
             else:
                 left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
@@ -56,7 +55,7 @@ def _decoding(prompt: str, no_reason: bool, panel: bool) -> records.SamplingPara
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
-    reason_first = no_reason and inquiry(prompt, "en", PromptInputs()).keys()[:1] == (REASON,)
+    reason_first = no_reason and inquiry(prompt, "en", records.PromptInputs()).keys()[:1] == (REASON,)
     check(
         (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
         (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),

@@ -62,7 +62,7 @@ class FormResponses:
 def _as_shown(sample: Sample) -> Sample:
     """A sample without what people and others said of it, which no judge is shown."""
     other = None if sample.other is None else _as_shown(sample.other)
-    return replace(sample, human=None, columns={}, other=other)
+    return replace(sample, human=None, columns={}, other=other, preference=None)
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -73,7 +73,9 @@ def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) ->
     found: dict[frozenset[str], Shown] = {}
     for one in responses:
         others = [other for other in answers[question_key(one)] if comparable(one, other)]
-        if others:
+        if one.other or one.shown:
+            found[frozenset((one.id,))] = (one, one.other)
+        elif others:
             other = partner(form, one, others)
             found.setdefault(frozenset((one.id, other.id)), (one, other))
         else:

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from critic.records import ModelTurn, Response, Turn
+from critic.records import ModelTurn, Response, Turn, verdict_id
 from critic.stages.judge_responses import FormResponses
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
-from eval_agreement.items import verdict_id
 
 
 def items_of(
@@ -51,7 +52,10 @@ def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) ->
             # Where it is `known` how an answer fares against the other, it is so of both.
             known = row.get("known") or exchanged(str(raw[other.id].get("known", "")), True)
             row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
-            row |= {"length_a": len(one.text), "length_b": len(other.text)}
+            row |= {"length_a": len(one.text), "length_b": len(other.text), "response_a": one.text}
+            row |= {"response_b": other.text, "system_a": one.system, "system_b": other.system}
+            row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
+            row["history"] = msgspec.to_builtins(question.history)
         yield LabelItem(
             lang=question.lang,
             parts=_dialogue(question.history) + _nonempty(parts),

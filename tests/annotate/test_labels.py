@@ -29,12 +29,12 @@ from annotating import (
 from conftest import assert_one_line_error, run, write_jsonl
 
 from critic import human_scored, tables
+from critic.records import verdict_id
 from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
 from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import Label, RaterVerdict, Store
-from eval_agreement.items import verdict_id
 from eval_agreement.sources import kind_of
 from eval_agreement.tables import Source
 

@@ -32,9 +32,8 @@ from critic.judging.distribution import Aggregation
 from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge, panel_judgment
 from critic.judging.prompt import load
-from critic.judging.render import PromptInputs
 from critic.judging.targets import target
-from critic.records import RATINGS, Judgment, Question, Response, SamplingParams, Verdict
+from critic.records import RATINGS, Judgment, PromptInputs, Question, Response, SamplingParams, Verdict
 from critic.stages.judge_responses import Shown, in_order
 
 sys.path.insert(0, str(ROOT / "tests/bench"))

@@ -10,8 +10,8 @@ from typing import Any
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend
 from critic.judging.forms import inquiry
-from critic.judging.render import PromptInputs, of_response
-from critic.records import Message, Question, Response
+from critic.judging.render import of_response
+from critic.records import Message, PromptInputs, Question, Response
 from critic.stages.judge_responses import in_order
 
 ROWS, REPLY_TOKENS = 96, 48

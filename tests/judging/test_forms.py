@@ -26,9 +26,9 @@ from critic.judging.examples import (
 from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
 from critic.judging.prompt import load
-from critic.judging.render import FLOOR, PromptInputs
+from critic.judging.render import FLOOR
 from critic.judging.targets import IGNORED, Label, encode, target
-from critic.records import Example, Response, Verdict, to_ten
+from critic.records import Example, PromptInputs, Response, Verdict, to_ten
 
 ONE_VALUE = [name for name, form in BY_NAME.items() if len(form.kind.values(load(name, "en"), PromptInputs())) == 1]
 """The forms whose verdict is one value: a rating or a choice."""

@@ -19,8 +19,7 @@ from critic.errors import Transient
 from critic.judging.forms import inquiry
 from critic.judging.grader import ALTERNATIVES
 from critic.judging.judge import ResponseJudge
-from critic.judging.render import PromptInputs
-from critic.records import GREEDY, Judgment, Response, SamplingParams
+from critic.records import GREEDY, Judgment, PromptInputs, Response, SamplingParams
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from critic.judging.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, JudgeRequest, inquiry
-from critic.judging.render import PromptInputs
-from critic.records import Language
+from critic.records import Language, PromptInputs
 
 READ = [name for name, form in BY_NAME.items() if not isinstance(form.kind, AnswerKind)]
 EACH_KIND = ("pointwise", "scale_0_10", "correct", "pairwise_turn", "checklist", "criteria")

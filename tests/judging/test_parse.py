@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from critic.judging.forms import inquiry
 from critic.judging.parse import parse_rating, prefix, stated_choice, stated_rating
-from critic.judging.render import PromptInputs
 from critic.judging.targets import target
+from critic.records import PromptInputs
 
 READ = [
     ('{"Rating": 8, "Reason": "good"}', 8, "good"),

@@ -13,8 +13,8 @@ from critic.benchmarks.alignmmbench import TASKS
 from critic.errors import UsageError
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.prompt import load
-from critic.judging.render import FLOOR, PromptInputs, of_response, quote_untrusted, render, truncate_to_fit
-from critic.records import Language, Question, Response, Turn
+from critic.judging.render import FLOOR, of_response, quote_untrusted, render, truncate_to_fit
+from critic.records import Language, PromptInputs, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 
 GOLDEN = ROOT / "tests/golden"

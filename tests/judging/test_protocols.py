@@ -17,8 +17,21 @@ from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
 from critic.judging.prompt import load
 from critic.judging.protocols import Assignment, Transcript
-from critic.judging.render import FLOOR, Candidate, Exchange, PromptInputs, TurnJudgment, render, truncate_to_fit
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Language, ModelTurn, Sampling, SentMessage, Turn
+from critic.judging.render import FLOOR, render, truncate_to_fit
+from critic.records import (
+    Candidate,
+    Conversation,
+    ConversationTurn,
+    Exchange,
+    JudgeConfig,
+    Language,
+    ModelTurn,
+    PromptInputs,
+    Sampling,
+    SentMessage,
+    Turn,
+    TurnJudgment,
+)
 
 GOLDEN = ROOT / "tests/golden"
 TEXTS: dict[Language, dict[str, str]] = {

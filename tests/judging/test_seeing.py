@@ -18,8 +18,8 @@ from critic.judging.examples import example
 from critic.judging.forms import BY_NAME, form_of, inquiry
 from critic.judging.judge import ResponseJudge
 from critic.judging.prompt import LANGUAGES, load, prompt_hash
-from critic.judging.render import PromptInputs, images_in, render, truncate_to_fit
-from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
+from critic.judging.render import images_in, render, truncate_to_fit
+from critic.records import HumanScore, Judgment, Language, PromptInputs, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
 

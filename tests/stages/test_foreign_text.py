@@ -29,8 +29,7 @@ from critic.backends.scripted import from_file
 from critic.human_scored import Row, response_of
 from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge
-from critic.judging.render import PromptInputs
-from critic.records import Judgment
+from critic.records import Judgment, PromptInputs
 
 RATED = '{"Rating":7,"Reason":"fine"}'
 

@@ -1,0 +1,93 @@
+"""A judge is trained on the very prompts that it is asked with: made of the records of judging, byte for byte."""
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from conftest import write_jsonl
+from msgspec import to_builtins
+from msgspec.structs import replace
+from stages.test_judge_conversations import _turns, sample
+
+from critic import benchmarks, human_scored
+from critic.backends import Reply, Request, with_uris
+from critic.backends.scripted import ScriptedBackend
+from critic.images import Images, named_images
+from critic.judging.examples import example_of, plan
+from critic.judging.forms import form_of
+from critic.judging.judge import Judge
+from critic.judging.protocols import OF_WHOLES, PlannedVerdict, Transcript, judge_all
+from critic.records import Ablation, Example, HumanScore, JudgeConfig, Judgment, Language, Protocol, SamplingParams
+
+FLAGS: list[dict[str, Any]] = [
+    {}, {"reason_first": True}, {"sight": "all"}, {"order": "forced", "sight": "all", "reason_first": True},
+    {"order": "random", "seed": 3}, {"reference_backed": False}, {"decoding": SamplingParams(images="show")},
+]  # fmt: skip
+
+
+def verdict(request: Request) -> Reply:
+    """One that fits the schema and hangs on the prompt: grades, sides and reasons differ from turn to turn."""
+    assert request.schema is not None
+    number = len(json.dumps(request.messages))
+    values = {"Rating": 1 + number % 9, "Verdict": "AB"[number % 2], "Reason": f"Because of {number}."}
+    return Reply(text=json.dumps({key: values.get(key, "yes") for key in request.schema["properties"]}))
+
+
+def transcript(conversation: Any, condition: str, system: str) -> Transcript:
+    turns = {line.turn: line for line in _turns(conversation, condition, system, ())}
+    return Transcript(conversation=conversation, condition=condition, system=system, turns=turns)
+
+
+def labelled(record: Judgment, mark: str) -> Judgment:
+    """The record with what people might say of it, and a mark that tells it from those of other ways to ask."""
+    one = replace(record.sample, id=mark + record.sample.id)
+    if form_of(record.prompt).pair:
+        return replace(record, sample=replace(one, preference=1.0))
+    scope: Any = "turn" if one.turn else "conversation"
+    human = HumanScore(score=4.0, scope=scope, answers=[True for _ in (one.asked.checklist if one.asked else ())])
+    return replace(record, sample=replace(one, human=human))
+
+
+@pytest.mark.parametrize("lang", get_args(Language))
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("benchmark", benchmarks.BENCHMARKS)
+def test_what_a_judge_is_asked_is_what_it_is_taught(
+    benchmark: str, flags: dict[str, Any], lang: Language, tmp_path: Path
+) -> None:
+    sees, sent, records = "decoding" in flags, list[Any](), list[Judgment]()
+
+    def answer(request: Request) -> Reply:
+        sent.append([message for message in request.messages if message["role"] == "user"])
+        return verdict(request)
+
+    asked, inside = named_images(benchmarks.read(benchmark, sample(benchmark)))
+    images = Images(sample(benchmark).parent, uris=inside)
+    setup = JudgeConfig(judge="j", score_kind="argmax", **flags)
+    judge = Judge(ScriptedBackend(answer, sees=sees), setup, 64, images if sees else None)
+
+    async def judged(planned: PlannedVerdict) -> Judgment:
+        records.append(await judge.verdict_on(planned))
+        assert records[-1].failure is None
+        return records[-1]
+
+    for one, condition, judging in itertools.product(asked[:3], ("own", "no_history"), get_args(Ablation)):
+        mine, other = (transcript(replace(one, lang=lang), condition, system) for system in "mn")
+        chosen = [one for one in get_args(Protocol) if judging == "standard" or one in OF_WHOLES]
+        for against in (None, other):
+            asyncio.run(judge_all((mine, against), chosen, [judging], setup, judged))
+    rows = [to_builtins(labelled(record, f"{number}/")) for number, record in enumerate(records)]
+    loaded = human_scored.load(write_jsonl(tmp_path / "judged.jsonl", rows)).responses
+    by_id, mix = {one.id: one for one in loaded}, dict.fromkeys(sorted({record.prompt for record in records}), 1.0)
+    planned = [one for one in plan(loaded, mix).examples if one.form == by_id[one.ids[0]].form]
+    taught = [example_of(one, by_id, None, lambda _: 0, sees) for one in planned]
+    names = {name for one in loaded if one.shown and sees for name in one.shown.pictures()}
+    uris = {one.path: one.uri for one in map(images.load, names)}
+    prompts = [[with_uris(message, uris) for message in one.messages] for one in taught if isinstance(one, Example)]
+    asked_for, made = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
+    assert asked_for == made if setup.order == "both" else not asked_for - made
+    assert {form_of(name).protocol for name in mix} >= {"pointwise", "direct", "pairwise", "quality"}
+    assert ("checklist" in mix) == (benchmark == "multiverse" and not setup.reason_first)
