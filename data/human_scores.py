@@ -1,7 +1,8 @@
-"""Human-scored rows -> train, internal test, external test, split by group, with a leak check.
+"""People's labels -> train, internal test, external test, split by group, with a leak check.
 
     python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4
     python data/human_scores.py mine.csv --map answer=response --map stars=human_score --scale 1:5 --out runs/mine/data
+    python data/human_scores.py pairs.csv --map winner=preference --out runs/mine/data
 
 Internal test: every row whose group falls into the tenth that `sha1(group) % 10 == 0` picks, or with
 `--per-task` exactly a tenth of the groups of each task, in the order of that hash. External test:
@@ -49,6 +50,11 @@ def _material(row: Row) -> set[str]:
     return {*([f"text {text}"] if row.reference else []), *(f"image {_path(image)}" for image in images)}
 
 
+def _systems(row: Row) -> set[str]:
+    """Who answered; of a pair both."""
+    return {row.system or "unknown", row.other_system or row.system or "unknown"}
+
+
 def _words(text: str) -> str:
     """A text without white space, punctuation and capitals, but with the signs that make another formula of it."""
     return re.sub(r"[^\w+<=>×÷±√]+", "", unicodedata.normalize("NFKC", text)).lower()
@@ -73,7 +79,7 @@ def split(
     trained_groups, external_groups = set[str](), set[str]()
     leaks = both = 0
     for row, line in zip(loaded.rows, loaded.raw, strict=True):
-        is_internal, is_external = row.group in groups, external is not None and row.system == external
+        is_internal, is_external = row.group in groups, external in _systems(row)
         both += is_internal and is_external
         if is_internal:
             parts["internal"].append(line)
@@ -97,7 +103,8 @@ def split(
 
 def main(
     rows: Annotated[
-        Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder of them.")
+        Path,
+        typer.Argument(help="People's labels: rows with scores, pairs, import-grades' judgments; a table or a folder."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
     external: Annotated[str | None, typer.Option(help="The answering system kept out of training.")] = None,
@@ -109,17 +116,20 @@ def main(
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
 ) -> None:
-    """Validate human-scored rows and write the splits."""
+    """Validate people's labels, scores or preferences, and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
-    systems = {row.system or "unknown" for row in loaded.rows}
+    systems = set[str]().union(*map(_systems, loaded.rows))
     if external is not None and external not in systems:
         raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
     parts, leak_check = split(loaded, external, per_task)
     if not parts["train"] or not parts["internal"]:
-        raise UsageError(f"{rows}: nothing falls into the train or internal split; {len(loaded.rows)} rows are too few")
+        few = f"{len(loaded.rows)} rows are too few; a tenth of their questions (groups) is held out"
+        # Of 40 questions the tenth that a hash picks is empty in 1.5 % of files.
+        need = "give at least 40 questions, or two of each task with --per-task"
+        raise UsageError(f"{rows}: nothing falls into the train or internal split; {few}: {need}")
     jsonl.write_json(
         out / "splits.json",
         {

@@ -3,21 +3,20 @@
 critic import-grades grades.csv --replies replies.jsonl --out people.jsonl    # critic score people.jsonl judged.jsonl
 """
 
+import re
 from pathlib import Path
-from statistics import fmean, multimode
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, jsonl, tables
+from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.judging import protocols
-from critic.judging.forms import POINTS
 from critic.judging.protocols import Assignment, Transcripts
 from critic.judging.replies import benchmark_of
-from critic.records import Conversation, JudgeConfig, Judgment, Protocol, Verdict
+from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Protocol, Scope, TurnContext, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -31,17 +30,12 @@ GRADED: dict[str, Protocol] = {"convbench": "direct", "multiverse": "quality"}
 Key = tuple[str, str, int | None, Protocol]
 """Conversation, condition, turn and protocol of a verdict."""
 
-
 Grades = dict[str, float]
 """What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
 
 
-def settled(grades: Grades, compares: bool) -> float:
-    """The mean grade; of comparisons what most say, a tie where two words are said equally often and most."""
-    most = multimode(grades.values())
-    if not compares:
-        return fmean(grades.values())
-    return most[0] if len(most) == 1 else POINTS["tie"]
+_ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/(direct|pairwise)/(whole|\d+)(/opponent=.*)?")
+"""The ids of what critic annotate exports, which is read as well."""
 
 
 def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Grades]:
@@ -49,10 +43,13 @@ def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) ->
     reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
     found: dict[Key, Grades] = {}
     other = opponent or "reference"
-    words = {"model": 1.0, "tie": 0.5, other.lower(): 0.0}
+    words = {"model": 1.0, "tie": 0.5, other.lower(): 0.0, "a": 1.0, "b": 0.0}
     for place, row in tables.rows(path):
         key, condition = tables.text(place, row, "id"), tables.optional_text(row, "condition") or "own"
-        said, grade = tables.optional_text(row, "preference"), tables.optional_text(row, "grade")
+        if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
+            key, condition = named["id"], named["condition"]
+        said = tables.optional_text(row, "preference")
+        grade = tables.optional_text(row, "grade") or tables.optional_text(row, "score")
         turn = (tables.optional_text(row, "turn") or "1").removesuffix(".0")  # of a column of numbers with gaps
         one = transcripts.get((key, condition))
         if one is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in one.asked)):
@@ -93,7 +90,12 @@ def main(
     questions: Annotated[
         Path | None, typer.Option(help="The benchmark's file, which a table of replies needs.")
     ] = None,
-    against: Annotated[str | None, typer.Option(help="The other model's name, where two were compared.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Of two that were compared the other's replies (to train on), or its name.")
+    ] = None,
+    turn_context: Annotated[
+        TurnContext, typer.Option(help="The turns in sight of which people judged one.")
+    ] = "before",
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
@@ -103,22 +105,29 @@ def main(
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
     asked: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
     transcripts = protocols.read_transcripts(replies, benchmark, asked, system)
-    opinions = read_opinions(table, transcripts, against)
-    setup = JudgeConfig(judge=name, score_kind="argmax", order="random")
-    judgments = []
-    for (key, condition, turn, protocol), grades in opinions.items():
-        compares = protocol == "pairwise"
-        planned = Assignment(one=transcripts[key, condition], protocol=protocol).planned(turn, setup)
-        judgment = Judgment(
-            sample=replace(planned.sample, opponent=against if compares else None),
-            setup=setup,
-            verdict=Verdict(),
-            prompt=planned.form,
-            prompt_hash="people",
-            protocol=protocol,
-            score=settled(grades, compares),
-        )
-        judgments.append(judgment)
+    theirs, opponent = Transcripts(), against
+    if against and Path(against).is_file():
+        theirs = protocols.read_transcripts(Path(against), benchmark, asked)
+        opponent = next(iter(theirs.values())).system
+    opinions = read_opinions(table, transcripts, opponent)
+    setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
+    judgments: list[Judgment] = []
+    # The whole last: a judge sees the verdicts on its turns.
+    for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda one: one[0][2] is None):
+        compares, of = protocol == "pairwise", (key, condition, protocol)
+        score = human_scored.settled(grades.values(), compares)
+        other = theirs.get((key, condition)) if compares else None
+        beside = [one for one in judgments if (one.sample.id, one.condition, one.protocol) == of and turn is None]
+        one = Assignment(one=transcripts[key, condition], protocol=protocol, against=other)
+        planned = one.planned(turn, setup, beside)
+        if compares:
+            shown = None if opponent and other is None else planned.material
+            labels: dict[str, Any] = {"preference": score, "opponent": opponent, "shown": shown}
+        else:
+            scope: Scope = "conversation" if turn is None else "turn"
+            labels = {"human": HumanScore(score=score, raters=grades, scope=scope)}
+        made: dict[str, Any] = {"prompt": planned.form, "prompt_hash": "people", "protocol": protocol, "score": score}
+        judgments.append(Judgment(sample=replace(planned.sample, **labels), setup=setup, verdict=Verdict(), **made))
     jsonl.write(out, judgments)
     raters = {rater for grades in opinions.values() for rater in grades}
     print(f"{out}: {len(judgments)} verdicts of {len(raters)} raters")

@@ -14,8 +14,9 @@ from eval_agreement.annotate.store import Label, Store
 
 _PREFERENCES = {"A": "a", "B": "b"}
 
-_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b")
-"""What an audit's table says of an item beside its label."""
+_PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
+_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", *_PAIR)
+"""What an audit's table, and of two answers training, is told of an item beside its label."""
 
 
 def export(store: Store, path: Path) -> int:

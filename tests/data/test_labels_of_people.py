@@ -1,0 +1,101 @@
+"""Whatever people gave is read by one reader: preferences, several raters, grades of conversations, annotate's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotating import exported, label_all, page_of, planned
+from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from stages.test_judge_conversations import replies
+from stages.test_people import preferences, table
+
+from critic import human_scored, tables
+from critic.judging.examples import example_of, plan
+from critic.records import Example, Response
+
+PROGRAM = ROOT / "data/human_scores.py"
+WORDS = {"A": 1.0, "B": 0.0, "Tie": 0.5}
+
+
+def pair(number: int, **changes: Any) -> dict[str, Any]:
+    row = {"id": f"p{number}", "question": f"Which of {number}?", "response_a": f"a{number}", "response_b": "b"}
+    return {**row, "system_b": "beta", "winner": [*WORDS][number % 3], **changes}
+
+
+def taught(responses: list[Response], **mix: float) -> list[Example]:
+    by_id = {one.id: one for one in responses}
+    made = [example_of(one, by_id, None, lambda _: 0) for one in plan(responses, mix).examples]
+    return [one for one in made if isinstance(one, Example)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix: str) -> None:
+    rows = [pair(number) for number in range(60)]
+    path = tmp_path / f"pairs.{suffix}"
+    (write_jsonl if suffix == "jsonl" else tables.write_csv)(path, rows)
+    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map human=preference")
+    done = run(PROGRAM, path, "--map", "winner=preference", "--external", "beta", "--out", tmp_path / "o")
+    assert_one_line_error(done, "nothing falls into the train", "60 rows are too few", "give at least 40 questions")
+    assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
+    read = human_scored.load(tmp_path / "o/train.jsonl").responses
+    assert 50 < len(read) < 60 and {one.preference: one.human for one in read} == dict.fromkeys(WORDS.values())
+    for one in read:
+        word = [*WORDS][int(one.id[1:]) % 3]
+        first, second = taught([one], pairwise=1.0)
+        turned = {"A": "B", "B": "A", "Tie": "tie"}[word]
+        assert [f'"{word if word != "Tie" else "tie"}"' in first.target, f'"{turned}"' in second.target] == [True, True]
+        texts = [example.messages[0]["content"] for example in (first, second)]
+        assert [text.index(f"> {one.text}\n") < text.index("> b\n") for text in texts] == [True, False]
+    forced, rated = plan(read, {"pairwise_turn_forced": 1.0}), plan(read, {"pointwise": 1.0})
+    assert len(forced.examples) == 2 * sum(one.preference != 0.5 for one in read)
+    assert rated.examples == [] and "two answers that were compared" in str(rated.left_out)
+
+
+def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
+    said = [("ann", "a"), ("bob", "a"), ("cyd", "b"), ("ann", "tie"), ("bob", "b")]
+    rows = [human_row(0, rater=name, human_score=score) for name, score in (("ann", 2.0), ("bob", 5.0))]
+    own = {"task": "", "lang": "en", "group": "g", "reference": None}
+    rows += [pair(n // 3, rater=name, preference=word, **own) for n, (name, word) in enumerate(said)]
+    scored, first, second = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
+    assert scored.human is not None and (scored.human.score, scored.human.raters) == (3.5, {"ann": 2.0, "bob": 5.0})
+    assert (first.preference, second.preference) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "part"),
+    [
+        ([pair(1, winner="left")], ["--map", "winner=preference"], ":1: preference 'left'; expected a, tie"),
+        ([human_row(0, rater="ann")] * 2, [], ":2: ann on 'row-0' is there twice"),
+        ([human_row(0, rater=n, scale_max=10 + n) for n in (0, 1)], [], ":2: scale_max 11, and another at"),
+        ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
+    ],
+)  # fmt: skip
+def test_labels_that_contradict_are_one_line(tmp_path: Path, rows: Any, words: list[str], part: str) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert_one_line_error(run(PROGRAM, path, *words, "--out", tmp_path / "o"), part)
+
+
+def test_grades_of_conversations_teach_the_prompts_of_their_protocol(tmp_path: Path) -> None:
+    """Also what critic annotate exports; the whole in sight of what people said of its turns."""
+    files = [replies(tmp_path / f"{name}.jsonl", "convbench", system=name) for name in "mn"]
+    rows = [{"id": "1/own/direct/1", "turn": 1, "score": 4}, {"id": "1", "turn": "whole", "grade": 7}]
+    rows += [*preferences(2, "model", key="2"), *preferences("whole", "n", key="2")]
+    words = ["--replies", files[0], "--against", files[1], "--turn-context", "all", "--out", tmp_path / "p.jsonl"]
+    done = run("critic", "import-grades", table(tmp_path / "g.csv", rows), *words)
+    assert done.returncode == 0, done.stderr
+    read = human_scored.load(tmp_path / "p.jsonl").responses
+    mix = {"direct_turn_in_full": 1.0, "direct_whole_reason_first": 1.0, "pairwise_whole": 1.0}
+    turn, whole, *pairs = (one.messages[0]["content"] for one in taught(read, **mix))
+    assert "m on 1 turn 3." in turn and "> Turn 1: 4\n" in whole and all("n on 2 turn 3." in text for text in pairs)
+    assert ["> Turn 2: A\n" in text for text in pairs] == [True, False] and "> Turn 2: B\n" in pairs[1]
+    assert plan(read, {"direct_turn": 1.0}).examples == []
+
+
+def test_pairs_that_were_annotated_are_rows_to_learn_from(tmp_path: Path) -> None:
+    rows = [human_row(n, question=f"Q{n // 2}?", group=f"g{n // 2}", image=None, reference="r") for n in range(8)]
+    store = planned(tmp_path, "--scheme", "pairwise", "--raters", "1", rows=write_jsonl(tmp_path / "r.jsonl", rows))
+    for rater in store.counts():
+        label_all(page_of(store), rater)
+    read = human_scored.load(exported(store)).responses
+    assert len(read) == 4 and all(one.preference in (0.0, 1.0) for one in read)
+    assert {one.text for one in read} < {row["response"] for row in rows} and read[0].question.reference == "r"
