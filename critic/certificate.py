@@ -24,13 +24,15 @@ QUOTED = ("mae", "pearson", "accuracy", "kappa")
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a judge was asked. `judge` is its name with the mark of its weights (NAME@HASH), `members` are those of a
     panel, `prompts` the names of the prompts by their hashes, `setup` how verdicts were drawn and scored, `processors`
-    the hashes of what makes text and images ready for whom, where they are known."""
+    the hashes of what makes text and images ready for whom, `learned` the forms that the judge learned ("head": one
+    rating on 1..10 is all it gives), where they are known."""
 
     judge: str
     members: list[str] = field(default_factory=list)
     prompts: dict[str, str]
     setup: dict[str, Any]
     processors: dict[str, str] = field(default_factory=dict)
+    learned: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":

@@ -86,7 +86,7 @@ def main(
         judged = f"judged-{model.replace('@', '-')}.jsonl"  # another training, another file
         for benchmark in SAMPLES:
             words = [critic, "judge", str(out / benchmark / "replies.jsonl"), "--benchmark", benchmark]
-            words += ["--base-url", url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1"]
+            words += ["--base-url", url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1", "--force-form"]
             run([*words, "--out", str(out / benchmark / judged)])
 
     step("4/4", "score: tables and reports", start)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.records import NO_VERDICT, Judgment, to_ten
+from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
@@ -99,6 +99,12 @@ def judge_in(path: Path) -> str:
     return first.judge
 
 
+def _unlearned(path: Path) -> list[str]:
+    """What to say of a judge that was asked in forms that it did not learn."""
+    _, first = next(jsonl.read(path, Judgment))
+    return [f"{path}: {first.judge} {NOT_LEARNED.format(first.setup.unlearned)}"] if first.setup.unlearned else []
+
+
 def of_judgments(name: str, path: Path) -> list[RatedSample]:
     """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
     several criteria that people scored as well. A column of another judge's scores that has the judge's name stands
@@ -118,7 +124,7 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     for criterion, items in by_criterion.items():
         by = None if criterion == OVERALL else criterion
         sample = _sample(f"{name}/{by}" if by else name, _of_items(items), _judges_in(items, judge))
-        samples.append(replace(sample, criterion=by))
+        samples.append(replace(sample, criterion=by, notes=_unlearned(path)))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
@@ -284,11 +290,12 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
     """A judge's scores or verdicts, and what to say of them; of scores of conversations, and by criteria, those like
     the ones that `people` gave. Verdicts have a shown first and b shown first, or are single ones."""
     if file_kind(source) == "judgments":
-        items, notes = [item for item in read_items(source) if item.kind == kind], list[str]()
+        items, notes = [item for item in read_items(source) if item.kind == kind], _unlearned(source.path)
         if not items:
             raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
         if kind == "score":
-            items, notes = _graded(items, people, source.path.stem)
+            items, left_out = _graded(items, people, source.path.stem)
+            notes += left_out
         rows = _of_items(items)
         rows["score"] = pd.Series([item.score for item in items], index=rows.index, dtype=object)
         return rows.assign(response=None), notes

@@ -53,7 +53,9 @@ def provenance(
 def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     """What a certificate says of the judge of a file. Raises UsageError where its own records are not there, or not
     alike: only they say by which prompt and how it judged."""
-    return HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))
+    facts = run_facts(judged) or {}
+    how = HowJudged.of(filter(None, judgments), facts.get("processors", {}))
+    return msgspec.structs.replace(how, learned=facts.get("learned") or [])
 
 
 def write_certificate(

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from critic import records
 from critic.backends import Backend, Reply, unanswered
-from critic.errors import Refused, Transient, UsageError
+from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry, rates
+from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry
 from critic.judging.grader import Grader, all_of, call_of, with_mixture
 from critic.judging.prompt import prompt_hash
 from critic.judging.protocols import PlannedVerdict
@@ -236,8 +236,6 @@ class ResponseJudge(Judge):
     ) -> None:
         setup = JudgeConfig(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form)
         super().__init__(backend, setup, max_tokens, images, needs)
-        if backend.served.is_classifier and not rates(form):
-            raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
         self.name, self.prompt = name, form
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 

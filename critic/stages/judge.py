@@ -141,6 +141,7 @@ def main(
         ),
     ] = None,
     no_reason: Annotated[bool, _how("--no-reason", help="The rating alone, several times as fast.")] = False,
+    force_form: Annotated[bool, _how("--force-form", help="Also in a form that the judge did not learn.")] = False,
     seed: Annotated[int, _rare(help="Of random orders and battles.")] = 0,
     battles: Annotated[records.Pairing | None, _rare(help="Which of several models meet.")] = None,
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
@@ -180,10 +181,11 @@ def main(
         needs = f"--score {score}" if score else str(certificate) if certificate else None
         judges = []
         for each in backends:
-            options.say_untrained(each, [form], "prompt")
+            unlearned = options.not_learned(each, [form], "prompt", force_form)
             own_name = each.served.name if panel or name is None else name
             how = score or "expected", max_tokens or most, decoding, shown, needs
             judges.append(ResponseJudge(each, own_name, form, *how))
+            judges[-1].setup = replace(judges[-1].setup, unlearned=unlearned)
         return judge_responses(run, judges, rows, source(responses), aggregate, name)
     _refuse("with --benchmark", several=panel, map=mapped, scale=scale, lang=lang)
     judgings = options.chosen("judging", judging or ["standard"], get_args(records.Ablation))
@@ -207,5 +209,5 @@ def main(
     draws = setup.order != "both" or battles in ("random", "newcomer")
     check((draws or not seed, f"--seed {seed}: nothing is drawn but by --order random or forced, --battles random"))
     judge_of = Judge(backend, setup, max_tokens or most, endpoint.shown(images, root, [backend]))
-    how_judged = against or [], protocols, judgings
+    how_judged = against or [], protocols, judgings, force_form
     return judge_conversations(run, judge_of, responses, benchmark, questions, *how_judged)

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from critic import benchmarks, jsonl
 from critic.backends import processors
 from critic.certificate import say_held
@@ -22,7 +24,7 @@ from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcript
 from critic.judging.replies import is_table
 from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
 from critic.stages.judge_samples import JudgeSamples
-from critic.stages.options import check, say_untrained
+from critic.stages.options import check, not_learned
 from critic.stages.run import RunOptions, RunSummary, listed, source
 
 HEEDED: dict[str, tuple[str, tuple[Protocol, ...]]] = {
@@ -72,6 +74,7 @@ def judge_conversations(
     against: Sequence[Path],
     chosen: Sequence[Protocol],
     judgings: Sequence[Ablation],
+    force_form: bool = False,
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
     benchmark's file, `against` are other models' replies; none `chosen` are the benchmark's own
@@ -93,13 +96,14 @@ def judge_conversations(
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(judge.images, conversations, replies)
-    pairs = [pair for pair in _pairs(models, files, setup) if run.takes(pair[0].conversation.group)]
-    plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
+    whole = VerdictPlan(_pairs(models, files, setup), chosen, list(judgings), setup.reference_backed)
+    plan = replace(whole, pairs=[pair for pair in whole.pairs if run.takes(pair[0].conversation.group)])
     if run.shard is None:
         _check_plan(plan, replies)
     _say_calls(plan, benchmark, setup)
-    forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
-    say_untrained(judge.backend, sorted(forms), "protocol")
+    # Of all shards, which are merged: they say alike how they were judged.
+    forms = sorted({protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in whole.wanted()})
+    judge.setup = setup = replace(setup, unlearned=not_learned(judge.backend, forms, "protocol", force_form))
     if run.certificate is not None:
         prompts = dict(zip(map(judge.hash_of, forms), forms, strict=True))
         say_held(run.certificate, processors([judge.backend]), prompts, setup)

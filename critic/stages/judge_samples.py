@@ -44,6 +44,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             "model": judge.backend.served.name,
             "server": judge.backend.endpoint,
             "processors": processors([judge.backend]),
+            "learned": [*judge.backend.served.forms, *(["head"] if judge.backend.served.is_classifier else [])],
             "setup": msgspec.to_builtins(judge.setup),
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,

@@ -22,7 +22,7 @@ from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "model", "processors", "prompt", "setup", "max_tokens"),
+    *("judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
 )
 """What a sidecar says of how a run was made: the same of all shards."""
 

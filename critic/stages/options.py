@@ -19,6 +19,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, devices, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
+from critic.judging.forms import rates
 from critic.records import Language, Showing
 from critic.stages.run import RunOptions, Shard
 
@@ -100,13 +101,17 @@ def check(*rules: tuple[object, str]) -> None:
             raise UsageError(problem)
 
 
-def say_untrained(judge: Backend, forms: Iterable[str], option: str) -> None:
-    """Warns of a judge that says in which forms it was trained, and is asked in others."""
-    learned = ", ".join(judge.served.forms)
-    strange = ", ".join(form for form in forms if form not in judge.served.forms)
-    if learned and strange:
-        asked = f"asked in {strange} (--{option})"
-        print(f"warning: {judge.endpoint} was trained in {learned}, and is {asked}", file=sys.stderr)
+def not_learned(judge: Backend, forms: Collection[str], option: str, forced: bool) -> str:
+    """Of the forms that a judge is to be asked in those that it did not learn, where it says what it learned. Raises
+    UsageError for these unless that is `forced`, and for what a scoring head cannot give."""
+    for form in forms:
+        head = f"--{option} {form}: {judge.served.name} is a scoring head, which gives one rating on 1..10"
+        check((not judge.served.is_classifier or rates(form), head))
+    learned = judge.served.forms
+    strange = ", ".join(form for form in forms if learned and form not in learned)
+    asked = f"{judge.endpoint} learned {', '.join(learned)}, and not {strange} (--{option})"
+    check((forced or not strange, f"{asked}; ask as it learned, or all the same with --force-form"))
+    return strange
 
 
 def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:

@@ -24,7 +24,7 @@ from critic.judging.protocols import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
-from critic.records import Conversation, JudgeConfig, Judgment, Protocol, alike, differing, is_judgment
+from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, Protocol, alike, differing, is_judgment
 from critic.stages.run import failed
 from critic.stats.aggregate import SCALES, asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
@@ -258,6 +258,8 @@ def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
         del failures[None]
         how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
         readings.append(f"{run.name}, judged by {run.judge}{how}: {len(run.turns)} verdicts, {failed(failures)}.")
+        if run.setup.unlearned:
+            readings.append(f"{run.name}: {run.judge} {NOT_LEARNED.format(run.setup.unlearned)}")
         if partly := run.counted(lambda judgment: judgment.unjudged > 0 and judgment.failure is None)[True]:
             readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
         # Differences between models are those of their judges as well where these were asked in two ways.

@@ -1,5 +1,6 @@
 """Whatever people gave is read by one reader: preferences, several raters, grades of conversations, annotate's."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
     assert 50 < len(read) < 60 and {one.preference: one.human for one in read} == dict.fromkeys(WORDS.values())
+    said = {1.0: ["A", "B"], 0.0: ["B", "A"], 0.5: ["tie", "tie"]}
     for one in read:
-        word = [*WORDS][int(one.id[1:]) % 3]
-        first, second = taught([one], pairwise=1.0)
-        turned = {"A": "B", "B": "A", "Tie": "tie"}[word]
-        assert [f'"{word if word != "Tie" else "tie"}"' in first.target, f'"{turned}"' in second.target] == [True, True]
-        texts = [example.messages[0]["content"] for example in (first, second)]
+        assert one.preference == WORDS[pair(int(one.id[1:]))["winner"]]
+        examples = taught([one], pairwise=1.0)
+        assert [json.loads(example.target)["Verdict"] for example in examples] == said[one.preference]
+        texts = [example.messages[0]["content"] for example in examples]
         assert [text.index(f"> {one.text}\n") < text.index("> b\n") for text in texts] == [True, False]
     forced, rated = plan(read, {"pairwise_turn_forced": 1.0}), plan(read, {"pointwise": 1.0})
     assert len(forced.examples) == 2 * sum(one.preference != 0.5 for one in read)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Servers, assert_one_line_error, human_row, run, write_jsonl
+from stages.test_judge_conversations import replies
 
 SHARES = [0.0, 0.0, 0.125, 0.0, 0.0, 0.25, 0.5, 0.0, 0.0, 0.125]
 
@@ -45,6 +46,9 @@ def test_other_verdicts_are_refused_in_one_line(scripted: Servers, rows: Path, t
     done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url, "--prompt", form)
     assert_one_line_error(done, f"--prompt {form}: tiny is a scoring head, which gives one rating on 1..10")
     assert not out.exists() and len(server.requests) == 1
+    words = ["--benchmark", "multiverse", "--protocol", "checklist", "--force-form", "--base-url", server.url]
+    done = run("critic", "judge", replies(tmp_path / "m.jsonl", "multiverse"), "--out", out, *words)
+    assert done.returncode == 2 and "--protocol checklist: tiny is a scoring head" in done.stderr
 
 
 def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tmp_path: Path) -> None:

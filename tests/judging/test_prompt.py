@@ -154,12 +154,6 @@ HOSTILE = st.text(
 )
 
 
-@given(HOSTILE)
-def test_quoted_text_cannot_leave_its_section(text: str) -> None:
-    for line in quote_untrusted(text).splitlines():
-        assert line == ">" or line.startswith("> ")
-
-
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_every_line_of_a_prompt_is_ours_or_quoted(question: str, reference: str, text: str) -> None:
     made = response(prompt=question, reference=reference, text=text, history=[Turn(user=text, assistant=question)])
@@ -249,16 +243,6 @@ def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
         assert f"[{cut['response']} characters left out here]" in content
 
 
-@given(st.integers(2_500, 6_000))
-def test_shortening_leaves_out_no_more_than_needed(limit: int) -> None:
-    fitted = truncate_to_fit(load("pointwise", "en"), of_response(long_response()), limit, count)
-    if fitted is None or not fitted.shortened:
-        return
-    size = count(fitted.messages)
-    slack = 230 if set(fitted.shortened) == {"history"} else 3
-    assert limit - slack <= size <= limit
-
-
 def pair(swapped: bool) -> tuple[Response, Response]:
     """Answers of 1000 times "A" and 600 times "B"."""
     one = long_response()
@@ -289,12 +273,6 @@ def test_of_a_pair_both_answers_are_shortened_last_and_evenly(limit: int, swappe
         assert kept["B"] == 600 <= kept["A"]
     if "response" in cut:
         assert limit - count(fitted.messages) < 60  # what marking one place more would have taken
-
-
-def test_no_user_text_reaches_the_template_engine() -> None:
-    made = response(prompt="{{ 7 * 7 }}", text="{% for x in y %}")
-    content = shown("pointwise", made)
-    assert "> {{ 7 * 7 }}" in content and "> {% for x in y %}" in content
 
 
 def test_prompts_do_not_name_hosts_or_people() -> None:

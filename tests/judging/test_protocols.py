@@ -95,12 +95,6 @@ def test_the_exact_text_is_kept(kind: str, lang: Language) -> None:
     assert content + "\n" == golden.read_text("utf-8")
 
 
-def test_both_languages_say_the_same_things() -> None:
-    for kind in SHOWN:
-        zh, en = load(kind, "zh"), load(kind, "en")
-        assert len(zh.general) == len(en.general) and zh.key == en.key
-
-
 HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)
 
 

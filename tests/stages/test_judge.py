@@ -37,8 +37,7 @@ from critic.backends.openai import OpenAIBackend
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import inquiry
-from critic.judging.render import PromptInputs
-from critic.records import Judgment
+from critic.records import Judgment, PromptInputs
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -525,15 +524,32 @@ def test_criteria_come_with_the_rows(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(done, "are others now", "--out")
 
 
-def test_a_served_judge_says_which_forms_it_learned(tmp_path: Path, scripted: Servers) -> None:
-    server = scripted(lambda _: completion('{"Rating":7,"Reason":"x"}'))
+def test_a_form_that_a_judge_did_not_learn_is_refused_or_said(tmp_path: Path, scripted: Servers) -> None:
+    server = scripted(lambda _: completion('{"Rating":4,"Reason":"x"}'))
     server.told = {"forms": learned_forms({"recipe": {"forms": {"pointwise_short@zh": 0.4, "scale_5": 0.0}}})}
-    said = "was trained in pointwise_short, and is asked in"
-    for form, warns in (("pointwise", True), ("scale_5", True), ("pointwise_short", False)):
-        done = judge(server, tmp_path / f"{form}.jsonl", "--score", "argmax", "--prompt", form)
-        assert (f"warning: {server.url.removesuffix('/v1')} {said} {form} (--prompt)" in done.stderr) == warns
+    said = f"{server.url.removesuffix('/v1')} learned pointwise_short, and not"
+    for form in ("pointwise", "scale_5"):
+        out, words = tmp_path / f"{form}.jsonl", ("--score", "argmax", "--prompt", form)
+        assert_one_line_error(judge(server, out, *words), f"{said} {form} (--prompt)", "--force-form")
+        assert judge(server, out, *words, "--force-form").returncode == 0
+        audited = run("critic", "audit", out, "--out", tmp_path / "audit")
+        assert f"did not learn {form}, in which it was asked (--force-form)" in audited.stdout, audited.stderr
+    assert judge(server, known := tmp_path / "known.jsonl", "--score", "argmax", "--prompt", "pointwise_short").returncode == 0
+    assert "did not learn" not in run("critic", "audit", known, "--out", tmp_path / "audit").stdout
     server.told = {"forms": learned_forms({})}
-    assert "warning" not in judge(server, tmp_path / "none.jsonl", "--score", "argmax").stderr
+    assert judge(server, tmp_path / "none.jsonl", "--score", "argmax").returncode == 0
+
+
+def test_pairs_that_people_compared_are_judged_and_audited(tmp_path: Path, scripted: Servers) -> None:
+    server = scripted(lambda _: completion('{"Verdict":"A","Reason":"x"}'))
+    pairs = [{"id": f"p{n}", "question": f"Q{n}?", "response_a": "x", "response_b": "y", "preference": "ab"[n % 2]}
+             | {"task": "", "lang": "en", "reference": None, "group": f"g{n}"} for n in range(4)]  # fmt: skip
+    data, out = write_jsonl(tmp_path / "pairs.jsonl", pairs), tmp_path / "judged.jsonl"
+    done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--prompt", "pairwise")
+    assert done.returncode == 0 and len(server.requests) == 8, done.stderr
+    said = {line["sample"]["id"]: (line["sample"]["preference"], line["score"]) for line in judged(out)}
+    assert said == {f"p{n}": (1.0 - n % 2, 0.5) for n in range(4)}
+    assert "agrees with people on 0.0 % of 4 pairs" in run("critic", "audit", out, "--out", tmp_path / "a").stdout
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])

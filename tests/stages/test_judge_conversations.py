@@ -212,26 +212,6 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
     assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
 
 
-def test_a_whole_conversation_is_compared_with_the_turns_verdicts_in_its_own_names(
-    tmp_path: Path, scripted: Any
-) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        is_a = re.search(r"(# Reply of assistant A|（助手 A）)\n> m on", prompt_of(body))
-        return completion(json.dumps({"Verdict": "A" if is_a else "B", "Reason": "x"}))
-
-    server = scripted(answer)
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    judge(file, out, "convbench", server.url, "--protocol", "pairwise")
-    wholes = [prompt_of(body) for body in server.requests if "talked with a user" in prompt_of(body)]
-    assert wholes
-    for content in wholes:
-        a, b = content.split("# Conversation with assistant B")
-        label = "A" if "> Assistant: m on" in a else "B"
-        assert ("> Assistant: m on" in b) == (label == "B")
-        assert f"> Turn 1: {label}. x\n> Turn 2: {label}. x\n> Turn 3: {label}. x" in b
-    assert {line.score for line in judged(out) if line.turn} == {1.0}
-
-
 @pytest.mark.parametrize("how", ["all", "random"])
 def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Path, scripted: Any, how: str) -> None:
     """Four models; the one whose name comes first in the alphabet wins."""
@@ -553,15 +533,16 @@ def test_the_reason_comes_before_the_verdict_in_every_protocol(
     assert_one_line_error(refused, "--no-reason")
 
 
-def test_turns_in_sight_of_all(tmp_path: Path, scripted: Any) -> None:
-    server, one = scripted(answer_all), benchmarks.read("convbench", sample("convbench"))[0]
-    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--turn-context", "all").returncode == 0
-    (content,) = [
-        prompt_of(body) for body in server.requests if f"# Question\n> {one.turns[0].prompt}" in prompt_of(body)
-    ]
-    assert "# What was said later\n> User: " + one.turns[1].prompt + "\n> Assistant: m on 1 turn 2." in content
-    assert f"> Turn 3: {one.turns[2].reference}" in content and {line.setup.sight for line in judged(out)} == {"all"}
+def test_a_protocol_whose_form_the_judge_did_not_learn_is_refused_or_said(tmp_path: Path, scripted: Any) -> None:
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
+    file, words = replies(tmp_path / "m.jsonl", "multiverse"), ("--protocol", "checklist", "--protocol", "quality")
+    server.told = {"forms": ["quality"]}
+    refused = judge(file, out, "multiverse", server.url, *words)
+    assert_one_line_error(refused, "learned quality, and not checklist (--protocol)", "--force-form")
+    assert not server.requests and not out.exists()
+    assert judge(file, out, "multiverse", server.url, *words, "--force-form").returncode == 0
+    scored = run("critic", "score", out, "--out", tmp_path / "score")
+    assert "did not learn checklist, in which it was asked" in scored.stdout, scored.stderr
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
