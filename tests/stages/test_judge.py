@@ -534,7 +534,8 @@ def test_a_form_that_a_judge_did_not_learn_is_refused_or_said(tmp_path: Path, sc
         assert judge(server, out, *words, "--force-form").returncode == 0
         audited = run("critic", "audit", out, "--out", tmp_path / "audit")
         assert f"did not learn {form}, in which it was asked (--force-form)" in audited.stdout, audited.stderr
-    assert judge(server, known := tmp_path / "known.jsonl", "--score", "argmax", "--prompt", "pointwise_short").returncode == 0
+    words = ("--score", "argmax", "--prompt", "pointwise_short")
+    assert judge(server, known := tmp_path / "known.jsonl", *words).returncode == 0
     assert "did not learn" not in run("critic", "audit", known, "--out", tmp_path / "audit").stdout
     server.told = {"forms": learned_forms({})}
     assert judge(server, tmp_path / "none.jsonl", "--score", "argmax").returncode == 0

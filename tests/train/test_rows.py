@@ -120,6 +120,13 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     assert all(row["length"] <= 2100 for row in all_rows(data))
 
 
+def test_pairs_that_people_compared_are_learned_in_both_orders(tmp_path: Path) -> None:
+    rows = [human_row(n, response_a=f"a{n}", response_b="b", preference=["a", "tie"][n % 2]) for n in range(4)]
+    recipe = write_recipe(tmp_path, forms={"pairwise": 1.0}, evaluation=None)
+    data, _ = prepared(recipe, write_rows(tmp_path, rows), tmp_path / "cache")
+    assert data.counts["forms"] == {"pairwise": 8} and len({tuple(row["input_ids"]) for row in all_rows(data)}) == 8
+
+
 def two_judges() -> list[dict[str, Any]]:
     """Ten rows that gpt4 scored, of which people scored the first six, with reasons."""
     made = []
