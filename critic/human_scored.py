@@ -163,6 +163,8 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
     usual = {name.lower(): name for name in columns}
     words, taken = [], set[str | None]()
+    if "form" in usual:
+        return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
         return f"name the column of the preferences ({', '.join(columns)}), as in --map human=preference"
     for wanted, names in _USUAL_NAMES.items():

@@ -51,7 +51,6 @@ def _material(row: Row) -> set[str]:
 
 
 def _systems(row: Row) -> set[str]:
-    """Who answered; of a pair both."""
     return {row.system or "unknown", row.other_system or row.system or "unknown"}
 
 
@@ -127,7 +126,6 @@ def main(
     parts, leak_check = split(loaded, external, per_task)
     if not parts["train"] or not parts["internal"]:
         few = f"{len(loaded.rows)} rows are too few; a tenth of their questions (groups) is held out"
-        # Of 40 questions the tenth that a hash picks is empty in 1.5 % of files.
         need = "give at least 40 questions, or two of each task with --per-task"
         raise UsageError(f"{rows}: nothing falls into the train or internal split; {few}: {need}")
     jsonl.write_json(

@@ -50,7 +50,7 @@ def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) ->
         row = raw[one.id]
         if other is not None:
             # Where it is `known` how an answer fares against the other, it is so of both.
-            known = row.get("known") or exchanged(str(raw[other.id].get("known", "")), True)
+            known = row.get("known") or exchanged(str(raw.get(other.id, {}).get("known", "")), True)
             row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
             row |= {"length_a": len(one.text), "length_b": len(other.text), "response_a": one.text}
             row |= {"response_b": other.text, "system_a": one.system, "system_b": other.system}
@@ -61,7 +61,7 @@ def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) ->
             parts=_dialogue(question.history) + _nonempty(parts),
             asks=_asks(scheme, one),
             task=question.task,
-            id="+".join(each.id for each in both),
+            id="+".join(each.id for each in both if each.id),
             group=question.group,
             images=question.images,
             row=row,

@@ -53,10 +53,9 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
 
 
 def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
-    said = [("ann", "a"), ("bob", "a"), ("cyd", "b"), ("ann", "tie"), ("bob", "b")]
+    said = enumerate([("ann", "a"), ("bob", "a"), ("cyd", "b"), ("ann", "tie"), ("bob", "b")])
     rows = [human_row(0, rater=name, human_score=score) for name, score in (("ann", 2.0), ("bob", 5.0))]
-    own = {"task": "", "lang": "en", "group": "g", "reference": None}
-    rows += [pair(n // 3, rater=name, preference=word, **own) for n, (name, word) in enumerate(said)]
+    rows += [human_row(1 + n // 3, **pair(1 + n // 3), rater=name, preference=word) for n, (name, word) in said]
     scored, first, second = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
     assert scored.human is not None and (scored.human.score, scored.human.raters) == (3.5, {"ann": 2.0, "bob": 5.0})
     assert (first.preference, second.preference) == (1.0, 0.5)
@@ -77,7 +76,6 @@ def test_labels_that_contradict_are_one_line(tmp_path: Path, rows: Any, words: l
 
 
 def test_grades_of_conversations_teach_the_prompts_of_their_protocol(tmp_path: Path) -> None:
-    """Also what critic annotate exports; the whole in sight of what people said of its turns."""
     files = [replies(tmp_path / f"{name}.jsonl", "convbench", system=name) for name in "mn"]
     rows = [{"id": "1/own/direct/1", "turn": 1, "score": 4}, {"id": "1", "turn": "whole", "grade": 7}]
     rows += [*preferences(2, "model", key="2"), *preferences("whole", "n", key="2")]

@@ -115,6 +115,8 @@ def test_a_form_teaches_what_people_said() -> None:
     assert made("correct", one).target == '{"Correct":"yes","Reason":"It counts four."}'
     assert made("correct", other).target == '{"Correct":"no","Reason":"It counts four."}'
     assert made("pairwise", one, other).target == '{"Verdict":"A"}'
+    whole = made("direct_whole", response(0, 8, scope="conversation", focus="Name one."))
+    assert "> Turn 1: Name one.\n" in whole.messages[0]["content"]
     assert made("pairwise", one, other).id == f"{one.id}+{other.id}" and made("pairwise", one, other).score is None
     assert made("pairwise", other, one).target == '{"Verdict":"B"}'
 
