@@ -244,15 +244,18 @@ def _check_published(runs: Sequence[Run], benchmark: Benchmark) -> None:
             )
 
 
-def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
-    readings = []
-    by_words: dict[str, list[str]] = {}
+def _published(runs: Sequence[Run], benchmark: Benchmark) -> list[str]:
+    """Whether the files were made as in the paper, those of which the same is to be said together."""
+    names: dict[str, list[str]] = {}
     for run in runs:
-        words = benchmark.departures(run)
-        by_words.setdefault(f"not as published: {'; '.join(words)}" if words else "as published", []).append(run.name)
-    for words, names in by_words.items():
-        whose = "All files" if len(names) == len(runs) > 1 else ", ".join(names)
-        readings.append(f"{whose}: {words}.")
+        words = "; ".join(benchmark.departures(run))
+        names.setdefault(f"not as published: {words}" if words else "as published", []).append(run.name)
+    whole = len(names) == 1 < len(runs)
+    return [f"{'All files' if whole else ', '.join(whose)}: {how}." for how, whose in names.items()]
+
+
+def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
+    readings = _published(runs, benchmark)
     for run in runs:
         failures = run.counted(lambda judgment: judgment.failure)
         del failures[None]

@@ -162,7 +162,7 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
     found = summary["people.csv"]
     asked = [conversation(number) for number in range(COUNT)]
-    own = aggregate_of(convbench.agreement(ours, people, asked, "pairwise")["S1"])
+    own = aggregate_of(convbench.agreement([(ours, people)], asked, "pairwise")["S1"])
     assert 100 * found["agreement"]["ours"]["accuracy"]["value"] == pytest.approx(own.value)
     assert found["groups"] == COUNT // 2 and found["position"]["ours"]["flips"]["value"] == 0.25
     assert "of 48 pairs" in done.stdout
