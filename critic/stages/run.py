@@ -263,9 +263,9 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
     if not out.is_file():
         return
     with out.open("rb") as file:
-        first = file.readline()
+        first = file.readline().removeprefix(b"\xef\xbb\xbf")  # which an editor may have put there
     try:
-        if first.endswith(b"\n"):  # a file of something else is left as it is
+        if first.strip() and first.endswith(b"\n"):  # a file of something else is left as it is
             jsonl.decoder(record)(first)
     except ValueError as error:
         why = one_line(error).partition(": ")[2]
