@@ -85,8 +85,8 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
 
 
 def test_the_headline_says_who_is_first_and_whether_that_is_shown() -> None:
-    def entry(name: str, mark: float, condition: str = "own") -> LeaderboardRow:
-        marks = {number: mark + number % 2 for number in range(30)}
+    def entry(name: str, mark: float, condition: str = "own", period: int = 2) -> LeaderboardRow:
+        marks = {number: mark + number % period for number in range(30)}
         score = score_of(marks, {number: str(number) for number in marks}, (0, 10))
         return LeaderboardRow(key="k", caption="c", scores={"mean": score}, name=name, system=name, condition=condition)
 
@@ -97,5 +97,5 @@ def test_the_headline_says_who_is_first_and_whether_that_is_shown() -> None:
         headline(leaderboards(rows)),
     )
     assert "b is first" in headline(leaderboards([entry("a", 5), entry("b", 5.01)])) and headline([]) == ""
-    assert "not shown to be ahead of" in headline(leaderboards([entry("a", 5), entry("b", 5)]))
+    assert "not shown to be ahead of" in headline(leaderboards([entry("a", 5), entry("b", 4.6, period=3)]))
     assert headline(leaderboards(rows[:1])).startswith("a has 3.50 in “mean”")
