@@ -181,6 +181,15 @@ def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
             assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
 
 
+def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
+    """The panel's first judge is asked for the rating alone, which is a probe: by the same engine, as exactly."""
+    lines = (judged.folder / "panel.1.jsonl").read_text("utf-8").splitlines()
+    probed = {line["sample"]["id"]: line["verdict"] for line in map(json.loads, lines)}
+    for key, line in judged.lines("here").items():
+        if key not in (LONG, TOO_LONG):
+            assert line["verdict"]["distribution"] == pytest.approx(probed[key]["distribution"], abs=1e-6), key
+
+
 @pytest.mark.parametrize(("name", "why"), [("no config", "no model folder"), ("no architecture", "vLLM cannot run")])
 def test_a_folder_that_vllm_cannot_run(name: str, why: str, judged: Judged) -> None:
     assert_one_line_error(judged.done[name], why)

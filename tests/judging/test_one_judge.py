@@ -17,7 +17,6 @@ from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
-from critic.judging.grader import ALTERNATIVES
 from critic.judging.judge import ResponseJudge
 from critic.records import GREEDY, Judgment, PromptInputs, Response, SamplingParams
 
@@ -296,13 +295,3 @@ def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, t
     assert (found.verdict.failure, found.attempts) == ("server_error", 3)
     paid, spent = asked - 1, (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
     assert paid >= 1 and spent == (100 * paid, 40 * paid, 9 * paid)
-
-
-def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:
-    def answer(request: Request) -> Reply:
-        text = verdict(Rating=7, Reason="so")
-        tokens = [Token('{"Rating":', []), chances(_7=1.0)] if request.top_logprobs == ALTERNATIVES else []
-        return Reply(text=text, tokens=tokens, reasoned=True, prompt_tokens=100, completion_tokens=30)
-
-    found = judged("pointwise", answer, response())
-    assert (found.score, found.prompt_tokens, found.completion_tokens) == (7, 200, 60)

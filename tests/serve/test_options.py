@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from critic.backends import vllm
 from critic.backends.identity import OTHERS, own_name, processor_hash
 from critic.errors import UsageError
 
@@ -111,6 +112,30 @@ def test_engines_and_processes_are_counted_before_the_dashes(parser: Any, extra:
     assert (found.data_parallel_size, found.api_server_count) == (2, None), "None: as many as engines"
     with pytest.raises(UsageError, match="--gpus N"):
         options.check(parser, ours, extra)
+
+
+def test_an_engine_in_here_is_alone_and_compiles_for_long_runs_on_gpus(
+    parser: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    started: list[Any] = []
+
+    def start(*words: Any) -> None:
+        started.append(words)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(vllm, "build", lambda: "vllm")
+    monkeypatch.setattr(LLMEngine, "from_engine_args", start)
+    for rows, extra, eager in ((10, [], True), (5000, [], False), (10, ["--no-enforce-eager"], False)):
+        backend = vllm.VllmBackend(folder, extra)
+        backend.rows = rows
+        with pytest.raises(ZeroDivisionError):
+            backend._start()
+        assert (started[-1][0].enforce_eager, started[-1][1].name) == (eager, "LLM_CLASS")
+    for spelt in (["-dp", "8"], ["--data_parallel_size=8"]):
+        with pytest.raises(UsageError, match="--gpus N"):
+            vllm.VllmBackend(folder, spelt)
 
 
 class Plain:
