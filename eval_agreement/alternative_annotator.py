@@ -81,14 +81,8 @@ def alternative_annotator(
     minus the root mean square distance to the others' ratings. W^f_ij = 1 where S(judge) >= S(rater) and W^h_ij = 1
     where S(rater) >= S(judge); rho^f_j and rho^h_j are their means. H0 of rater j, rho^f_j <= rho^h_j - epsilon, with
     epsilon in 0..1 (1 excluded), is tested one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters after
-    Benjamini and Yekutieli. A judge whose scores are not whole rarely ties with people whose scores are, and has a
-    lower rho than its rounded scores would have.
-
-    The t-test takes its variance from the sums of `group`s, and its degrees of freedom from their number: with
-    one item a group it is the paper's. Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are
-    left out: Wilcoxon's signed ranks, which the paper has for fewer items, reject far too often (a fifth to a
-    third of true hypotheses in simulations at 5 %), as d has three values only and is not symmetric. Where no
-    sum differs from the others, p is the largest probability that H0 gives to means as low as these.
+    Benjamini and Yekutieli. The t-test is clustered by `group`. Raters with fewer than FEWEST_ITEMS items or
+    FEWEST_BLOCKS groups are left out: the paper's signed ranks reject a fifth to a third of true hypotheses there.
 
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
     items enough, or where the median item has fewer ratings than that. Raises ValueError as `rater_agreement` does.

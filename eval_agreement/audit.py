@@ -80,7 +80,10 @@ class _Target(Struct, frozen=True, kw_only=True):
 def main(
     judgments: Annotated[
         list[str] | None,
-        typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers."),
+        typer.Argument(
+            help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers; or the results of another "
+            "tool, or a table, with people's and judges' scores: what is taken for what is said."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.json and report.html.")] = Path("runs/audit"),
     human: Annotated[
@@ -100,8 +103,13 @@ def main(
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables; results are in points on 1..10.")
-    ] = _SCALE,
+        str | None,
+        typer.Option(
+            metavar="LOW:HIGH",
+            help="The scale of scores in tables, 1:10 unless it is found; results are in points on 1..10.",
+            show_default=False,
+        ),
+    ] = None,
     judge_scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
     ] = None,
@@ -151,13 +159,13 @@ def main(
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
-    group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the question or image, not group.")
-    ] = None,
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Tables: instead of id.")] = None,
-    system: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: who answered, not system.")] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Tables: the answer, not response or text.")
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=COLUMN",
+            help="What a file calls people, judge, criterion, id, group, question, model, text, … Repeatable.",
+        ),
     ] = None,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
@@ -174,31 +182,33 @@ def main(
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
     critic audit internal=judged.jsonl --train train.jsonl --gate "mae<=0.9"
     critic audit --human people.csv --judge ours=judged_conversations.jsonl
+    critic audit logs/run.eval --map people=metadata.human_score
 
     Exit codes: 0; 1 when the gate is not kept, or --since finds a change; 2 for a mistake; 3 when too many failed.
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
-    columns: dict[str, str | None] = {"--group": group, "--id": id_column, "--system": system, "--text": text}
+    mapped = inputs.parse_map(columns or [])
+    on = human_scored.parse_scale(scale or _SCALE), human_scored.parse_scale(judge_scale or scale or _SCALE)
     if since or exchange:
         left: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**left, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         named = [f"{name}={path}" for name, path in inputs.named_files(judgments or []).items()]
-        on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
-        return _two_judges(_then_and_now(since, exchange, named or judge or [], columns), on, target)
-    scales: dict[str, object] = {"--scale": scale != _SCALE, "--judge-scale": judge_scale}
-    if judgments:
-        _refuse(columns, "files of judgments")
-    people, judges = inputs.parse_sources(human, judge or [], columns)
-    kind, of = _kind(judgments or [], people)
+        return _two_judges(_then_and_now(since, exchange, named or judge or [], mapped), on, target)
+    scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
+    people, judges = inputs.parse_sources(human, judge or [], mapped)
+    if judgments and (found := inputs.found_sources(judgments, mapped, scale, judge_scale)):
+        judgments, (kind, people, judges), of = [], found, judgments[0]
+    else:
+        _refuse({"--map": judgments and mapped}, "files of judgments")
+        kind, of = _kind(judgments or [], people)
     if kind != "score":
-        unused = {"--train": train, "--target-half-width": within, "--attacked": attacked, "--text": text}
+        unused = {"--train": train, "--target-half-width": within, "--attacked": attacked}
         unused["--epsilon"] = epsilon != EPSILON
         _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], people, judges, kind, target)
     limits = target.limits()
-    on = human_scored.parse_scale(scale), human_scored.parse_scale(judge_scale or scale)
     if judgments:
         _refuse(scales, f"judgments, which are on {_SCALE}")
     samples = _samples(judgments or [], people, judges, *on)
@@ -212,14 +222,14 @@ def main(
 
 
 def _then_and_now(
-    since: Path | None, exchange: str | None, judges: Sequence[str], columns: Mapping[str, str | None]
+    since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]
 ) -> Files:
     """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
     before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]
-    old, new = inputs.parse_sources(then, judges, columns)
+    old, new = inputs.parse_sources(then, judges, mapped)
     if not old or len(new) != 1 or before in new or (since and exchange):
         raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
     return {before: old, **new}

@@ -1,22 +1,25 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from critic import jsonl, tables
+from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import Injection, injection
-from eval_agreement.items import file_kind
-from eval_agreement.tables import Source, read_table
+from eval_agreement.items import COLUMN_SUFFIX, Kind, file_kind
+from eval_agreement.tables import USED, Source
 
-COLUMN_OPTIONS = {"--group": "group", "--id": "id", "--system": "system", "--text": "response"}
-"""Options that name a column, and the usual name of each."""
+ALIASES = {"text": "response", "model": "system"}
+"""What else --map calls a usual column."""
+
+FOUND = ("people", "judge", "criterion")
+"""What --map names in files whose columns are found: elsewhere FILE:COLUMN does."""
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
@@ -27,26 +30,60 @@ def sample_name(path: Path) -> str:
     return path.name if path.stem in RESERVED else path.stem
 
 
+def parse_map(texts: Iterable[str]) -> dict[str, str]:
+    """NAME=COLUMN -> columns by their usual names. Raises UsageError."""
+    pairs = [text.partition("=") for text in texts]
+    mapped = {ALIASES.get(name, name): column for name, _, column in pairs}
+    if wrong := sorted(name for name in mapped if (name not in USED and name not in FOUND) or not mapped[name]):
+        names = ", ".join((*FOUND, *ALIASES, *sorted(USED)))
+        raise UsageError(f"--map {wrong[0]!r}: expected NAME=COLUMN; the names are {names}")
+    return mapped
+
+
 def parse_sources(
-    human: str | None, judges: Iterable[str], named: Mapping[str, str | None]
+    human: str | None, judges: Iterable[str], mapped: Mapping[str, str]
 ) -> tuple[Source | None, dict[str, Source]]:
-    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `named` by
-    options (option -> name in the files). Raises UsageError, also for a column that no table has."""
+    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `mapped`
+    (usual name -> name in the files). Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
     people, sources = Source.parse(human), parse_judges(judges)
-    given = {option: name for option, name in named.items() if name is not None}
-    if not given:
-        return people, sources
-    files = [one.path for one in (people, *sources.values()) if file_kind(one) == "table"]
-    there = {path: list(read_table(Source(path)).frame) for path in dict.fromkeys(files)}
-    for option, name in given.items():
-        if not any(name in names for names in there.values()):
-            listed = "; ".join(f"{path} has {', '.join(names)}" for path, names in there.items())
-            raise UsageError(f"{option} {name!r}: no table has such a column; {listed or 'there is none'}")
-    columns = tuple((COLUMN_OPTIONS[option], name) for option, name in given.items())
-    sources = {judge: replace(source, named=columns) for judge, source in sources.items()}
-    return replace(people, named=columns), sources
+    files = [source.path for source in (people, *sources.values()) if file_kind(source) == "table"]
+    frames = {path: tables.frame(path) for path in dict.fromkeys(files)}
+    for usual, name in mapped.items():
+        if usual in FOUND or not any(name in frame for frame in frames.values()):
+            listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
+            how = "FILE:COLUMN names it" if usual in FOUND else "no table has such a column"
+            raise UsageError(f"--map {usual}={name}: {how}; {listed or 'there is none'}")
+    columns = tuple(mapped.items())
+
+    def read(source: Source) -> Source:
+        frame = frames.get(source.path) if file_kind(source) == "table" else None
+        return replace(source, named=columns, frame=frame)
+
+    return read(people), {judge: read(source) for judge, source in sources.items()}
+
+
+def found_sources(
+    arguments: Sequence[str], mapped: Mapping[str, str], scale: str | None, judge_scale: str | None
+) -> tuple[Kind, Source, dict[str, Source]] | None:
+    """Files of other tools, and tables, in place of judgments: the kind of verdicts in them, and their sources; None
+    where the first is of judgments. The scales (LOW:HIGH) are found as well, unless they are given."""
+    from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
+
+    paths = [*named_files(arguments).values()]
+    held = file_kind(Source(paths[0]))
+    if held == "judgments":
+        return None
+    if held == "human-scored rows":
+        columns = [name for name in tables.first(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]
+        if not columns:
+            raise UsageError(
+                f"{paths[0]}: no column NAME{COLUMN_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
+            )
+        return "score", Source(paths[0]), {name.removesuffix(COLUMN_SUFFIX): Source(paths[0], name) for name in columns}
+    given = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
+    return guess(paths, mapped, given)
 
 
 def parse_judges(texts: Iterable[str], option: str = "--judge") -> dict[str, Source]:

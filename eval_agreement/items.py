@@ -273,7 +273,7 @@ def how_asked(judgment: Judgment) -> dict[str, str]:
 def file_kind(source: Source) -> FileKind:
     """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it names
     the protocol. Raises UsageError for JSONL that cannot be read."""
-    if jsonl.suffix(source.path) != ".jsonl":
+    if source.frame is not None or jsonl.suffix(source.path) != ".jsonl":
         return "table"
     _, first = next(jsonl.read(source.path, dict[str, Any]))
     if is_judgment(first):

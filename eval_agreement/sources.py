@@ -37,7 +37,7 @@ from eval_agreement.items import (
 )
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import RatedSample, own_groups
-from eval_agreement.tables import SCALE, SEVERAL_RATERS, LabelTable, Scale, Source, column_notes, forget, read_table
+from eval_agreement.tables import SCALE, SEVERAL_RATERS, LabelTable, Scale, Source, column_notes, read_table
 
 V = TypeVar("V")
 
@@ -142,19 +142,15 @@ def _judges_in(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
 def of_tables(
     human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
 ) -> RatedSample:
-    """People's scores and judges' scores out of different files or columns, joined by id.
-
-    People: human-scored rows, judgments with people's scores inside, their own grades of conversations in the judges'
-    format, or a table `id, score[, rater][, group][, task, category, lang, system, turn][, length | text]`, a line an
-    answer and rater. Judges: judgments of answers or conversations, or a table `id, score`. A judge without a score for
-    an answer failed on it; answers that only the first judge scored stay, without a human score. A file without ids can
-    be joined with other columns of itself only. Of judged conversations only protocols that people graded count, and
-    they tell groups and parts where people's table does not.
+    """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
+    answer failed on it; answers that only the first judge scored stay, without a human score. The scales are those of
+    sources that name none.
 
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    scales = (scale, scale if judge_scale is None else judge_scale)
+    first_judge = next(iter(judges.values()))
+    scales = (human.scale or scale, first_judge.scale or (scale if judge_scale is None else judge_scale))
     people, given, notes = _read(human, judges, "score", *scales)
     if people["score"].isna().all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
@@ -170,7 +166,6 @@ def of_tables(
         notes += _unmatched(people.index, other.index, sample.ids, "score", name)
     notes += _sample_notes(sample, len(people), *scales)
     notes += _table_notes([human, *judges.values()], "score", not sample.ungrouped)
-    forget()  # from here on there are only samples
     return replace(sample, notes=notes)
 
 
@@ -188,7 +183,6 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
     sample = _sample(name, _joined(old.assign(raters=None), new, ids), {name: _floats(new["score"].reindex(ids))})
-    forget()
     return replace(sample, notes=notes)
 
 
@@ -200,13 +194,8 @@ def _texts(rows: Labels) -> dict[str, str | None]:
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
-    """People's and judges' verdicts of one kind, out of different files or columns, joined by id.
-
-    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
-    response_b]`, a line a pair of answers and rater. Judges: `id, preference`. A preference is a, b or tie; an empty
-    one is a failed judgment. A judge that lacks a pair was not asked. Of yes and no the column is `verdict`. Both may
-    be judged conversations as well, and where people's table has no groups, parts or lengths, these are those of the
-    first judge's file.
+    """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
+    failed judgment; a judge that lacks an id was not asked.
 
     Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
     for anything else in a cell, naming file and line.
@@ -231,10 +220,10 @@ def _read(
 ) -> tuple[Labels, dict[str, Labels], list[str]]:
     """What people say and what each judge says, and what to tell of the files. Raises UsageError also where one has no
     id in common with people's."""
-    people, notes = _people(human, kind, scale)
+    people, notes = _people(human, kind, human.scale or scale)
     given = {}
     for name, source in judges.items():
-        given[name], more = _judged(source, kind, judge_scale, set(people.index))
+        given[name], more = _judged(source, kind, source.scale or judge_scale, set(people.index))
         notes += more
         _check_common(human, people.index, source, given[name].index)
     return people, given, notes

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +27,7 @@ PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system"
 
 NO_GROUP = (
     "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
-    "are too narrow where several share one; --group COLUMN names another column that says so"
+    "are too narrow where several share one; --map group=COLUMN names another column that says so"
 )
 
 MOST_NAMED = 8
@@ -49,11 +48,15 @@ SEVERAL_RATERS = " (several raters need a column rater)"
 
 class Source(Struct, frozen=True):
     """A file and the column that holds the scores; None: the usual one. `named` are pairs of the usual name of another
-    column and the name that it has here, if it is here at all."""
+    column and the name that it has here, if it is here at all. A table that was read is in `frame`; `shapes` says the
+    `scale` of scores and, in a `note`, what was taken for what."""
 
     path: Path
     column: str | None = None
     named: tuple[tuple[str, str], ...] = ()
+    scale: Scale | None = None
+    frame: "pd.DataFrame | None" = None
+    note: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Source":
@@ -194,31 +197,20 @@ class LabelTable(Struct, frozen=True):
 def read_table(source: Source) -> LabelTable:
     """The table in a file, with the columns that `source` names under their usual names as well. Raises UsageError
     naming file and line."""
-    facts = source.path.stat() if source.path.is_file() else None
-    frame = _read_frame(source.path, facts and (facts.st_mtime_ns, facts.st_size, facts.st_ino))
-    return LabelTable(
-        source.path, frame.assign(**{usual: frame[name] for usual, name in source.named if name in frame})
-    )
-
-
-@lru_cache(maxsize=2)  # people's scores and a judge's often stand in one file
-def _read_frame(path: Path, _: object) -> "pd.DataFrame":
-    return tables.frame(path)
-
-
-def forget() -> None:
-    """Let go of the tables that were read."""
-    _read_frame.cache_clear()
+    frame = tables.frame(source.path) if source.frame is None else source.frame
+    named = {usual: frame[name] for usual, name in source.named if name in frame}
+    return LabelTable(source.path, frame.assign(**named))
 
 
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
     """What to say of the columns of tables, of which `column` is the usual one of the scores: those that an audit does
     not read, and that none names the question, unless it is `grouped`."""
-    notes = []
-    for path in dict.fromkeys(source.path for source in sources):
+    notes = [source.note for source in sources if source.note]
+    for path in dict.fromkeys(source.path for source in sources if not notes):
         read = USED | {source.column or column for source in sources if source.path == path}
         read |= {name for _, name in sources[0].named}
-        if left := [name for name in read_table(Source(path)).frame if name not in read]:
+        frame = next(read_table(source).frame for source in sources if source.path == path)
+        if left := [name for name in frame if name not in read]:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
             notes.append(f"{path}: columns that are not used: {', '.join(left[:MOST_NAMED])}{more}")
     if sources and not grouped:

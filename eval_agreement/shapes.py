@@ -1,0 +1,370 @@
+"""Result files of other tools, and any table: who is people, judge, question, model and text (`shapes.toml`).
+
+`{"doc_id": 3, "filtered_resps": ["Two cats."], "gpt_eval_score": 4, "doc": {"human_score": 5, …}, …}` is a line of one.
+"""
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import msgspec
+import pandas as pd
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from critic import jsonl, tables
+from critic.errors import UsageError, one_line
+from critic.records import NO_VERDICT
+from eval_agreement.items import Kind
+from eval_agreement.tables import Scale, Source
+
+Row = dict[str, Any]
+
+SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
+"""What scores are taken to be on: the first that holds them all, else from the lowest to the highest."""
+
+LONGEST_ID = 100
+"""Characters of an id of several parts; a longer one is shown by its hash."""
+
+_ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
+
+
+class Shape(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the files of one tool look; the head of `shapes.toml` says what each field is."""
+
+    name: str
+    has: list[str]
+    rows: str = ""
+    each: str = ""
+    judge: str = ""
+    kind: str = ""
+    human: str = r"(?!)"
+    value: str = ""
+    second: str = ""
+    scorer: str = ""
+    criterion: str = ""
+    middle: float | None = None
+    fields: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ShapeTable(Struct, frozen=True):
+    """All of `shapes.toml`."""
+
+    shapes: list[Shape]
+    names: dict[str, str]
+    scores: dict[str, str]
+    words: dict[Kind, dict[str, list[str]]]
+
+
+class ResultFile(Struct, frozen=True):
+    """A file as a data frame with the usual columns, the path that each was taken from, and the columns that hold
+    people's verdicts, or a judge's (with its name); `by_line`: each line is of one of them."""
+
+    path: Path
+    shape: str
+    frame: pd.DataFrame
+    by_line: bool
+    taken: dict[str, str]
+    people: list[str]
+    judges: dict[str, str]
+
+
+@cache
+def known() -> ShapeTable:
+    return msgspec.convert(tomllib.loads((files("eval_agreement") / "shapes.toml").read_text("utf-8")), ShapeTable)
+
+
+def guess(
+    paths: Sequence[Path], mapped: Mapping[str, str], scales: Sequence[Scale | None] = (None, None)
+) -> tuple[Kind, Source, dict[str, Source]]:
+    """What is audited in files of other tools: the kind of verdicts, people's and those of each judge. `mapped` columns
+    (usual name -> path) override what is found: people and judge theirs, criterion the one of several; and so do the
+    `scales` of people and judges. Raises UsageError naming the columns there are where nobody, or no judge, is found.
+    """
+    read = [_read(path, mapped) for path in paths]
+    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
+    there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
+    people = [result for result in read if result.people]
+    if len(people) != 1:
+        which = f"{people[0].path} and {people[1].path} both hold" if people else f"{paths[0]}: no column holds"
+        raise UsageError(f"{which} people's verdicts; name the column as --map people=COLUMN; {there}")
+    human = _with_people(people[0])
+    read = [human if result.path == human.path else result for result in read]
+    for kind in _kinds(human.frame["people"]):
+        rated = _source(human, "people", kind, scales[0])
+        judges = {
+            name: _source(result, column, kind, scales[1], rated.scale)
+            for result in read
+            for column, name in result.judges.items()
+            if kind in _kinds(result.frame[column])
+        }
+        if judges:
+            return kind, replace(rated, note=_note(human, rated, judges)), judges
+    what = f"{human.path}: no judge's verdicts of the kind of {', '.join(human.people)}"
+    raise UsageError(f"{what}; name the column as --map judge=COLUMN; {there}")
+
+
+def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
+    numbers, document = _document(path)
+    shape, found = _recognised(path, document)
+    lines = []
+    for number, row in zip(numbers or count(1), found, strict=False):
+        entries = _at(row, shape.each) if shape.each else None
+        lines += [(number, {**row, "each": entry}) for entry in entries or [{}]]
+    rows = [row for _, row in lines]
+    frame = pd.json_normalize(rows).set_axis([number for number, _ in lines]).astype(object)
+    taken = _take(frame, rows, shape, mapped)
+    is_human, judges = _by_line(frame, rows, shape, mapped) if shape.kind else (False, {})
+    people, more = _by_column(frame, shape, {*taken, *judges}, mapped)
+    if is_human and "people" not in mapped:
+        people = ["people"]
+    if not shape.kind or "judge" in mapped:
+        judges = more
+    if wrong := [name for name in (*people, *judges) if name not in frame]:
+        raise UsageError(f"{path}: no column {wrong[0]!r}; there are {', '.join(frame)}")
+    return ResultFile(path, shape.name, frame, bool(shape.kind), taken, people, judges)
+
+
+def _document(path: Path) -> tuple[list[int], Any]:
+    """What a file holds, and the lines of its rows where it is a table. A log of inspect_ai is a .zip of samples."""
+    kind = jsonl.suffix(path)
+    if kind not in (".json", ".eval") or not path.is_file():
+        frame = tables.frame(path)
+        return list(frame.index), frame.to_dict("records")
+    with suppress(ImportError):
+        import_module("zipfile_zstd")  # teaches zipfile; inspect_ai brings it
+    try:
+        if kind == ".json":
+            with jsonl.opened(path) as plain:
+                return [], json.load(plain)
+        with ZipFile(path) as parts:
+            names = [name for name in parts.namelist() if re.fullmatch(r"samples/.+\.json", name)]
+            return [], {"samples": [json.loads(parts.read(name)) for name in names]}
+    except NotImplementedError:
+        raise UsageError(f"{path}: {_ZSTD}") from None
+    except (ValueError, RecursionError, BadZipFile) as error:
+        raise UsageError(f"{path}: not {kind}: {one_line(error)}") from None
+
+
+def _recognised(path: Path, document: Any) -> tuple[Shape, list[Row]]:
+    """The first shape that a document has, and its rows: a list of objects, objects by key, or columns and data."""
+    for shape in known().shapes:
+        value = _at(document, shape.rows)
+        if isinstance(value, dict) and isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
+            value = [dict(zip(value["columns"], cells, strict=False)) for cells in value["data"]]
+        if isinstance(value, dict):
+            value = [{"key": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
+        is_rows = isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
+        if is_rows and all(_at(value[0], wanted) is not None for wanted in shape.has):
+            return shape, value
+    raise UsageError(f"{path}: no list of rows; expected the results of an evaluation tool, or a table")
+
+
+def _at(value: Any, path: str) -> Any:
+    """What stands at the first of several paths (|) that leads to something."""
+    found = [_step(value, way) for way in path.split("|")]
+    return next((one for one in found if one is not None and one != ""), found[0])
+
+
+def _step(value: Any, path: str) -> Any:
+    """What stands at a path, of which a key may hold dots itself; None where it leads nowhere."""
+    if not path:
+        return value
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    head, _, rest = path.partition(".")
+    if isinstance(value, dict) and head in value:
+        return _step(value[head], rest)
+    if isinstance(value, list) and head.isdigit() and int(head) < len(value):
+        return _step(value[int(head)], rest)
+    return None
+
+
+def _text(value: Any, mark: str = "\n") -> str | None:
+    """A cell as text; of messages, and lists of their parts, what they say."""
+    if isinstance(value, list):
+        return mark.join(filter(None, (_text(part, mark) for part in value))) or None
+    if isinstance(value, dict):
+        return _text(value.get("content") or value.get("text") or value.get("prompt"), mark)
+    return value if isinstance(value, str) else tables.cell_text(value)
+
+
+def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]) -> dict[str, str]:
+    """Put the usual columns into the frame; the path that each is from."""
+    own = {usual: [path] for usual, path in mapped.items() if usual not in ("people", "judge", "criterion")}
+    fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
+    for usual, paths in fields.items():
+        columns = [[_text(_at(row, path)) for row in rows] for path in paths]
+        columns = [cells for cells in columns if any(cell is not None for cell in cells)]
+        if usual in mapped and not columns:
+            raise UsageError(f"--map {usual}={mapped[usual]}: nothing there; there are {', '.join(frame)}")
+        if columns:
+            frame[usual] = [_joined(cells) for cells in zip(*columns, strict=True)]
+            ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
+            taken[usual] = " + ".join(dict.fromkeys(ways))
+    if "group" not in taken and "question" in taken:
+        frame["group"], taken["group"] = frame["question"], taken["question"]
+    return taken
+
+
+def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Of the names of each usual column the first that a column has, whole or behind a dot."""
+    fields = {}
+    last = {column: column.rpartition(".")[2].lower() for column in frame}
+    for usual, names in known().names.items():
+        order = names.split("|")
+        ranked = sorted((order.index(name), len(column), column) for column, name in last.items() if name in order)
+        fields[usual] = [column for *_, column in ranked[:1]]
+    return fields
+
+
+def _joined(cells: Sequence[str | None]) -> str | None:
+    if len(cells) == 1:
+        return cells[0]
+    whole = "/".join(cell for cell in cells if cell)
+    return whole if len(whole) <= LONGEST_ID else hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def _by_line(
+    frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
+) -> tuple[bool, dict[str, str]]:
+    """Of lines that say who rated: people's verdicts into a column, and each judge's into one of its own; of several
+    criteria those by the first that people and a judge rated by. Whether people are there, and the judges."""
+    is_human = [bool(re.fullmatch(shape.human, _text(_at(row, shape.kind)) or "")) for row in rows]
+    criteria = [_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
+    sides = set(zip(criteria, is_human, strict=True))
+    shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
+    wanted = mapped.get("criterion", shared[0] if shared else None)
+    columns: dict[str, list[Any]] = {}
+    for number, row in enumerate(rows):
+        verdict = _verdict(row, shape)
+        if verdict is not None and wanted in (None, criteria[number]):
+            name = "people" if is_human[number] else _text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
+            columns.setdefault(name, [None] * len(rows))[number] = verdict
+    for name, cells in columns.items():
+        frame[name] = pd.Series(cells, index=frame.index, dtype=object)
+    return "people" in columns, {name: name for name in columns if name != "people"}
+
+
+def _verdict(row: Row, shape: Shape) -> Any:
+    """What a line says, if it does; of verdicts in two orders a tie where they differ. By numbers, one below the middle
+    is for the first answer, and 0 a tie."""
+    value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
+    if "error" in (value, second):
+        return None
+    if second is not None and second != value:
+        return "tie"
+    if shape.middle is None or not isinstance(value, int | float):
+        return value
+    return "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
+
+
+def _by_column(
+    frame: pd.DataFrame, shape: Shape, taken: set[str], mapped: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The columns of people's verdicts, one or several whose names differ in a number or letter, and of judges', with
+    the names of these."""
+    scores = known().scores
+    taken = taken | {way for paths in shape.fields.values() for path in paths for way in path.split("|")}
+    # A number of a row, question or model is no score, wherever it stands.
+    words = "|".join(known().names[usual] for usual in ("id", "group", "system", "rater", "task"))
+    no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
+    left = [name for name in frame if name not in taken and not no_score.fullmatch(name)]
+    columns = [name for name in left if _kinds(frame[name])]
+    people = list(_matching(columns, scores["people"]))
+    if not people and not shape.has and len(columns) > 1:
+        people = list(_matching(columns, scores["plain"]))[:1]
+    stems = {re.sub(r"(?<=[\W_a-z])(\d+|[_ -][a-h])$", "", name) for name in people}
+    people = [mapped["people"]] if "people" in mapped else people if len(stems) == 1 else people[:1]
+    rest = [name for name in columns if name not in people]
+    judges = _matching(rest, shape.judge or scores["judge"])
+    if not judges and not shape.judge and len(rest) == 1:
+        judges = {rest[0]: rest[0]}
+    return people, {mapped["judge"]: mapped["judge"]} if "judge" in mapped else judges
+
+
+def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
+    """Columns that an expression describes, and the name in it if it is of one only."""
+    matches = {column: re.fullmatch(expression, column, re.IGNORECASE) for column in columns}
+    names = {column: next(filter(None, match.groups()), column) for column, match in matches.items() if match}
+    twice = [name for name in names.values() if list(names.values()).count(name) > 1]
+    return {column: column if name in twice else name for column, name in names.items()}
+
+
+def _label(kind: Kind, cell: Any) -> str | None:
+    """The label that a cell's word stands for; None for another one."""
+    word = str(cell).strip().lower()
+    return next((label for label, words in known().words[kind].items() if word in words), None)
+
+
+def _kinds(cells: "pd.Series[Any]") -> list[Kind]:
+    """What a column may hold: preferences, yes and no, scores; nothing where a cell is another word or no verdict."""
+    if any(isinstance(cell, list | dict) for cell in cells):
+        return []
+    words = {str(cell).strip().lower() for cell in cells if not tables.is_empty(cell)}
+    labels: list[Kind] = [kind for kind in known().words if all(_label(kind, word) for word in words)]
+    is_number = "preference" not in labels and all(_number(word) is not None for word in words)
+    return [*labels, *(["score"] if is_number else [])] if words else []  # type: ignore[list-item]
+
+
+def _number(cell: Any) -> float | None:
+    """A cell as a number: yes is 1, no is 0."""
+    try:
+        number = tables.number(cell)
+    except ValueError:
+        label = _label("yes or no", cell)
+        return None if label is None else float(label == "a")
+    return None if math.isnan(number) else number
+
+
+def _with_people(result: ResultFile) -> ResultFile:
+    """With people's verdicts in the column people; where several columns hold them, a line a rater."""
+    frame, (first, *others) = result.frame, result.people
+    if not others:
+        return replace(result, frame=frame.assign(people=frame[first]))
+    frames = [frame.assign(people=frame[column], rater=column) for column in result.people]
+    return replace(result, frame=pd.concat(frames))
+
+
+def _source(result: ResultFile, column: str, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
+    """A column as the rest of the audit reads it; where no `scale` is given a judge's is people's if it may be."""
+    frame = result.frame
+    if column == "people" or result.by_line:
+        frame = frame[frame[column].notna()]
+    if kind == "score":
+        numbers = [_number(cell) for cell in frame[column]]
+        scale = scale or _scale([number for number in numbers if number is not None], people)
+        return Source(result.path, column, frame=frame.assign(**{column: numbers}), scale=scale)
+    words = {"a": "yes", "b": "no"} if kind == "yes or no" else {"a": "a", "b": "b", "tie": "tie"}
+    labels = [words.get(_label(kind, cell) or "") for cell in frame[column]]
+    return Source(result.path, column, frame=frame.assign(**{column: labels}))
+
+
+def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
+    """What numbers are on. A judge that reaches the upper half of people's scale is on it; its -1 is no verdict."""
+    kept = [number for number in numbers if number != NO_VERDICT] or numbers
+    lowest, highest = min(kept), max(kept)
+    if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
+        return people
+    return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
+
+
+def _note(human: ResultFile, people: Source, judges: Mapping[str, Source]) -> str:
+    """What was taken for what."""
+    on = {name: "{:g}..{:g}".format(*source.scale) if source.scale else "" for name, source in judges.items()}
+    facts = [f"people: {', '.join(human.people)}" + (" on {:g}..{:g}".format(*people.scale) if people.scale else "")]
+    facts += [f"judge: {name}" + (f" on {scale}" if scale else "") for name, scale in on.items()]
+    facts += [f"{usual}: {path}" for usual, path in human.taken.items()]
+    change = "if one is not what it should be, name another as --map NAME=COLUMN"
+    return f"{human.path}: taken for {human.shape}; {'; '.join(facts)}; {change}"

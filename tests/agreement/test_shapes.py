@@ -1,0 +1,124 @@
+"""Files of other tools, and tables, audited without a column named: our own samples in each shape, in `shapes/`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import human_row, write_jsonl
+from conftest import run as run_program
+
+from critic.errors import UsageError
+from critic.stats.verdicts import TIE, A, B
+from eval_agreement.shapes import guess, known
+from eval_agreement.sources import of_labels, of_tables
+
+SHAPES = Path(__file__).parent / "shapes"
+
+SCORES = {"people": [10.0, 5.5, 1.0, 7.75], "judge": [7.75, 5.5, 1.0, 5.5]}
+LABELS = {
+    "preference": {"people": [A, TIE, B, A], "judge": [A, TIE, B, TIE]},
+    "yes or no": {"people": [A, A, B, A], "judge": [A, B, B, B]},
+}
+
+JUDGES = {
+    "alpaca_eval.json": "gpt4",
+    "deepeval.json": "Correctness [GEval]",
+    "evalscope.jsonl": "judge_rating",
+    "fastchat.jsonl": "gpt-4/pair-v2",
+    "fastchat_single.jsonl": "gpt-4/single-v1",
+    "inspect.eval": "model_graded_qa",
+    "inspect.json": "model_graded_qa",
+    "lm_eval.jsonl": "acc",
+    "lmms_eval.jsonl": "gpt_eval_score",
+    "mlflow.jsonl": "gpt",
+    "opencompass.json": "correct",
+    "opencompass_judged.json": "prediction",
+    "openinference.jsonl": "quality",
+    "phoenix.json": "gpt",
+    "promptfoo.json": "llm-rubric",
+    "ragas.csv": "faithfulness",
+    "table.csv": "GPT-4 rating",
+    "vlmevalkit.tsv": "hit",
+    "vlmevalkit.xlsx": "score",
+}
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_file_of_each_tool_says_who_rated_what(name: str) -> None:
+    kind, people, judges = guess([SHAPES / name], {})
+    assert list(judges) == [JUDGES[name]]
+    assert "people: " in people.note and f"judge: {JUDGES[name]}" in people.note
+    if kind == "score":
+        sample = of_tables(people, judges)
+        found = {"people": sample.human.tolist(), "judge": sample.scores.tolist()}
+        assert found == SCORES
+        texts = [one and one.text for one in sample.responses][2:3]
+        assert texts == ([] if name in ("phoenix.json", "fastchat_single.jsonl") else ["I see 2 cats."])
+        assert all(sample.group) == (name != "phoenix.json")
+        notes = sample.notes
+    else:
+        pairs = of_labels(people, judges, kind)
+        found = {
+            "people": next(iter(pairs.people.values())).tolist(),
+            "judge": next(iter(pairs.judges.values())).tolist(),
+        }
+        assert found == LABELS[kind]
+        notes = pairs.notes
+    assert people.note in notes and not any("repeat" in note or "are not in" in note for note in notes), notes
+
+
+def test_every_shape_and_every_sample_is_walked() -> None:
+    assert {path.name for path in SHAPES.iterdir()} == {*JUDGES}
+    taken = {guess([SHAPES / name], {})[1].note.partition("taken for ")[2].partition(";")[0] for name in JUDGES}
+    assert taken == {shape.name for shape in known().shapes}
+
+
+def test_map_overrides_what_was_found(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (SHAPES / "lmms_eval.jsonl").read_text("utf-8").splitlines()]
+    rows = [row | {"second": 6 - row["gpt_eval_score"], "vlm": "m", "said": [f"No {row['doc_id']}"]} for row in rows]
+    path = write_jsonl(tmp_path / "samples.jsonl", rows)
+    columns = {"people": "gpt_eval_score", "judge": "second", "response": "said.0", "group": "vlm"}
+    kind, people, judges = guess([path], columns)
+    sample = of_tables(people, judges)
+    assert (kind, list(judges)) == ("score", ["second"]) and sample.human.tolist() == SCORES["judge"]
+    assert [one and one.text for one in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
+    assert sample.group == ["m"] * 4 and sample.scores.tolist() == [3.25, 5.5, 10.0, 5.5]
+    assert of_tables(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
+    with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
+        guess([path], {"people": "none"})
+    with pytest.raises(UsageError, match="--map response=none: nothing there; there are doc_id"):
+        guess([path], {"response": "none"})
+
+
+def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> None:
+    lines = (SHAPES / "fastchat.jsonl").read_text("utf-8").splitlines(keepends=True)
+    people, judge = tmp_path / "human.jsonl", tmp_path / "gpt4.jsonl"
+    people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
+    kind, source, judges = guess([people, judge], {})
+    assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
+    other = shutil.copy(people, tmp_path / "other.jsonl")
+    for paths, said in {
+        (judge,): "no column holds people's verdicts; name the column as --map people=COLUMN",
+        (people,): "no judge's verdicts of the kind of people",
+        (people, other): "both hold people's verdicts",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            guess([*paths], {})
+
+
+def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
+    def critic(*words: Any) -> Any:
+        return run_program("critic", "audit", *words, "--out", "out", cwd=tmp_path)
+
+    done = critic(SHAPES / "inspect.json")
+    assert done.returncode == 0 and "people: metadata.human_score on 1..5; judge: model_graded_qa on" in done.stdout
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, gpt4_score_1_10=5.0) for number in range(6)])
+    assert "gpt4      6" in critic(rows).stdout
+    wrong = {"torn.json": "[{", "torn.eval": "PK", "no.json": '{"a": 1}', "none.csv": "a,b\nx,y\n", "0.jsonl": "{}\n"}
+    for name, text in wrong.items():
+        (tmp_path / name).write_text(text)
+        done = critic(name)
+        assert done.returncode == 2 and done.stderr.startswith(f"error: {name}") and done.stderr.count("\n") == 1, done
+    assert "--map 'colour': expected NAME=COLUMN; the names are people" in critic(rows, "--map", "colour=x").stderr
