@@ -22,6 +22,7 @@ from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import RatedSample
+from eval_agreement.widths import Widths, widths
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -54,7 +55,8 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """What an audit found on one sample.
 
-    `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `lines` begins with the
+    `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are the
+    ends of the interval of either. `lines` begins with the
     judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
     `over_trivial` the judge under audit against each trivial one. `raters` and `replaces` are None where no answer has
     two raters, `corrected[answerer]` is there for answerers with labels and answers without.
@@ -64,6 +66,8 @@ class Findings(Struct, frozen=True, kw_only=True):
     unlabelled: int
     lines: list[Line]
     calibration: Calibration
+    widths: Widths | None = None
+    ends: Floats | None = None
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
@@ -92,6 +96,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     labelled = sample.labelled
     several = any(len(rated) > 1 for rated in labelled.raters)
     baselines = trivial(labelled, asked.training)
+    intervals, ends = widths(sample)
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
@@ -103,6 +108,8 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
+        widths=intervals,
+        ends=ends,
         corrected=corrected(sample),
         models=differences(sample if sample.grouped else labelled),
         plan=_plan(sample, asked.within) if asked.within else None,

@@ -18,7 +18,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.certificate import judged_file
 from critic.errors import UsageError
 from critic.page.blocks import as_text
@@ -41,11 +41,13 @@ from eval_agreement.summary import (
     how_judged,
     made_by,
     provenance,
+    row_lines,
     summary,
     table,
     write_certificate,
 )
 from eval_agreement.tables import SCALE, Scale, Source
+from eval_agreement.widths import pooled
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 
@@ -322,6 +324,8 @@ def _audit_scores(
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
+    if lines := row_lines([sample for sample, _ in samples], found):
+        tables.write_csv(target.out / "rows.csv", lines)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
@@ -329,6 +333,8 @@ def _audit_scores(
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
     models = [as_text([replace(section, note="")]) + "\n" for section in models_of(found)]
     printed = [table(found), "", *models, *_lines([sample for sample, _ in samples], verdicts, looks)]
+    if len(narrow := {name: one.widths for name, one in found.items() if one.widths}) > 1:
+        printed.append(pooled(narrow))
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
 

@@ -1,7 +1,6 @@
-"""What a judge's score means: people's mean at each score, a map that corrects it, how far a single one is off.
+"""What a judge's score means: people's mean at each score, and a map that corrects it.
 
-Map and conformal intervals are evaluated only on rows whose groups took no part in making them; the bootstrap over
-groups holds both as they are.
+The map is evaluated only on rows whose groups took no part in making it; the bootstrap over groups holds it as it is.
 """
 
 from collections.abc import Callable
@@ -15,20 +14,15 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
-from eval_agreement.metrics import half_up, mean_estimate
+from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.rows import JudgedRows
 
-CONFORMAL_LEVEL = 0.9
-"""Share of answers whose human score is to lie in the conformal interval."""
-
-FEWEST_FIT_GROUPS, FEWEST_RESIDUALS, FEWEST_BIN_GROUPS = 10, 20, 10
+FEWEST_FIT_GROUPS, FEWEST_ROWS, FEWEST_BIN_GROUPS = 10, 20, 10
 """Nothing is fitted on fewer groups or made from folds of fewer rows; of a bin in fewer groups the bootstrap's interval
 would be too narrow."""
 
 FOLDS = 5
 """Of cross-fitting, by whole groups."""
-
-_DUST = 1e-9
 
 
 class Bin(Struct, frozen=True, kw_only=True):
@@ -52,11 +46,8 @@ class Errors(Struct, frozen=True, kw_only=True):
 class Calibration(Struct, frozen=True, kw_only=True):
     """What one judge's scores mean, on `n` judged rows; `failed` rows have no judgment.
 
-    - `before`, `after` the scores are mapped to people's by what other groups made, and the `change` of their MAE.
-    - `half_width`: the typical (median) distance in points from a mapped score to the ends of its conformal interval;
-      `coverage`: the share (0..1) of rows whose human score is inside. It should be CONFORMAL_LEVEL.
-
-    All but the bins are None where `undefined` says why.
+    `before`, `after` the scores are mapped to people's by what other groups made, and the `change` of their MAE: None
+    where `undefined` says why.
     """
 
     n: int
@@ -65,8 +56,6 @@ class Calibration(Struct, frozen=True, kw_only=True):
     before: Errors | None = None
     after: Errors | None = None
     change: Estimate | None = None
-    half_width: float | None = None
-    coverage: Estimate | None = None
     undefined: str | None = None
     readings: list[str] = field(default_factory=list)
 
@@ -76,40 +65,22 @@ Map = Callable[[Floats], Floats]
 
 
 def calibrate(rows: JudgedRows) -> Calibration:
-    """People's mean at each judge score, what the judge gains from a map of its scores, and how far people's score of
-    a single answer is from the mapped one, 9 times out of 10.
-
-    Whole groups are dealt into FOLDS folds. Each fold is measured with the conformal intervals of the next one and the
-    isotonic map of the others. The map minimises the squared error, so the mean absolute one can rise where scores
-    crowd at the ends of the scale. Intervals are those of split conformal prediction with absolute residuals (Lei et
-    al. 2018, "Distribution-Free Predictive Inference for Regression", §2.2): their promise is about answers like these
-    on average, not about each group or score; whole scores tie, which makes coverage larger than promised.
+    """People's mean at each judge score, and what the judge gains from an isotonic map of its scores: each of FOLDS
+    folds of whole groups is measured with the map of the others. The map minimises the squared error, so the mean
+    absolute one can rise where scores crowd at the ends of the scale.
     """
-    calibration, fold = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows)), _folds(rows)
+    calibration, fold = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows)), folds(rows.resamples.member)
     if undefined := _too_few(rows, fold):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
     human, judge, group = rows.human, rows.judge, rows.resamples.member
-    mapped, half_width = np.empty(rows.n), np.empty(rows.n)
+    mapped = np.empty(rows.n)
     for number in range(FOLDS):
-        measured_on, intervals_on = fold == number, fold == (number + 1) % FOLDS
-        made_on = ~(measured_on | intervals_on)
-        to_human = fitted(human[made_on], judge[made_on])
-        half_width[measured_on] = _half_width(to_human, human[intervals_on], judge[intervals_on])
-        mapped[measured_on] = to_human(judge[measured_on])
+        measured_on = fold == number
+        mapped[measured_on] = fitted(human[~measured_on], judge[~measured_on])(judge[measured_on])
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
-    covered = np.abs(human - mapped) <= half_width + _DUST
-    coverage = mean_estimate(covered.astype(np.float64), group, share=True)
-    typical = float(np.median(half_width))
-    return replace(
-        calibration,
-        before=before,
-        after=after,
-        change=change,
-        half_width=typical,
-        coverage=coverage,
-        readings=[_map_reading(before, after, change), _conformal_reading(typical, coverage)],
-    )
+    readings = [_map_reading(before, after, change)]
+    return replace(calibration, before=before, after=after, change=change, readings=readings)
 
 
 def fitted(human: Floats, judge: Floats) -> Map:
@@ -140,26 +111,20 @@ def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
         return "no judged rows to evaluate on"
     if rows.resamples.groups < FEWEST_FIT_GROUPS:
         return f"{rows.resamples.groups} groups to fit on; at least {FEWEST_FIT_GROUPS} are needed"
-    residuals = int(np.bincount(fold, minlength=FOLDS).min())
-    if residuals < FEWEST_RESIDUALS:
-        return f"only {residuals} rows to make intervals from; at least {FEWEST_RESIDUALS} are needed"
+    fewest = int(np.bincount(fold, minlength=FOLDS).min())
+    if fewest < FEWEST_ROWS:
+        return f"only {fewest} rows in a fifth of the groups; at least {FEWEST_ROWS} are needed"
     return None
 
 
-def _folds(rows: JudgedRows) -> NDArray[np.intp]:
+def folds(group: Indices) -> Indices:
     """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
-    size = np.bincount(rows.resamples.member, minlength=rows.resamples.groups)
+    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
     fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
-    for group in np.argsort(size, kind="stable")[::-1]:
-        fold[group] = np.argmin(filled)
-        filled[fold[group]] += size[group]
-    return np.asarray(fold[rows.resamples.member])
-
-
-def _half_width(to_human: Map, human: Floats, judge: Floats) -> float:
-    """Of n absolute residuals the one that n + 1 times the level, rounded up, are no greater than."""
-    residual = np.sort(np.abs(human - to_human(judge)))
-    return float(residual[int(np.ceil(round(CONFORMAL_LEVEL * (len(residual) + 1), 9))) - 1])
+    for number in np.argsort(size, kind="stable")[::-1]:
+        fold[number] = np.argmin(filled)
+        filled[fold[number]] += size[number]
+    return np.asarray(fold[member])
 
 
 def _errors(error: Floats) -> Errors:
@@ -179,13 +144,3 @@ def _map_reading(before: Errors, after: Errors, change: Estimate) -> str:
         return f"No sign that recalibration brings single scores closer to people's: {moves}."
     direction = "brings single scores closer to" if high < 0 else "takes single scores away from"
     return f"Recalibration {direction} people's: {moves}."
-
-
-def _conformal_reading(half_width: float, coverage: Estimate) -> str:
-    low, high = coverage.interval or (0.0, 1.0)
-    often, warning = ("less often than ", ": do not rely on it") if high < CONFORMAL_LEVEL else ("", "")
-    return (
-        f"For a single answer, people's score should lie within ±{half_width:.1f} of the recalibrated score {often}"
-        f"about {10 * CONFORMAL_LEVEL:.0f} times out of 10 (on {coverage.n} answers that took no part it did in "
-        f"{coverage.value:.1%}, {low:.1%} to {high:.1%}){warning}."
-    )

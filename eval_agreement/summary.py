@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
@@ -21,8 +22,9 @@ from eval_agreement.items import how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Source
+from eval_agreement.widths import NARROW
 
-DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by")]
+DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by", "ends")]
 """Findings that stand in summary.json as they are."""
 
 
@@ -129,6 +131,21 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[
     people = {name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")[:1]}
     gate = as_lines(outcomes)
     return {**result, "baselines": scorers["baseline"], "judges": scorers["other"], "people": people, "gate": gate}
+
+
+def row_lines(samples: Iterable[RatedSample], found: Mapping[str, Findings]) -> list[dict[str, Any]]:
+    """Each row with the ends of its interval, and who should rate it: the judge where that is narrow."""
+    lines = []
+    for sample in samples:
+        ends = found[sample.name].ends
+        for row, key in enumerate(sample.ids if ends is not None else ()):
+            assert ends is not None
+            low, high = ends[:, row].tolist()
+            score, by = sample.scores[row], "judge" if high - low <= NARROW else "people"
+            facts = {"score": score, "low": low, "high": high}
+            shown = {name: "" if np.isnan(value) else f"{value:.4g}" for name, value in facts.items()}
+            lines.append({"sample": sample.name, "id": key, **shown, "rate_by": by})
+    return lines
 
 
 def as_lines(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPL
 from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
-from eval_agreement.calibration import CONFORMAL_LEVEL
 from eval_agreement.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.differences import TO_SEE, ModelDifference
 from eval_agreement.gate import Outcome
@@ -30,6 +29,7 @@ from eval_agreement.injection import Injection, VariantEffect
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 from eval_agreement.ppi import CorrectedMean
+from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
@@ -291,18 +291,29 @@ def _looking(path: Path, found: Looking) -> Part:
 
 def _calibration(findings: Findings) -> Said:
     found, tables = findings.calibration, []
-    if found.before and found.after and found.change and found.coverage:
+    if found.before and found.after and found.change:
         rows = [
             blocks.row("MAE before recalibration", number(found.before.mae)),
             blocks.row("after", number(found.after.mae)),
             blocks.row("change", points(found.change, 2)),
             blocks.row("mean error before", number(found.before.mean_error)),
             blocks.row("after", number(found.after.mean_error)),
-            blocks.row(f"half width of {CONFORMAL_LEVEL:.0%} intervals of single scores", number(found.half_width)),
-            blocks.row("their coverage", percent(found.coverage)),
         ]
-        tables.append(Table(caption="Recalibration, and single scores.", head=["", "value"], rows=rows))
-    return found.readings, tables
+        tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
+    if not (widths := findings.widths):
+        return found.readings, tables
+    tables.append(_WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks))
+    return [*found.readings, widths.reading], tables
+
+
+_WIDTHS = Columns[TaskWidths](
+    ("Task", lambda widths: widths.task.replace("_", " ")),
+    ("n", lambda widths: widths.n),
+    ("hold people’s score", lambda widths: percent(widths.coverage)),
+    ("median width", lambda widths: number(widths.width, 1)),
+    (f"at most {NARROW:g} wide", lambda widths: percent(widths.narrow)),
+    strong=lambda widths: widths.task == "all",
+)
 
 
 _ANSWERERS = Columns[tuple[str, CorrectedMean]](

@@ -531,7 +531,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     assert set(biases) == {"severity", "verbosity"}
     assert biases["severity"]["interval"][0] > 0
     assert {family["name"] for family in found["biases"]["small-judge"]["offsets"]} == {"lang", "task", "answerer"}
-    assert found["calibration"]["change"]["interval"] and found["calibration"]["coverage"]["value"] > 0.8
+    assert found["calibration"]["change"]["interval"] and found["widths"]["tasks"][0]["coverage"]["value"] > 0.8
     assert set(found["corrected"]) == {"own", "x", "y", "z"}
     for mean in found["corrected"].values():
         assert mean["labelled"] == 80 and mean["unlabelled"] == 20 and mean["effective"] > 80

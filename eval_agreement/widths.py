@@ -1,0 +1,193 @@
+"""How far people's score of a single answer may lie from the judge's: an interval for each, and who should rate it.
+
+Ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022, "Improving Trustworthiness of AI Disease Severity Rating
+in Medical Imaging with Ordinal Conformal Prediction Sets", §2): from the most probable rating a set grows to the more
+probable neighbour until it holds a mass that split conformal prediction finds on answers of the same task. The ratings'
+probabilities are the judge's own; where its records do not hold them, how often people gave each rating to other
+answers that it scored alike.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from critic.records import RATINGS
+from critic.stats.arrays import Floats
+from critic.stats.estimate import Estimate
+from eval_agreement.calibration import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, folds
+from eval_agreement.metrics import Indices, half_up, mean_estimate
+from eval_agreement.sample import RatedSample
+
+CONFORMAL_LEVEL = 0.9
+"""Share of answers whose human score is to lie in the interval."""
+
+NARROW = 2.0
+"""Points from end to end of an interval that is narrow enough to leave the answer to the judge."""
+
+_SMOOTHING = 1e-3
+"""Part of the probability that is the same for all ratings: no set grows by a rating of probability 0."""
+
+
+class TaskWidths(Struct, frozen=True, kw_only=True):
+    """Intervals of `n` judged answers that people scored: the share (0..1) that holds people's score, the median width
+    in points, and the share that is NARROW."""
+
+    task: str
+    n: int
+    coverage: Estimate
+    width: float
+    narrow: Estimate
+
+
+class Widths(Struct, frozen=True, kw_only=True):
+    """Intervals at CONFORMAL_LEVEL, from the judge's `own` probabilities or people's by its score: of all answers, and
+    by task. `kept_mae` is the judge's mean error on those with a NARROW one; with people's scores in place of all
+    others `routed_mae` is left, with as many others drawn by chance `random_mae`."""
+
+    own: bool
+    tasks: list[TaskWidths]
+    kept_mae: float | None
+    routed_mae: float
+    random_mae: float
+    reading: str
+
+
+def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
+    """What intervals of single rows are worth, and their ends, shape (2, n), NaN where the judge failed: of labelled
+    rows and others, each made from answers to other questions. None where too few are labelled."""
+    judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
+    known, group = judged & labelled, sample.groups
+    fold = folds(group[known])
+    if len(np.unique(group[known])) < FEWEST_FIT_GROUPS or np.bincount(fold, minlength=FOLDS).min() < FEWEST_ROWS:
+        return None, None
+    own = _distributions(sample, judged)
+    task = np.array(sample.parts.get("task") or [None] * len(judged), dtype=object)
+    low, high = np.full((2, len(judged)), np.nan)
+    part = np.full(len(judged), -1)
+    part[known] = fold
+    # Rows of no fold, which people did not score, are measured by all folds.
+    for number in range(-1, FOLDS):
+        at, others = judged & (part == number), known & (part != number)
+        fit_on = np.zeros_like(known) if own is not None else others & (part % 2 == 0)
+        chances = own if own is not None else _by_score(sample, fit_on)
+        low[at], high[at] = _intervals(chances, sample.human, task, others & ~fit_on, at)
+    return _said(sample, own is not None, known, low, high), np.stack([low, high])
+
+
+def pooled(found: Mapping[str, Widths]) -> str:
+    """What several samples together leave to the judge, beside the one that leaves most."""
+    rows = {name: width.tasks[0].n for name, width in found.items()}
+    kept = {name: (width.tasks[0].narrow.value or 0.0) for name, width in found.items()}
+    share = sum(rows[name] * kept[name] for name in found) / sum(rows.values())
+    routed, by_chance = (
+        sum(rows[name] * getattr(width, key) for name, width in found.items()) / sum(rows.values())
+        for key in ("routed_mae", "random_mae")
+    )
+    best = max(kept, key=lambda name: kept[name])
+    return (
+        f"Over {len(found)} samples {share:.0%} of {sum(rows.values())} answers have a narrow interval (most in "
+        f"{best}: {kept[best]:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
+    )
+
+
+def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
+    """The judge's probabilities of the ratings, shape (n, 10); None unless there are those of every judged row."""
+    given = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
+    own = [one for one, is_judged in zip(given, judged, strict=False) if is_judged and len(one or ()) == len(RATINGS)]
+    if not own or len(own) < judged.sum():
+        return None
+    chances = np.ones((len(judged), len(RATINGS)))
+    chances[judged] = own
+    return chances
+
+
+def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
+    """How often people gave each rating to answers with the judge's score, rounded, shape (n, 10)."""
+    score = np.nan_to_num(half_up(sample.scores), nan=1).astype(np.intp) - 1
+    counts = np.zeros((len(RATINGS), len(RATINGS)))
+    np.add.at(counts, (score[fit_on], half_up(sample.human[fit_on]).astype(np.intp) - 1), 1)
+    counts += (counts.sum(axis=0) + 1) / counts.sum()  # as of one answer more, which is like any
+    return np.asarray((counts / counts.sum(axis=1, keepdims=True))[score])
+
+
+def _nested(chances: Floats) -> tuple[Indices, Indices, Floats]:
+    """The ends and the mass of the ten sets of each row, each (n, 10)."""
+    smooth = (1 - _SMOOTHING) * chances / chances.sum(axis=1, keepdims=True) + _SMOOTHING / len(RATINGS)
+    padded = np.pad(smooth, ((0, 0), (1, 1)), constant_values=-1.0)
+    row = np.arange(len(chances))
+    low = high = padded.argmax(axis=1)
+    mass = padded[row, low]
+    sets = [(low, high, mass)]
+    for _ in RATINGS[1:]:
+        below, above = padded[row, low - 1], padded[row, high + 1]
+        low, high, mass = low - (below > above), high + (below <= above), mass + np.maximum(below, above)
+        sets.append((low, high, mass))
+    lows, highs, masses = zip(*sets, strict=True)
+    return np.stack(lows, axis=1), np.stack(highs, axis=1), np.stack(masses, axis=1)
+
+
+def _intervals(
+    chances: Floats, human: Floats, task: NDArray[np.object_], made_on: NDArray[np.bool_], at: NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """The ends of the intervals of the rows `at`, from the masses that people's scores took in those `made_on`."""
+    low, high, mass = _nested(chances)
+    inside = (low <= human[:, None]) & (human[:, None] <= high)
+    needed = mass[np.arange(len(mass)), inside.argmax(axis=1)]
+    wanted = np.full(len(mass), _quantile(needed[made_on]))
+    for name in set(task[at]):
+        alike = made_on & (task == name)
+        if alike.sum() >= FEWEST_ROWS:
+            wanted[task == name] = _quantile(needed[alike])
+    enough = mass >= wanted[:, None]
+    size = np.where(enough.any(axis=1), enough.argmax(axis=1), len(RATINGS) - 1)
+    row = np.arange(len(mass))
+    return low[row, size][at].astype(np.float64), high[row, size][at].astype(np.float64)
+
+
+def _quantile(needed: Floats) -> float:
+    """Of n values the one that n + 1 times the level, rounded up, are no greater than."""
+    place = int(np.ceil(round(CONFORMAL_LEVEL * (len(needed) + 1), 9))) - 1
+    return float(np.sort(needed)[place]) if place < len(needed) else np.inf
+
+
+def _said(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
+    human, group = sample.human, sample.groups
+    covered, width = (low <= human) & (human <= high), high - low
+    narrow, error = width <= NARROW, np.abs(sample.scores - human)
+
+    def of(task: str, rows: NDArray[np.bool_]) -> TaskWidths:
+        held = mean_estimate(covered[rows].astype(np.float64), group[rows], share=True)
+        kept = mean_estimate(narrow[rows].astype(np.float64), group[rows], share=True)
+        return TaskWidths(task=task, n=held.n, coverage=held, width=float(np.median(width[rows])), narrow=kept)
+
+    parts: Iterable[tuple[str, NDArray[np.bool_]]] = sample.values("task") if len(sample.said("task")) > 1 else ()
+    tasks = [of("all", known), *(of(name, rows & known) for name, rows in parts if (rows & known).any())]
+    kept = known & narrow
+    share = kept.sum() / known.sum()
+    kept_mae = float(error[kept].mean()) if kept.any() else None
+    routed, by_chance = float(error[kept].sum() / known.sum()), float(error[known].mean() * share)
+    low_end, high_end = tasks[0].coverage.interval or (0.0, 1.0)
+    warning = " It is less often than promised: do not rely on it." if high_end < CONFORMAL_LEVEL else ""
+    reading = (
+        f"People's score should lie in an answer's own interval about {10 * CONFORMAL_LEVEL:.0f} times out of 10 (on "
+        f"{known.sum()} answers that took no part it did in {tasks[0].coverage.value:.1%}, {low_end:.1%} to "
+        f"{high_end:.1%}); half of the intervals are at most {tasks[0].width:g} points wide.{warning} "
+    )
+    if kept_mae is None:
+        reading += f"None is at most {NARROW:g} wide: no single score can do without people."
+    else:
+        reading += (
+            f"Leave the {share:.0%} that are at most {NARROW:g} wide to the judge, off by {kept_mae:.2f} points there, "
+            f"and send the others to people (rows.csv): the mean error is then {routed:.2f}, and {by_chance:.2f} if as "
+            "many are sent by chance."
+        )
+    return Widths(
+        own=own,
+        tasks=tasks,
+        kept_mae=kept_mae,
+        routed_mae=routed,
+        random_mae=by_chance,
+        reading=reading,
+    )
