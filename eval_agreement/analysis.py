@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.records import RATINGS, Response
+from critic.records import Response
 from critic.stats.arrays import Floats
 from eval_agreement import bias
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
@@ -18,7 +18,7 @@ from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.raters import RaterAgreement, rater_agreement
+from eval_agreement.raters import RaterAgreement, SoftAgreement, nearest_rating, rater_agreement, soft_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import RatedSample
@@ -58,7 +58,8 @@ class Findings(Struct, frozen=True, kw_only=True):
     `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are the
     ends of the interval of either. `lines` begins with the
     judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
-    `over_trivial` the judge under audit against each trivial one. `raters` and `replaces` are None where no answer has
+    `over_trivial` the judge under audit against each trivial one. `raters`, `soft` and `replaces` are None where no
+    answer has
     two raters, `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
@@ -72,6 +73,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
     raters: RaterAgreement | None = None
+    soft: SoftAgreement | None = None
     replaces: AlternativeAnnotator | None = None
     biases: dict[str, Biases] = field(default_factory=dict)
     corrected: dict[str, CorrectedMean] = field(default_factory=dict)
@@ -94,7 +96,8 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     """
     sample = sample.numbered
     labelled = sample.labelled
-    several = any(len(rated) > 1 for rated in labelled.raters)
+    raters, several = labelled.raters, any(len(rated) > 1 for rated in labelled.raters)
+    nearest = nearest_rating(raters, labelled.scores)
     baselines = trivial(labelled, asked.training)
     intervals, ends = widths(sample)
     return Findings(
@@ -104,8 +107,9 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         by=breakdown(labelled),
         comparisons=comparisons(labelled),
         over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
-        raters=rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
-        replaces=_replaces(labelled, asked.epsilon) if several else None,
+        raters=rater_agreement(raters, labelled.groups, labelled.scores) if several else None,
+        soft=soft_agreement(raters, labelled.scores, labelled.groups) if several else None,
+        replaces=alternative_annotator(raters, nearest, labelled.groups, asked.epsilon) if several else None,
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         widths=intervals,
@@ -138,16 +142,6 @@ def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) ->
         *people(sample),
         *(line("baseline", name, *scores) for name, scores in baselines.items()),
     ]
-
-
-def _replaces(sample: RatedSample, epsilon: float) -> AlternativeAnnotator:
-    """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
-    between theirs could never tie with them, and ties count for both sides."""
-    used, scores = np.unique([score for rated in sample.raters for score in rated.values()]), sample.scores
-    if len(used) <= len(RATINGS):
-        edges = (used[1:] + used[:-1]) / 2
-        scores = np.where(np.isnan(scores), np.nan, used[np.searchsorted(edges, scores, side="right")])
-    return alternative_annotator(sample.raters, scores, sample.groups, epsilon)
 
 
 def biases(sample: RatedSample, judge: str) -> Biases:

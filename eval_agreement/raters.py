@@ -1,6 +1,8 @@
-"""How far people who rate the same items agree, and what a judge as one more rater changes.
+"""How far people who rate the same items agree, what a judge as one more rater changes, and how often it says what one
+of them says.
 
-Krippendorff's alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability").
+Krippendorff's alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability"). Soft agreement: people's
+distribution in place of their mean (Peterson et al. 2019, "Human Uncertainty Makes Classification More Robust", §3).
 """
 
 from typing import Any, Literal
@@ -8,11 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 from msgspec import Struct
+from msgspec.structs import replace
 
+from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group
 from critic.stats.estimate import Bootstrap, Estimate
-from eval_agreement.metrics import Indices
-from eval_agreement.ratings import Judge, Ratings, rated_items
+from eval_agreement.metrics import Indices, half_up, mean_estimate
+from eval_agreement.ratings import Judge, Ratings, entries_of, rated_items
 
 Level = Literal["ordinal", "nominal"]
 
@@ -37,6 +41,62 @@ class RaterAgreement(Struct, frozen=True, kw_only=True):
     people: Estimate
     with_judge: Estimate | None = None
     difference: Estimate | None = None
+
+
+class SoftAgreement(Struct, frozen=True, kw_only=True):
+    """On items with two ratings or more, of which people differ on the share `differ`: the chance (0..1) that a rater
+    drawn at random gives the `judge`'s rating, that two of them give the same (`people`), and the most that any rating
+    could reach (`ceiling`, where it is the commonest). `difference` is judge less people; it has a p-value."""
+
+    differ: Estimate
+    judge: Estimate
+    people: Estimate
+    ceiling: Estimate
+    difference: Estimate
+    reading: str
+
+
+def nearest_rating(ratings: Ratings, judge: Floats) -> Floats:
+    """The judge's scores, shape (n,), moved to the nearest rating that people use, if those are ten or fewer: a score
+    that lies between theirs could never be the same as one."""
+    used = np.unique(entries_of(ratings).score)
+    if not 0 < len(used) <= len(RATINGS):
+        return judge
+    edges = (used[1:] + used[:-1]) / 2
+    return np.where(np.isnan(judge), np.nan, used[np.searchsorted(edges, judge, side="right")])
+
+
+def soft_agreement(ratings: Ratings, judge: Floats, group: Group) -> SoftAgreement:
+    """How often the judge says what one of the raters says; where people use more than ten ratings, these are rounded
+    half up. Raises ValueError as `rater_agreement`."""
+    rated = rated_items(ratings, nearest_rating(ratings, judge), group)
+    item, items, size = rated.entries.item, rated.entries.items, rated.entries.ratings()
+    score, judged = rated.entries.score, rated.judge
+    if len(np.unique(score)) > len(RATINGS):
+        score, judged = half_up(score), half_up(judged)
+    counts = _counts(item, score, items)
+    by_judge = np.bincount(item, score == judged[item], minlength=items) / size
+    by_people = (counts.power(2).sum(axis=1) - size) / (size * (size - 1))
+    commonest = np.asarray(counts.max(axis=1).todense()).ravel() / size if items else by_people
+    shares = by_judge, by_people, commonest, (commonest < 1).astype(np.float64)
+    of_judge, people, ceiling, differ = (mean_estimate(share, rated.group, share=True) for share in shares)
+    difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
+    found = SoftAgreement(
+        differ=differ, judge=of_judge, people=people, ceiling=ceiling, difference=difference, reading=_NOBODY
+    )
+    if of_judge.value is None or differ.value is None or people.value is None or ceiling.value is None:
+        return found
+    low, high = difference.interval or (-1.0, 1.0)
+    how = "more often than" if low > 0 else "less often than" if high < 0 else "not shown to differ from how often"
+    reading = (
+        f"People differ on {differ.value:.0%} of {differ.n} answers. A rater drawn at random gives the judge's rating "
+        f"on {of_judge.value:.0%} of them and another rater's on {people.value:.0%}; no rating could reach more than "
+        f"{ceiling.value:.0%}. The judge agrees with a person {how} people agree with each other."
+    )
+    return replace(found, reading=reading)
+
+
+_NOBODY = "No answer has a judgment and two ratings."
 
 
 def rater_agreement(

@@ -87,8 +87,8 @@ def pooled(found: Mapping[str, Widths]) -> str:
     )
     best = max(kept, key=lambda name: kept[name])
     return (
-        f"Over {len(found)} samples {share:.0%} of {sum(rows.values())} answers have a narrow interval (most in "
-        f"{best}: {kept[best]:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
+        f"Over {len(found)} samples {share:.0%} of {sum(rows.values())} answers have a narrow interval, most in {best} "
+        f"({kept[best]:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
     )
 
 

@@ -181,7 +181,8 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
 
 
 def _people(findings: Findings) -> Said:
-    return [findings.replaces.reading] if findings.replaces else [], list(_rater_tables(findings))
+    said = [found.reading for found in (findings.soft, findings.replaces) if found]
+    return said, list(_rater_tables(findings))
 
 
 _RATERS = Columns[RaterTest](
@@ -204,6 +205,11 @@ def _rater_tables(findings: Findings) -> Iterator[Table]:
             f"left out: {one.single} answers with one rating, {one.failed} the judge failed on."
         )
         yield Table(caption=caption, head=["Raters", "alpha"], rows=rows)
+    if soft := findings.soft:
+        shares = {"the judge": soft.judge, "another rater": soft.people, "the most that can be": soft.ceiling}
+        rows = [blocks.row(name, percent(share)) for name, share in shares.items()]
+        rows.append(blocks.row("judge less rater", percent(soft.difference)))
+        yield Table(caption="Chance that a rater drawn at random gives the rating of …", head=["", "share"], rows=rows)
     test = findings.replaces
     if test and test.lines:
         rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"

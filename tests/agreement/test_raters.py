@@ -12,7 +12,7 @@ from scipy import stats
 
 from critic.stats.estimate import FEWEST_GROUPS, Bootstrap
 from eval_agreement.alternative_annotator import FEWEST_BLOCKS, alternative_annotator
-from eval_agreement.raters import Level, rater_agreement
+from eval_agreement.raters import Level, nearest_rating, rater_agreement, soft_agreement
 from eval_agreement.ratings import Ratings, leave_one_out
 
 LEVELS: tuple[Level, ...] = ("ordinal", "nominal")
@@ -126,6 +126,24 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
     assert found.with_judge is not None and found.difference is not None
     for estimate, values in ((found.people, alone), (found.with_judge, together), (found.difference, together - alone)):
         assert estimate.interval == pytest.approx(draws.interval(values), abs=1e-10)
+
+
+def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
+    ratings = np.array([[1, 1, 2], [3, 3, 3], [5, 4, NAN], [2, 2, 5], [4, NAN, NAN]] * 10)
+    found = soft_agreement(ratings, np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50))
+    assert found.judge.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 1 / 3) / 4)
+    assert found.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
+    assert found.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and found.differ.value == 0.75
+    assert found.difference.interval is not None and found.difference.interval[0] > 0
+    assert "more often than people agree with each other" in found.reading and found.differ.n == 40
+    split = np.where(np.random.default_rng(0).random((200, 6)) < 0.5, 1.0, 10.0)
+    mean, same = split.mean(axis=1), np.random.default_rng(1).permuted(split, axis=1)[:, 0]
+    crowd = np.column_stack([split, np.tile(np.arange(1, 10.9, 0.9), 19)[:200]])  # more than ten ratings
+    assert soft_agreement(crowd, mean, np.arange(200)).judge.value < 0.1  # type: ignore[operator]
+    by_rater = soft_agreement(split, same, np.arange(200))
+    assert by_rater.judge.value == pytest.approx(0.58, abs=0.04) and "more often" in by_rater.reading  # it saw them
+    assert soft_agreement([{"a": 1.0}], np.ones(1), [0]).reading.startswith("No answer")
+    assert nearest_rating(split, np.array([3.0, NAN, 9])).tolist()[::2] == [1.0, 10.0]
 
 
 def test_people_and_judge_are_compared_on_the_same_items() -> None:
