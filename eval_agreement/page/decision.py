@@ -1,6 +1,7 @@
 """What an audit of scores decides, in sentences: the first is one that a person can act on."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from critic.page.blocks import interval, listed, number
 from critic.stats.estimate import FEWEST_TO_DECIDE
@@ -12,6 +13,12 @@ from eval_agreement.page.words import not_kept, side, within
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
+
+WITHIN = 0.2
+"""Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
+
+MOST_TASKS = 3
+"""Tasks that the headline names."""
 
 
 def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
@@ -38,35 +45,71 @@ def _within(result: Agreement) -> str:
 
 
 def _decision(findings: Findings, most_failed: float) -> str:
-    """One sentence a person can act on, from what the intervals allow to be said. It names what was allowed."""
+    """One sentence a person can act on, from what the intervals allow to be said, with the figure behind it and the
+    option that would change it; and the tasks that the judge is not for."""
     who, judge = findings.sample.judge, findings.judge
-    total = judge.n + judge.failed
+    total, groups = judge.n + judge.failed, judge.groups or 0
     if judge.failed > most_failed * total:
-        return f"No decision on {who}: it failed on {judge.failed} of {total} answers."
-    if (judge.groups or 0) < FEWEST_TO_DECIDE:
-        return f"No decision on {who}: {judge.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
+        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
+        return f"No decision on {who}: it failed on {judge.failed} of {total} answers, {allowed}."
+    if groups < FEWEST_TO_DECIDE:
+        more = f"label answers to {FEWEST_TO_DECIDE - groups} more"
+        return f"No decision on {who}: {groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
+    refused = _not_better(findings) or _worse(findings)
+    return refused or f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
+
+
+def _with_labels(findings: Findings) -> str:
+    """By the variance that PPI++ leaves where every answer is judged, 1 - r² of that of labels alone."""
+    who, r, plan = findings.sample.judge, findings.judge.pearson or 0.0, findings.plan
+    within = plan.half_width if plan else WITHIN
+    labels = (1.96 * findings.sample.human.std() / within) ** 2
+    alone, corrected = (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1.0, 1 - r**2))
+    if plan and plan.with_judge and plan.without_judge:
+        alone, corrected = plan.without_judge, plan.with_judge
     return (
-        _not_better(findings)
-        or _worse(findings)
-        or _in_place_of(findings)
-        or f"{who} knows more than the trivial judges; whether that is enough is for the numbers below to say."
+        f"Use {who} with {corrected} labels a month: they put a mean of people's scores within ±{within:g} points "
+        f"(--target-half-width), for which labels alone take {alone} (Pearson {number(findings.judge.pearson)})."
     )
 
 
+def _not_for(findings: Findings) -> str:
+    """Tasks on which the judge is not shown to rank answers as people do at all."""
+    tasks = []
+    for name, result in findings.by.get("task", {}).items():
+        bounds = result.interval.get("pearson")
+        if bounds and bounds[0] <= 0 and (result.groups or 0) >= FEWEST_TO_DECIDE:
+            tasks.append(f"{name.replace('_', ' ')} (Pearson {number(result.pearson)}, {interval(bounds)})")
+    more = "; more labels there may show that it ranks these answers"
+    return f" Do not use it for {listed(tasks[:MOST_TASKS])}{more}." if tasks else ""
+
+
 def _not_better(findings: Findings) -> str:
-    unbeaten = [pair.second for pair in findings.over_trivial if _side(pair) >= 0]
+    unbeaten = [pair for pair in findings.over_trivial if _side(pair) >= 0]
     if not unbeaten:
         return ""
     who, after = findings.sample.judge, findings.calibration.after
-    trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed(unbeaten)} in mean error"
+    trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])} in mean error"
     order = findings.judge.interval.get("pearson")
     others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
     if order and order[0] >= RANKS_WELL and after and others and after.mae < min(others):
         return (
-            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0])} or more), "
+            f"Use {who} only after recalibration: it ranks answers well (Pearson {number(order[0])} or more), "
             f"but as it stands it is not shown to beat {trivial}; a map of its scores may mend that."
         )
-    return f"Do not rely on {who} here: it is not shown to beat {trivial}."
+    return f"Do not use {who} here: it is not shown to beat {trivial}{_seen(unbeaten[0])}."
+
+
+def _seen(pair: Comparison) -> str:
+    """The difference in mean error and, where it is on the judge's side, how many labels would show it."""
+    line = next((line for line in pair.differences if line.metric == "mae"), None)
+    if line is None or line.interval is None:
+        return ""
+    figure = f" ({number(line.value)} points, {interval(line.interval)}"
+    if line.value >= 0:
+        return f"{figure})"
+    needed = ceil(pair.groups * ((line.interval[1] - line.interval[0]) / 2 / line.value) ** 2)
+    return f"{figure}; if that stays, labels on {needed} questions would show it)"
 
 
 def _side(pair: Comparison) -> int:
@@ -79,7 +122,7 @@ def _worse(findings: Findings) -> str:
     better = [pair.second for pair in findings.comparisons if pair.first == who and _side(pair) > 0]
     if not better:
         return ""
-    return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
+    return f"Do not use {who} in the place of {listed(better)} on such data: it is further from people."
 
 
 def _in_place_of(findings: Findings) -> str:
@@ -93,9 +136,8 @@ def _in_place_of(findings: Findings) -> str:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
             places.append(f"{pair.second} (no worse by more than {allowed})")
     if places:
-        return f"{who} may take the place of {listed(places)} on such data."
-    if test and test.passes is False:
-        return f"{who} knows more than the trivial judges, but is not shown to do as well as one of these raters."
+        alone = "alone, " if test and test.passes else ""
+        return f"Use {who} {alone}in the place of {listed(places)} on such data."
     return ""
 
 

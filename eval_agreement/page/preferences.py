@@ -71,20 +71,27 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
     result = found.agreement[judge]
     lost, total = result.failed + result.unasked, result.n + result.failed + result.unasked
     if lost > most_failed * total:
-        return f"No decision on {judge}: it has no verdict on {lost} of {total} {found.things}."
+        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
+        return f"No decision on {judge}: it has no verdict on {lost} of {total} {found.things}, {allowed}."
     if found.groups < FEWEST_TO_DECIDE:
-        return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
+        more = f"label answers to {FEWEST_TO_DECIDE - found.groups} more"
+        return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
     trivial = [name for name in found.baselines if side(others[name].interval) <= 0]
     better = [name for name in others if name not in found.baselines and side(others[name].interval) < 0]
     if trivial or side(result.kappa.interval) <= 0:
         than = listed(trivial) if trivial else "chance"
-        return f"Do not rely on {judge} here: it is not shown to agree with people more than {than}."
+        return f"Do not use {judge} here: it is not shown to agree with people more than {than}."
     if better:
         place = f"in the place of {listed(better)} on such {found.things}"
-        return f"Do not put {judge} {place}: it agrees with people less."
-    tried = listed(["chance", *found.baselines])
-    return f"{judge} agrees with people more than {tried}; whether that is enough is for the numbers below to say."
+        return f"Do not use {judge} {place}: it agrees with people less."
+    figure = (
+        f"more than {listed(['chance', *found.baselines])}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
+    )
+    alike = found.as_a_rater.get(judge)
+    if found.ceiling and alike and (alike.accuracy.interval or (0, 0))[0] >= (found.ceiling.accuracy.value or 1):
+        return f"Use {judge} alone on such {found.things}: it agrees with a rater as often as raters do, {figure}."
+    return f"Use {judge} beside people's labels, not in their place: it agrees with them {figure}."
 
 
 def _section(key: str, name: str, tables: list[Table], readings: Sequence[str] = (), **values: object) -> list[Section]:

@@ -247,7 +247,7 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
     sentences = (
-        "internal: small-judge may take the place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such "
+        "internal: Use small-judge in the place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such "
         "data.",
         f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
@@ -264,7 +264,7 @@ def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
     done = run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out")
     assert done.returncode == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    decision = "Do not rely on small-judge here: it is not shown to beat the trivial judges constant"
+    decision = "Do not use small-judge here: it is not shown to beat the trivial judges constant"
     assert decision in page and decision in done.stdout
 
 
@@ -286,20 +286,35 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
             made.append(change(judgment(2 * i, human, None if i < failed else score), columns={}))
         return made
 
-    assert "knows more than the trivial judges" in decided(tmp_path, rows(80))
-    assert decided(tmp_path, rows(12)) == "No decision on small-judge: 12 questions are too few, 20 are needed."
+    with_labels = decided(tmp_path, rows(80))
+    human = np.array([row.sample.human.score for row in rows(80) if row.sample.human])
+    alone = np.ceil((1.96 * human.std() / 0.2) ** 2)
+    assert (
+        with_labels.startswith("Use small-judge with 20 labels a month: they put")
+        and f"take {alone:.0f} (" in with_labels
+    )
+    assert "within ±0.5 points (--target-half-width)" in decided(tmp_path, rows(80), "--target-half-width", "0.5")
+    random = np.random.default_rng(1)
+    human, noise = random.integers(1, 11, (2, 160)).astype(float).tolist()  # of counting it knows nothing
+    tasks = [judgment(i, human[i], noise[i] if i % 2 else human[i]) for i in range(160)]
+    said = decided(tmp_path, [change(row, columns={}) for row in tasks])
+    assert re.search(r" Do not use it for Counting \(Pearson [−0-9.]+, −0.\d+ to 0.\d+\); more labels", said), said
+    more = "too few, 20 are needed; label answers to 8 more."
+    assert decided(tmp_path, rows(12)) == f"No decision on small-judge: 12 questions are {more}"
     few = decided(tmp_path, rows(80, failed=40))
-    assert few == "No decision on small-judge: it failed on 40 of 80 answers."
+    allowed = "more than 2.0%: judge these again, or allow more by --max-failed."
+    assert few == f"No decision on small-judge: it failed on 40 of 80 answers, {allowed}"
+    assert decided(tmp_path, rows(80, failed=40), "--max-failed", "0.5").startswith("Use small-judge")
     assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
     assert "The gate is not kept: mae<=0.1 NOT kept" in decided(tmp_path, rows(80), "--gate", "mae<=0.1")
     severe = decided(tmp_path, rows(140, shift=-5.0))
-    assert severe.startswith("Rely on small-judge only after recalibration: it ranks answers well (Pearson 0.")
+    assert severe.startswith("Use small-judge only after recalibration: it ranks answers well (Pearson 0.")
 
 
 def test_a_margin_that_cannot_be_tested_allows_nothing(tmp_path: Path) -> None:
     """The other judge is constant: it has no correlation to be compared with."""
     rows = [change(row, columns={"c_score_1_10": 1.0}) for row in judgments(80)]
-    assert "may take the place" not in decided(tmp_path, rows)
+    assert "in the place of" not in decided(tmp_path, rows)
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
@@ -498,7 +513,7 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     assert "The gate is not kept: pearson&gt;=0.99" in page and "By task" in page
     assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "ours may take the place of theirs (no worse by more" in page
+    assert "Use ours in the place of theirs (no worse by more" in page
 
 
 def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
@@ -582,7 +597,8 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
     assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
     assert "The gate is not kept: kappa>=0.9" in done.stdout
-    assert "j agrees with people more than chance, constant and longer" in run(tmp_path, *arguments).stdout
+    said = "Use j beside people's labels, not in their place: it agrees with them more than chance, constant and longer"
+    assert f"{said}, on 81.5 % (95 %" in run(tmp_path, *arguments).stdout
     for option, value in {"--scale": "1:5", "--epsilon": "0.1"}.items():
         assert f"{option} says nothing about preferences" in run(tmp_path, *arguments, option, value).stderr
     assert "no metric 'mae'; there are accuracy" in run(tmp_path, *arguments, "--gate", "mae<=1").stderr

@@ -125,7 +125,7 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
     (note,) = preference_sections("pairs", found)[0].parts[0].readings
     assert "each label stands for 1 / label_probability pairs" in note
     (decision, *_) = preference_verdict("pairs", found, [], 0.02)
-    assert decision.startswith("Do not rely on j here") and "constant" in decision
+    assert decision.startswith("Do not use j here") and "constant" in decision
 
 
 def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -> None:
