@@ -72,8 +72,7 @@ def found_sources(
     from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*named_files(arguments).values()]
-    held = file_kind(Source(paths[0]))
-    if held == "judgments":
+    if (held := file_kind(Source(paths[0]))) == "judgments":
         return None
     if held == "human-scored rows":
         columns = [name for name in tables.first(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]

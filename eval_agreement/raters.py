@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 from msgspec import Struct
-from msgspec.structs import replace
 
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group
@@ -81,22 +80,18 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group) -> SoftAgreeme
     shares = by_judge, by_people, commonest, (commonest < 1).astype(np.float64)
     of_judge, people, ceiling, differ = (mean_estimate(share, rated.group, share=True) for share in shares)
     difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
-    found = SoftAgreement(
-        differ=differ, judge=of_judge, people=people, ceiling=ceiling, difference=difference, reading=_NOBODY
-    )
-    if of_judge.value is None or differ.value is None or people.value is None or ceiling.value is None:
-        return found
-    low, high = difference.interval or (-1.0, 1.0)
-    how = "more often than" if low > 0 else "less often than" if high < 0 else "not shown to differ from how often"
-    reading = (
-        f"People differ on {differ.value:.0%} of {differ.n} answers. A rater drawn at random gives the judge's rating "
-        f"on {of_judge.value:.0%} of them and another rater's on {people.value:.0%}; no rating could reach more than "
-        f"{ceiling.value:.0%}. The judge agrees with a person {how} people agree with each other."
-    )
-    return replace(found, reading=reading)
-
-
-_NOBODY = "No answer has a judgment and two ratings."
+    reading = "No answer has a judgment and two ratings."
+    if items:
+        low, high = difference.interval or (-1.0, 1.0)
+        how = "more often than" if low > 0 else "less often than" if high < 0 else "not shown to differ from how often"
+        judge_in, person_in, most, apart = (f"{share.mean():.0%}" for share in shares)
+        reading = (
+            f"People differ on {apart} of {items} answers. A rater drawn at random gives the judge's rating on "
+            f"{judge_in} of them and another rater's on {person_in}; no rating could reach more than {most}. The judge "
+            f"agrees with a person {how} people agree with each other."
+        )
+    estimates = {"judge": of_judge, "people": people, "ceiling": ceiling, "differ": differ, "difference": difference}
+    return SoftAgreement(**estimates, reading=reading)
 
 
 def rater_agreement(

@@ -2,12 +2,13 @@
 
 Ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022, "Improving Trustworthiness of AI Disease Severity Rating
 in Medical Imaging with Ordinal Conformal Prediction Sets", §2): from the most probable rating a set grows to the more
-probable neighbour until it holds a mass that split conformal prediction finds on answers of the same task. The ratings'
-probabilities are the judge's own; where its records do not hold them, how often people gave each rating to other
-answers that it scored alike.
+probable neighbour while it holds no more than a mass that split conformal prediction finds on answers of its task. The
+ratings' probabilities are the judge's own; where its records do not hold them, how often people gave each rating to
+other answers that it scored alike.
 """
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct
@@ -43,12 +44,11 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
 class Widths(Struct, frozen=True, kw_only=True):
     """Intervals at CONFORMAL_LEVEL, from the judge's `own` probabilities or people's by its score: of all answers, and
-    by task. `kept_mae` is the judge's mean error on those with a NARROW one; with people's scores in place of all
-    others `routed_mae` is left, with as many others drawn by chance `random_mae`."""
+    by task. With people's scores where they are not NARROW the mean error is `routed_mae`, with as many answers drawn
+    by chance `random_mae`."""
 
     own: bool
     tasks: list[TaskWidths]
-    kept_mae: float | None
     routed_mae: float
     random_mae: float
     reading: str
@@ -78,17 +78,13 @@ def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
 
 def pooled(found: Mapping[str, Widths]) -> str:
     """What several samples together leave to the judge, beside the one that leaves most."""
-    rows = {name: width.tasks[0].n for name, width in found.items()}
-    kept = {name: (width.tasks[0].narrow.value or 0.0) for name, width in found.items()}
-    share = sum(rows[name] * kept[name] for name in found) / sum(rows.values())
-    routed, by_chance = (
-        sum(rows[name] * getattr(width, key) for name, width in found.items()) / sum(rows.values())
-        for key in ("routed_mae", "random_mae")
-    )
-    best = max(kept, key=lambda name: kept[name])
+    rows = np.array([width.tasks[0].n for width in found.values()])
+    facts = [(width.tasks[0].narrow.value, width.routed_mae, width.random_mae) for width in found.values()]
+    share, routed, by_chance = np.average(np.array(facts, dtype=np.float64), axis=0, weights=rows)
+    name, best = max(((name, width.tasks[0].narrow.value or 0.0) for name, width in found.items()), key=itemgetter(1))
     return (
-        f"Over {len(found)} samples {share:.0%} of {sum(rows.values())} answers have a narrow interval, most in {best} "
-        f"({kept[best]:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
+        f"Over {len(found)} samples {share:.0%} of {rows.sum()} answers have a narrow interval, most in {name} "
+        f"({best:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
     )
 
 
@@ -140,8 +136,7 @@ def _intervals(
         alike = made_on & (task == name)
         if alike.sum() >= FEWEST_ROWS:
             wanted[task == name] = _quantile(needed[alike])
-    enough = mass >= wanted[:, None]
-    size = np.where(enough.any(axis=1), enough.argmax(axis=1), len(RATINGS) - 1)
+    size = np.maximum((mass <= wanted[:, None]).sum(axis=1) - 1, 0)
     row = np.arange(len(mass))
     return low[row, size][at].astype(np.float64), high[row, size][at].astype(np.float64)
 
@@ -153,41 +148,31 @@ def _quantile(needed: Floats) -> float:
 
 
 def _said(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
-    human, group = sample.human, sample.groups
-    covered, width = (low <= human) & (human <= high), high - low
-    narrow, error = width <= NARROW, np.abs(sample.scores - human)
+    human, width, error = sample.human, high - low, np.abs(sample.scores - sample.human)
+    narrow = width <= NARROW
 
     def of(task: str, rows: NDArray[np.bool_]) -> TaskWidths:
-        held = mean_estimate(covered[rows].astype(np.float64), group[rows], share=True)
-        kept = mean_estimate(narrow[rows].astype(np.float64), group[rows], share=True)
+        covered = (low <= human) & (human <= high)
+        shares = covered[rows].astype(np.float64), narrow[rows].astype(np.float64)
+        held, kept = (mean_estimate(share, sample.groups[rows], share=True) for share in shares)
         return TaskWidths(task=task, n=held.n, coverage=held, width=float(np.median(width[rows])), narrow=kept)
 
     parts: Iterable[tuple[str, NDArray[np.bool_]]] = sample.values("task") if len(sample.said("task")) > 1 else ()
-    tasks = [of("all", known), *(of(name, rows & known) for name, rows in parts if (rows & known).any())]
-    kept = known & narrow
-    share = kept.sum() / known.sum()
-    kept_mae = float(error[kept].mean()) if kept.any() else None
+    whole, *tasks = [of("all", known), *(of(name, rows & known) for name, rows in parts if (rows & known).any())]
+    kept, share = known & narrow, float(narrow[known].mean())
     routed, by_chance = float(error[kept].sum() / known.sum()), float(error[known].mean() * share)
-    low_end, high_end = tasks[0].coverage.interval or (0.0, 1.0)
-    warning = " It is less often than promised: do not rely on it." if high_end < CONFORMAL_LEVEL else ""
+    bounds = whole.coverage.interval or (0.0, 1.0)
+    warning = " It is less often than promised: do not rely on it." if bounds[1] < CONFORMAL_LEVEL else ""
+    left = f"None is at most {NARROW:g} wide: no single score can do without people."
+    if share:
+        left = (
+            f"Leave the {share:.0%} that are at most {NARROW:g} wide to the judge, off by {routed / share:.2f} points "
+            f"there, and send the others to people (rows.csv): the mean error is then {routed:.2f}, and "
+            f"{by_chance:.2f} if as many are sent by chance."
+        )
     reading = (
         f"People's score should lie in an answer's own interval about {10 * CONFORMAL_LEVEL:.0f} times out of 10 (on "
-        f"{known.sum()} answers that took no part it did in {tasks[0].coverage.value:.1%}, {low_end:.1%} to "
-        f"{high_end:.1%}); half of the intervals are at most {tasks[0].width:g} points wide.{warning} "
+        f"{whole.n} answers that took no part it did in {whole.coverage.value:.1%}, {bounds[0]:.1%} to "
+        f"{bounds[1]:.1%}); half of the intervals are at most {whole.width:g} points wide.{warning} {left}"
     )
-    if kept_mae is None:
-        reading += f"None is at most {NARROW:g} wide: no single score can do without people."
-    else:
-        reading += (
-            f"Leave the {share:.0%} that are at most {NARROW:g} wide to the judge, off by {kept_mae:.2f} points there, "
-            f"and send the others to people (rows.csv): the mean error is then {routed:.2f}, and {by_chance:.2f} if as "
-            "many are sent by chance."
-        )
-    return Widths(
-        own=own,
-        tasks=tasks,
-        kept_mae=kept_mae,
-        routed_mae=routed,
-        random_mae=by_chance,
-        reading=reading,
-    )
+    return Widths(own=own, tasks=[whole, *tasks], routed_mae=routed, random_mae=by_chance, reading=reading)

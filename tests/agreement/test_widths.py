@@ -52,7 +52,7 @@ def test_coverage_is_as_promised_by_task(own: bool) -> None:
             held.setdefault(task.task, []).append(task.coverage.value or 0)
     assert {*held} == {"all", *NOISE}
     for name, shares in held.items():
-        assert 0.89 <= np.mean(shares) <= 0.96, name
+        assert 0.89 <= np.mean(shares) <= 0.93, (name, np.mean(shares))
 
 
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
@@ -65,7 +65,7 @@ def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     known = ~np.isnan(sample.human)
     assert found.tasks[0].n == 1200 == known.sum()
     error, narrow = np.abs(sample.scores - sample.human), np.ptp(ends, axis=0) <= NARROW
-    assert found.kept_mae == pytest.approx(error[known & narrow].mean())
+    assert f"off by {error[known & narrow].mean():.2f} points" in found.reading
     assert found.routed_mae == pytest.approx(error[known & narrow].sum() / 1200)
     assert found.routed_mae < 0.7 * found.random_mae
     assert narrow[~known].mean() == pytest.approx(share["all"], abs=0.1)
