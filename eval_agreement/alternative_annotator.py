@@ -14,14 +14,11 @@ from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
 
 EPSILON = 0.2
-"""Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 beside skilled raters, 0.1
-beside a crowd."""
+"""Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 skilled raters, 0.1 a crowd."""
 
-FALSE_DISCOVERIES = 0.05
-"""Rate at which rejections over raters may be false (Benjamini and Yekutieli)."""
-
-WINNING_RATE = 0.5
-"""The judge passes when it holds its own against this share of the raters."""
+FALSE_DISCOVERIES, WINNING_RATE = 0.05, 0.5
+"""Rate at which rejections over raters may be false (Benjamini and Yekutieli); the share of raters against which the
+judge has to hold its own."""
 
 FEWEST_RATERS, FEWEST_ITEMS = 3, 30
 """What the alternative annotator test needs."""

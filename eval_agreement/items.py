@@ -265,11 +265,6 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
     return items
 
 
-def how_asked(judgment: Judgment) -> dict[str, str]:
-    """Who judged, by which prompt and how the score was taken, for the audit's provenance."""
-    return {key: getattr(judgment, key) for key in ("judge", "prompt", "prompt_hash", "score_kind")}
-
-
 def file_kind(source: Source) -> FileKind:
     """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it names
     the protocol. Raises UsageError for JSONL that cannot be read."""

@@ -69,12 +69,11 @@ class ShapeTable(Struct, frozen=True):
 
 class ResultFile(Struct, frozen=True):
     """A file as a data frame with the usual columns, the path that each was taken from, and the columns that hold
-    people's verdicts, or a judge's (with its name); `by_line`: each line is of one of them."""
+    people's verdicts, or a judge's (with its name)."""
 
     path: Path
-    shape: str
+    shape: Shape
     frame: pd.DataFrame
-    by_line: bool
     taken: dict[str, str]
     people: list[str]
     judges: dict[str, str]
@@ -133,13 +132,15 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
         judges = more
     if wrong := [name for name in (*people, *judges) if name not in frame]:
         raise UsageError(f"{path}: no column {wrong[0]!r}; there are {', '.join(frame)}")
-    return ResultFile(path, shape.name, frame, bool(shape.kind), taken, people, judges)
+    return ResultFile(path, shape, frame, taken, people, judges)
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
     """What a file holds, and the lines of its rows where it is a table. A log of inspect_ai is a .zip of samples."""
     kind = jsonl.suffix(path)
-    if kind not in (".json", ".eval") or not path.is_file():
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    if kind not in (".json", ".eval") or path.is_dir():
         frame = tables.frame(path)
         return list(frame.index), frame.to_dict("records")
     with suppress(ImportError):
@@ -159,16 +160,23 @@ def _document(path: Path) -> tuple[list[int], Any]:
 
 def _recognised(path: Path, document: Any) -> tuple[Shape, list[Row]]:
     """The first shape that a document has, and its rows: a list of objects, objects by key, or columns and data."""
+    if (
+        isinstance(document, dict)
+        and isinstance(document.get("columns"), list)
+        and _is_list(document.get("data"), list)
+    ):
+        document = [dict(zip(document["columns"], cells, strict=False)) for cells in document["data"]]
     for shape in known().shapes:
         value = _at(document, shape.rows)
-        if isinstance(value, dict) and isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
-            value = [dict(zip(value["columns"], cells, strict=False)) for cells in value["data"]]
         if isinstance(value, dict):
             value = [{"key": key, **row} if isinstance(row, dict) else row for key, row in value.items()]
-        is_rows = isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
-        if is_rows and all(_at(value[0], wanted) is not None for wanted in shape.has):
+        if _is_list(value, dict) and all(_at(value[0], wanted) is not None for wanted in shape.has):
             return shape, value
     raise UsageError(f"{path}: no list of rows; expected the results of an evaluation tool, or a table")
+
+
+def _is_list(value: Any, of: type) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, of) for row in value)
 
 
 def _at(value: Any, path: str) -> Any:
@@ -313,9 +321,10 @@ def _kinds(cells: "pd.Series[Any]") -> list[Kind]:
     if any(isinstance(cell, list | dict) for cell in cells):
         return []
     words = {str(cell).strip().lower() for cell in cells if not tables.is_empty(cell)}
-    labels: list[Kind] = [kind for kind in known().words if all(_label(kind, word) for word in words)]
-    is_number = "preference" not in labels and all(_number(word) is not None for word in words)
-    return [*labels, *(["score"] if is_number else [])] if words else []  # type: ignore[list-item]
+    labels: list[Kind] = [kind for kind in known().words if words and all(_label(kind, word) for word in words)]
+    if words and "preference" not in labels and all(_number(word) is not None for word in words):
+        labels.append("score")
+    return labels
 
 
 def _number(cell: Any) -> float | None:
@@ -340,7 +349,7 @@ def _with_people(result: ResultFile) -> ResultFile:
 def _source(result: ResultFile, column: str, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
     """A column as the rest of the audit reads it; where no `scale` is given a judge's is people's if it may be."""
     frame = result.frame
-    if column == "people" or result.by_line:
+    if column == "people" or result.shape.kind:
         frame = frame[frame[column].notna()]
     if kind == "score":
         numbers = [_number(cell) for cell in frame[column]]
@@ -362,9 +371,8 @@ def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
 
 def _note(human: ResultFile, people: Source, judges: Mapping[str, Source]) -> str:
     """What was taken for what."""
-    on = {name: "{:g}..{:g}".format(*source.scale) if source.scale else "" for name, source in judges.items()}
-    facts = [f"people: {', '.join(human.people)}" + (" on {:g}..{:g}".format(*people.scale) if people.scale else "")]
-    facts += [f"judge: {name}" + (f" on {scale}" if scale else "") for name, scale in on.items()]
+    said = {f"people: {', '.join(human.people)}": people, **{f"judge: {name}": judge for name, judge in judges.items()}}
+    facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
     facts += [f"{usual}: {path}" for usual, path in human.taken.items()]
     change = "if one is not what it should be, name another as --map NAME=COLUMN"
-    return f"{human.path}: taken for {human.shape}; {'; '.join(facts)}; {change}"
+    return f"{human.path}: taken for {human.shape.name}; {'; '.join(facts)}; {change}"

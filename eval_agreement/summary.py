@@ -18,7 +18,6 @@ from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from eval_agreement.analysis import Findings, Kind
 from eval_agreement.gate import Outcome
-from eval_agreement.items import how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Source
@@ -38,9 +37,9 @@ def provenance(
     described: dict[str, Any] = {}
     for sample, files in samples:
         facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
-        asked = [how_asked(judgment) for judgment in sample.judgments if judgment]
-        for key in asked[0] if asked else ():
-            facts[key] = ", ".join(sorted({one[key] for one in asked}))
+        judgments = [judgment for judgment in sample.judgments if judgment]
+        for key in ("judge", "prompt", "prompt_hash", "score_kind") if judgments else ():
+            facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in judgments}))
         if train:
             facts["in_training"] = sum(key in ids for key in sample.ids)
             facts["question_in_training"] = sum(group in groups for group in sample.group)
@@ -137,14 +136,12 @@ def row_lines(samples: Iterable[RatedSample], found: Mapping[str, Findings]) -> 
     """Each row with the ends of its interval, and who should rate it: the judge where that is narrow."""
     lines = []
     for sample in samples:
-        ends = found[sample.name].ends
-        for row, key in enumerate(sample.ids if ends is not None else ()):
-            assert ends is not None
-            low, high = ends[:, row].tolist()
-            score, by = sample.scores[row], "judge" if high - low <= NARROW else "people"
-            facts = {"score": score, "low": low, "high": high}
-            shown = {name: "" if np.isnan(value) else f"{value:.4g}" for name, value in facts.items()}
-            lines.append({"sample": sample.name, "id": key, **shown, "rate_by": by})
+        if (ends := found[sample.name].ends) is not None:
+            for key, score, low, high in zip(sample.ids, sample.scores, *ends, strict=True):
+                facts = {"score": score, "low": low, "high": high}
+                shown = {name: "" if np.isnan(value) else f"{value:.4g}" for name, value in facts.items()}
+                by = "judge" if high - low <= NARROW else "people"
+                lines.append({"sample": sample.name, "id": key, **shown, "rate_by": by})
     return lines
 
 

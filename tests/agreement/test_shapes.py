@@ -86,6 +86,9 @@ def test_map_overrides_what_was_found(tmp_path: Path) -> None:
     assert [one and one.text for one in sample.responses] == ["No 0", "No 1", "No 2", "No 3"]
     assert sample.group == ["m"] * 4 and sample.scores.tolist() == [3.25, 5.5, 10.0, 5.5]
     assert of_tables(*guess([path], columns, [(0, 5), (1, 5)])[1:]).human.tolist()[0] == 8.2
+    for highest, scale in {5: (1, 10), 4: (1, 5), 0: (0, 1)}.items():  # a judge that reaches half of people's is on it
+        table = write_jsonl(tmp_path / "t.jsonl", [{"human": one, "llm": min(one, highest)} for one in (1, 7, 10)])
+        assert guess([table], {})[2]["llm"].scale == scale
     with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
         guess([path], {"people": "none"})
     with pytest.raises(UsageError, match="--map response=none: nothing there; there are doc_id"):
@@ -98,6 +101,11 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
     assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
+    orders = [("model_1", "model_1"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
+    rows = [json.loads(line.replace("winner", "g1_winner")) for line in lines[4:]]
+    rows = [row | {"g1_winner": one, "g2_winner": two} for row, (one, two) in zip(rows, orders, strict=True)]
+    ((_, both),) = guess([people, write_jsonl(judge, rows)], {})[2].items()
+    assert both.frame["gpt-4/pair-v2"].tolist() == ["a", "tie", "tie"]  # an error is no verdict
     other = shutil.copy(people, tmp_path / "other.jsonl")
     for paths, said in {
         (judge,): "no column holds people's verdicts; name the column as --map people=COLUMN",
@@ -116,6 +124,9 @@ def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
     assert done.returncode == 0 and "people: metadata.human_score on 1..5; judge: model_graded_qa on" in done.stdout
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, gpt4_score_1_10=5.0) for number in range(6)])
     assert "gpt4      6" in critic(rows).stdout
+    split = {"columns": ["human", "llm_score"], "data": [[number % 5 + 1, number % 4 + 1] for number in range(6)]}
+    (tmp_path / "split.json").write_text(json.dumps(split))
+    assert "people: human on 1..5; judge: llm_score on" in critic("split.json").stdout
     wrong = {"torn.json": "[{", "torn.eval": "PK", "no.json": '{"a": 1}', "none.csv": "a,b\nx,y\n", "0.jsonl": "{}\n"}
     for name, text in wrong.items():
         (tmp_path / name).write_text(text)

@@ -10,6 +10,7 @@ from judgments import of_answer
 from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
+from eval_agreement import widths as intervals
 from eval_agreement.sample import RatedSample
 from eval_agreement.widths import NARROW, _nested, _quantile, pooled, widths
 
@@ -53,6 +54,29 @@ def test_coverage_is_as_promised_by_task(own: bool) -> None:
     assert {*held} == {"all", *NOISE}
     for name, shares in held.items():
         assert 0.89 <= np.mean(shares) <= 0.93, (name, np.mean(shares))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
+    """Neither in the intervals nor, where the judge has no probabilities, in those by its score."""
+    sample, seen = world(np.random.default_rng(3), own=own, unlabelled=60), list[Any]()
+    make, fit, fitted_on = intervals._intervals, intervals._by_score, np.zeros(600, dtype=bool)
+
+    def spied_fit(sample: RatedSample, fit_on: Any) -> Any:
+        fitted_on[:] = fit_on
+        return fit(sample, fit_on)
+
+    def spied(*given: Any) -> Any:
+        seen.append((given[3] | fitted_on, given[4]))
+        assert not (given[3] & fitted_on).any()
+        return make(*given)
+
+    monkeypatch.setattr(intervals, "_intervals", spied)
+    monkeypatch.setattr(intervals, "_by_score", spied_fit)
+    widths(sample)
+    for made_on, at in seen:
+        assert not {*sample.groups[made_on]} & {*sample.groups[at]} and not np.isnan(sample.human[made_on]).any()
+    assert sum(at.sum() for _, at in seen) == 600
 
 
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
