@@ -35,11 +35,6 @@ class JudgedRows:
         self.n, self.failed = len(self.human), int((~kept).sum())
         self.resamples = Bootstrap(_pick(group, kept), resamples, seed)
 
-    @property
-    def too_few(self) -> str | None:
-        """Why nothing has an interval."""
-        return self.resamples.too_few()
-
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
         noise = None if self._noise is None else self._noise[which]
