@@ -24,7 +24,7 @@ from critic.errors import UsageError
 from critic.page.blocks import as_text
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
-from eval_agreement.analysis import AuditRequest, run_audit
+from eval_agreement.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.baselines import BASELINES
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
@@ -324,8 +324,6 @@ def _audit_scores(
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
-    if lines := row_lines([sample for sample, _ in samples], found):
-        tables.write_csv(target.out / "rows.csv", lines)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
@@ -333,10 +331,17 @@ def _audit_scores(
     page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
     models = [as_text([replace(section, note="")]) + "\n" for section in models_of(found)]
     printed = [table(found), "", *models, *_lines([sample for sample, _ in samples], verdicts, looks)]
-    if len(narrow := {name: one.widths for name, one in found.items() if one.widths}) > 1:
-        printed.append(pooled(narrow))
+    printed += _write_rows(target.out, [sample for sample, _ in samples], found)
     failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
     return _finish(target, page, "\n".join(printed), outcomes, failed)
+
+
+def _write_rows(out: Path, samples: Sequence[RatedSample], found: Mapping[str, Findings]) -> list[str]:
+    """Write the interval of each row, where there are some; what to say of several samples together."""
+    if lines := row_lines(samples, found):
+        tables.write_csv(out / "rows.csv", lines)
+    narrow = {name: findings.widths for name, findings in found.items() if findings.widths}
+    return [pooled(narrow)] if len(narrow) > 1 else []
 
 
 def _lines(

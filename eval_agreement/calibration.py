@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
-from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.rows import JudgedRows
+from eval_agreement.metrics import half_up, mean_estimate
+from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
 
-FEWEST_FIT_GROUPS, FEWEST_ROWS, FEWEST_BIN_GROUPS = 10, 20, 10
-"""Nothing is fitted on fewer groups or made from folds of fewer rows; of a bin in fewer groups the bootstrap's interval
-would be too narrow."""
-
-FOLDS = 5
-"""Of cross-fitting, by whole groups."""
+FEWEST_BIN_GROUPS = 10
+"""Of a bin in fewer groups the bootstrap's interval would be too narrow."""
 
 
 class Bin(Struct, frozen=True, kw_only=True):
@@ -115,16 +111,6 @@ def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
     if fewest < FEWEST_ROWS:
         return f"only {fewest} rows in a fifth of the groups; at least {FEWEST_ROWS} are needed"
     return None
-
-
-def folds(group: Indices) -> Indices:
-    """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
-    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
-    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
-    for number in np.argsort(size, kind="stable")[::-1]:
-        fold[number] = np.argmin(filled)
-        filled[fold[number]] += size[number]
-    return np.asarray(fold[member])
 
 
 def _errors(error: Floats) -> Errors:

@@ -5,7 +5,10 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group
 from critic.stats.estimate import SEED, Bootstrap
-from eval_agreement.metrics import Scores, paired, same_length
+from eval_agreement.metrics import Indices, Scores, paired, same_length
+
+FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
+"""Folds of whole groups for cross-fitting; nothing is fitted on fewer groups or made from fewer rows."""
 
 
 class JudgedRows:
@@ -45,3 +48,13 @@ def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
         return names[kept]
     return [name for name, is_kept in zip(names, kept, strict=True) if is_kept]
+
+
+def folds(group: Indices) -> Indices:
+    """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
+    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
+    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
+    for number in np.argsort(size, kind="stable")[::-1]:
+        fold[number] = np.argmin(filled)
+        filled[fold[number]] += size[number]
+    return np.asarray(fold[member])
