@@ -284,7 +284,7 @@ def _by_column(
     """The columns of people's verdicts, one or several whose names differ in a number or letter, and of judges', with
     the names of these."""
     scores = known().scores
-    taken = taken | {way for paths in shape.fields.values() for path in paths for way in path.split("|")}
+    taken = taken | {*"|".join(path for paths in shape.fields.values() for path in paths).split("|")}
     # A number of a row, question or model is no score, wherever it stands.
     words = "|".join(known().names[usual] for usual in ("id", "group", "system", "rater", "task"))
     no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
