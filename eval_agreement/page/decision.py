@@ -103,7 +103,7 @@ def _not_better(findings: Findings) -> str:
 def _seen(pair: Comparison) -> str:
     """The difference in mean error and, where it is on the judge's side, how many labels would show it."""
     line = next((line for line in pair.differences if line.metric == "mae"), None)
-    if line is None or line.interval is None:
+    if line is None or line.value is None or line.interval is None:
         return ""
     figure = f" ({number(line.value)} points, {interval(line.interval)}"
     if line.value >= 0:
