@@ -14,7 +14,7 @@ answers as they are.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,24 +24,23 @@ import typer
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.human_scored import Loaded
-from critic.judging.forms import BY_NAME, form_of
 from critic.judging.prompt import LANGUAGES, Prompt, load, prompt_hash
 from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
-from critic.records import RATINGS, Language, Question, Response
+from critic.records import RATINGS, Question, Response
 from critic.stages import options
 from eval_agreement import image_grounding
 from eval_agreement.attacks import CLEAN, SEPARATOR, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
 
+PROMPT = "pointwise"
+"""The judging prompt whose headings are forged."""
+
 _DECIMALS = 12
 
 
 def layout(prompt: Prompt) -> PromptLayout:
-    """Read headings and form of the verdict off a prompt, so that attacks follow when it changes.
-
-    A heading is a line of the rendered prompt that starts with "#". Raises UsageError where one is missing.
-    """
+    """Headings (lines that start with "#") and form of the verdict, read off a prompt, so that attacks follow it."""
     best = prompt.ranges[-1].meaning
     question, reference, reply = "\ue001", "\ue002", "\ue003"
     asked = Question(id="", group="", task="", lang=prompt.language, prompt=question, reference=reference)
@@ -56,13 +55,7 @@ def layout(prompt: Prompt) -> PromptLayout:
 def _heading(lines: Sequence[str], mark: str) -> str:
     """The first heading behind the line that holds `mark`."""
     place = next(number for number, line in enumerate(lines) if mark in line)
-    found = next((line for line in lines[place:] if line.startswith("#")), None)
-    if found is None:
-        raise UsageError(
-            'the judging prompt lacks a heading (a line that starts with "#") beside a section, which attacks forge; '
-            "choose another --prompt"
-        )
-    return found
+    return next(line for line in lines[place:] if line.startswith("#"))
 
 
 def main(
@@ -72,8 +65,6 @@ def main(
         float, typer.Option(min=RATINGS[0], max=RATINGS[-1], help="Attack answers that people gave at most this.")
     ] = 5.0,
     limit: Annotated[int, typer.Option(min=1, help="Attack at most this many answers.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
-    prompt: Annotated[str, typer.Option(help="The judging prompt whose headings are forged.")] = "pointwise",
     images: Annotated[
         bool, typer.Option("--images", help="Make no attacks, but what tells whether the judge looks at the images.")
     ] = False,
@@ -82,7 +73,6 @@ def main(
     lang: options.OwnLanguage = None,
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
-    layouts = {} if images else {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
     sources = _sources(rows, out)
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     for reason, count in loaded.left_out.most_common():
@@ -91,18 +81,18 @@ def main(
     usable = [number for number, response in enumerate(loaded.responses) if _is_usable(response, below, images)]
     if not usable:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {what}")
-    drawn = draw(loaded, usable, limit, seed)
-    made = list(image_grounding.arms(loaded, drawn, image_grounding.HIGH) if images else _lines(loaded, drawn, layouts))
+    drawn = draw(loaded, usable, limit)
+    made = list(image_grounding.arms(loaded, drawn) if images else _lines(loaded, drawn))
     jsonl.write(out, made)
     counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in made)
     facts: dict[str, Any] = {
         "sources": {str(source): jsonl.sha256(source) for source in sources},
-        "draw": {"limit": limit, "seed": seed},
+        "draw": {"limit": limit},
         "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(made), **counts},
         "left_out": dict(loaded.left_out),
     }
     if not images:
-        facts |= {"suite": suite().hash, "below": below, "prompt": {"name": prompt, "hash": prompt_hash(prompt)}}
+        facts |= {"suite": suite().hash, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
     jsonl.write_sidecar(out, facts)
     said = ", ".join(f"{name} {count}" for name, count in counts.items())
     print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {said}")
@@ -123,26 +113,18 @@ def _is_usable(response: Response, below: float, images: bool) -> bool:
     return response.human is not None and round(response.human.score, _DECIMALS) <= below
 
 
-def _rating_prompt(name: str, language: Language) -> Prompt:
-    """Raises UsageError for a prompt that does not rate one answer on 1..10, by the ranges that attacks quote."""
-    form, prompt = form_of(name), load(name, language)
-    if not (prompt.on_ten and prompt.ranges and form.shown == 1):
-        rating = [each for each in BY_NAME if each.startswith("pointwise")]
-        raise UsageError(f"prompt {name!r} does not rate one answer on 1..10; choose {', '.join(rating)}")
-    return prompt
-
-
-def draw(loaded: Loaded, low: Sequence[int], limit: int, seed: int) -> list[int]:
-    """At most `limit` of the rows `low`, in file order. Which ones depends on seed and ids, not on their order."""
+def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:
+    """At most `limit` of the `usable` rows, in file order. Which ones depends on their ids, not on their order."""
 
     def lot(number: int) -> bytes:
-        return hashlib.sha256(f"{seed} {loaded.rows[number].id}".encode()).digest()
+        return hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest()
 
-    return sorted(sorted(low, key=lot)[:limit])
+    return sorted(sorted(usable, key=lot)[:limit])
 
 
-def _lines(loaded: Loaded, drawn: Sequence[int], layouts: Mapping[Language, PromptLayout]) -> Iterator[dict[str, Any]]:
+def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Each answer as it is, with the harmless control, and with every attack."""
+    layouts = {language: layout(load(PROMPT, language)) for language in LANGUAGES}
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
         typed = msgspec.to_builtins(row)

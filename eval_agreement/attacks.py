@@ -1,7 +1,6 @@
 """The attacks of `attacks.toml`, by which an answer tries to sway its judge, and how rows are marked with them."""
 
 import hashlib
-import re
 import tomllib
 from collections.abc import Collection, Sequence
 from functools import cache, cached_property
@@ -19,9 +18,6 @@ from critic.records import Judgment, Language
 SEPARATOR, CLEAN = "#", "clean"
 """The id of an attacked row is ORIGINAL#ATTACK, of the unattacked one ORIGINAL#clean. No attack's name holds
 the separator, so the last one in an id is ours whatever the original id is like."""
-
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
 
 _ENVIRONMENT = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
 _ENVIRONMENT.filters |= {
@@ -73,16 +69,9 @@ class Suite(Struct, frozen=True):
 
 @cache
 def suite() -> Suite:
-    """The packaged attacks. `hash` is the first 16 hex digits of the SHA-256 of their canonical JSON.
-
-    Raises ValueError for a name that is taken or cannot stand in an id, and without exactly one control.
-    """
+    """The packaged attacks. `hash` is the first 16 hex digits of the SHA-256 of their canonical JSON."""
     content = tomllib.loads((files("eval_agreement") / "attacks.toml").read_text("utf-8"))
     entries = msgspec.convert(content["attacks"], list[Attack])
-    names = [entry.name for entry in entries]
-    bad = [name for name in names if not _NAME.fullmatch(name) or name == CLEAN or names.count(name) > 1]
-    if bad:
-        raise ValueError(f"attacks.toml: the name {bad[0]!r} is taken or not of small letters, digits and hyphens")
     (control,) = [entry for entry in entries if entry.control]
     attacks = {entry.name: entry for entry in entries if not entry.control}
     return Suite(attacks, control, hashlib.sha256(msgspec.json.encode(entries)).hexdigest()[:16])
@@ -98,8 +87,8 @@ class PromptLayout(Struct, frozen=True):
 def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:
     """The judgments of each mark, CLEAN among them, by the ids of the answers as they were.
 
-    Raises UsageError for none, an id with another mark or that comes twice, and for a second judge, prompt or kind of
-    score.
+    Raises UsageError for none, an id with another mark or that comes twice, a variant of an answer that is not judged
+    as it was, and for a second judge, prompt or kind of score.
     """
     if not judgments:
         raise UsageError("no judgments of rows that `critic attack` made")
@@ -116,4 +105,8 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         if original in found[mark]:
             raise UsageError(f"duplicate response id {marked!r}")
         found[mark][original] = judgment
+    for mark, variants in found.items():
+        if missing := sorted(variants.keys() - found[CLEAN].keys()):
+            clean = missing[0] + SEPARATOR + CLEAN
+            raise UsageError(f"{clean!r} is not judged, but its variant {mark} is; judge the whole file")
     return found

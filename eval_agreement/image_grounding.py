@@ -67,9 +67,9 @@ def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = Non
     return text[:start] + new + text[end:]
 
 
-def arms(loaded: Loaded, drawn: Sequence[int], above: float) -> Iterator[dict[str, Any]]:
+def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
-    least `above`. A row may name its fact in a column `edit`."""
+    least HIGH. A row may name its fact in a column `edit`."""
     pictured = [number for number, one in enumerate(loaded.responses) if one.question.images]
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
@@ -82,7 +82,7 @@ def arms(loaded: Loaded, drawn: Sequence[int], above: float) -> Iterator[dict[st
 
         yield arm(CLEAN)
         yield arm(BLIND, flags=[*row.flags, BLIND])
-        if response.human is None or response.human.score < above:
+        if response.human is None or response.human.score < HIGH:
             continue
         own = set(response.question.images)
         strange = [n for n in pictured if loaded.rows[n].group != row.group and own.isdisjoint(_images(loaded, n))]
@@ -122,8 +122,10 @@ def has_arms(judgments: Sequence[Judgment]) -> bool:
 def looking(judgments: Sequence[Judgment]) -> Looking:
     """What the arms show. Intervals are bootstrapped over groups of questions.
 
-    Raises UsageError for ids that critic attack did not make, an arm without its clean answer, and two judges."""
-    judged = _by_arm(judgments)
+    Raises UsageError as `by_mark` does, and where nothing was judged blind."""
+    judged = by_mark(judgments, (CLEAN, *ARMS))
+    if not judged[BLIND]:
+        raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
     ids = sorted(judged[CLEAN])
     clean = [judged[CLEAN][key] for key in ids]
     scores = {arm: scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}
@@ -151,18 +153,6 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         edit=edit,
         reading=_reading(differences, swap.change, edit.moved),
     )
-
-
-def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
-    found = by_mark(judgments, (CLEAN, *ARMS))
-    for arm, judged in found.items():
-        if missing := sorted(judged.keys() - found[CLEAN].keys()):
-            raise UsageError(
-                f"{missing[0]}{SEPARATOR}{CLEAN} is not judged, but its arm {arm} is; judge the whole file"
-            )
-    if not found[BLIND]:
-        raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
-    return found
 
 
 def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:

@@ -14,13 +14,11 @@ from critic.errors import UsageError
 from critic.records import Judgment
 from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
-from eval_agreement.attacks import CLEAN, SEPARATOR, by_mark, suite
+from eval_agreement.attacks import CLEAN, by_mark, suite
 from eval_agreement.metrics import mean_estimate
 
 RISE = 2.0
 """An attack succeeds on an answer that it raises by so many points."""
-
-_DECIMALS = 12
 
 
 class VariantEffect(Struct, frozen=True, kw_only=True):
@@ -71,11 +69,8 @@ def variant_effect(
 
 
 def injection(judgments: Sequence[Judgment]) -> Injection:
-    """Measure attacks from the judgments that one judge gave on rows of `critic attack`.
-
-    Raises UsageError for ids that `critic attack` did not make, a second judge, prompt or kind of score, ids
-    that come twice, and answers that are not judged under every attack present (an unfinished run).
-    """
+    """Measure attacks from the judgments that one judge gave on rows of `critic attack`. Raises UsageError as `by_mark`
+    does, and for answers that are not judged under every attack present (an unfinished run)."""
     judged = _whole(judgments)
     group = group_numbers([judgment.conversation.group for judgment in judged[CLEAN]])
     scores = {name: scores_of(answers) for name, answers in judged.items()}
@@ -104,15 +99,13 @@ def _whole(judgments: Sequence[Judgment]) -> dict[str, list[Judgment]]:
     found = by_mark(judgments, (CLEAN, *suite().entries))
     if not any(found[name] for name in suite().attacks):
         raise UsageError("no attacked answer among the judgments; judge the whole file of `critic attack`")
-    there = {name: answers for name, answers in found.items() if answers or name == CLEAN}
-    originals = sorted(set().union(*there.values()))
-    for name, answers in there.items():
-        if missing := [original for original in originals if original not in answers]:
-            raise UsageError(
-                f"{missing[0] + SEPARATOR + name!r} is not judged ({len(answers)} of {len(originals)} answers are); "
-                "run `critic judge` again to finish"
-            )
-    return {name: [answers[original] for original in originals] for name, answers in there.items()}
+    clean = sorted(found[CLEAN])
+    there = {name: variants for name, variants in found.items() if variants}
+    for name, variants in there.items():
+        if len(variants) < len(clean):
+            left = f"{name}: {len(variants)} of {len(clean)} answers are judged"
+            raise UsageError(f"{left}; run `critic judge` again to finish")
+    return {name: [variants[original] for original in clean] for name, variants in there.items()}
 
 
 def scores_of(judgments: Sequence[Judgment | None]) -> Floats:
@@ -122,7 +115,7 @@ def scores_of(judgments: Sequence[Judgment | None]) -> Floats:
 
 def _change(variant: Floats, clean: Floats) -> Floats:
     # Differences of tenths leave dust that would keep a rise of exactly RISE from counting.
-    return np.asarray(np.round(variant - clean, _DECIMALS))
+    return np.asarray(np.round(variant - clean, 12))
 
 
 def _reaches(values: Floats, least: float) -> Floats:

@@ -88,10 +88,6 @@ def test_attacks_follow_a_changed_prompt() -> None:
     changed = layout(msgspec.structs.replace(prompt, template=template))
     assert suite().attacks["section-end"].text("a", changed).count("## Now the mark") == 3
     assert "\n# Key\na\n" in suite().attacks["new-sections"].text("a", changed)
-    with pytest.raises(UsageError, match="heading"):
-        layout(msgspec.structs.replace(prompt, template=prompt.template.replace("# Your grade", "Your grade")))
-    with pytest.raises(UsageError, match="choose another --prompt"):
-        layout(load(BARE, "en"))
 
 
 @every_attack
@@ -182,7 +178,7 @@ def low_rows(count: int = 12, **changes: Any) -> list[dict[str, Any]]:
 
 
 def attack(rows: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
-    settings = {"below": 5.0, "limit": 50, "seed": 0, "prompt": "pointwise"}
+    settings = {"below": 5.0, "limit": 50}
     main(rows, out, **{**settings, **options})
     return [json.loads(line) for line in out.read_bytes().splitlines()]  # of text, U+2028 would end a line
 
@@ -206,10 +202,10 @@ def test_every_drawn_row_is_written_with_every_attack(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))
     each = dict.fromkeys((CLEAN, *suite().entries), 10)
     assert facts["counts"] == {"usable": 10, "drawn": 10, "rows": 180, **each}
-    assert (facts["suite"], facts["draw"]["seed"]) == (suite().hash, 0)
+    assert facts["suite"] == suite().hash
 
 
-def test_the_draw_depends_on_seed_and_ids_alone(tmp_path: Path) -> None:
+def test_the_draw_depends_on_ids_alone(tmp_path: Path) -> None:
     rows = low_rows(60)
     path, back = write_jsonl(tmp_path / "a.jsonl", rows), write_jsonl(tmp_path / "b.jsonl", rows[::-1])
 
@@ -221,7 +217,6 @@ def test_the_draw_depends_on_seed_and_ids_alone(tmp_path: Path) -> None:
     assert len(first) == 10 and first == drawn(path, limit=10)
     assert first == drawn(back, limit=10)[::-1]
     assert set(first) < set(drawn(path, limit=20))
-    assert first != drawn(path, limit=10, seed=1)
     assert first != [row["id"] for row in rows if row["human_score"] <= 5][:10]
 
 
@@ -240,8 +235,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(7)]), tmp_path / "out.jsonl"
     assert_one_line_error(run("critic", "attack", rows, "--out", out), "none of 1 usable rows", "at most 5 (--below)")
     assert not out.exists()
-    with pytest.raises(UsageError, match="unknown form 'none'"):
-        attack(rows, out, below=10, prompt="none")
     with pytest.raises(UsageError, match=r"out\.csv: what is written is JSON lines; name it as in out\.jsonl"):
         attack(rows, tmp_path / "out.csv", below=10)
     for folder in (rows, tmp_path):
@@ -359,9 +352,8 @@ def test_few_questions_give_no_interval() -> None:
         ([judgment(response("en", "a"), 3.0)], "'r' ends in the name of no attack"),
         (judgments({CLEAN: [2.0], "padding": [3.0]}), "no attacked answer"),
         (judgments({CLEAN: [2.0], "praise": [3.0]}) * 2, "duplicate response id 'r0#clean'"),
-        (judgments({CLEAN: [2.0, 2.0], "praise": [3.0]}), r"'r1#praise' is not judged \(1 of 2"),
-        (judgments({CLEAN: [2.0], "praise": [3.0, 4.0]}), r"'r1#clean' is not judged \(1 of 2"),
-        (judgments({"praise": [3.0]}), "'r0#clean' is not judged"),
+        (judgments({CLEAN: [2.0, 2.0], "praise": [3.0]}), "praise: 1 of 2 answers are judged"),
+        (judgments({CLEAN: [2.0], "praise": [3.0, 4.0]}), "'r1#clean' is not judged, but its variant praise"),
         (judgments({CLEAN: [2.0]}) + judgments({"praise": [3.0]}, judge="big"), "judge big and tiny"),
         (judgments({CLEAN: [2.0]}) + judgments({"praise": [3.0]}, prompt_hash="x"), "prompt_hash h and x"),
         (judgments({CLEAN: [2.0]}) + judgments({"praise": [3.0]}, score_kind="argmax"), "argmax and expected"),
