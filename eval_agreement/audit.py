@@ -5,7 +5,6 @@ critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --ou
 critic audit --human people.csv --judge ours=judged_conversations.jsonl
 """
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,15 +24,19 @@ from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.baselines import BASELINES
+from eval_agreement.exchange import both_ways
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
+from eval_agreement.page import report
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import models_of, sections
+from eval_agreement.page.two_judges import change_sections, exchange_sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import RatedSample
+from eval_agreement.since import change
 from eval_agreement.summary import (
     as_lines,
     files_of,
@@ -50,7 +52,6 @@ from eval_agreement.tables import SCALE, Scale, Source
 from eval_agreement.widths import pooled
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
-
 
 Files = Mapping[str, Source]
 """Who is in which file."""
@@ -68,15 +69,6 @@ class _Target(Struct, frozen=True, kw_only=True):
 
     def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
         return [] if self.gates is None else gate.parse(self.gates, names)
-
-    def prepare(self) -> None:
-        """Make the folder before anything takes long. Raises UsageError where nothing can be written there."""
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {self.out}: not a folder to write to: {error.strerror or error}") from None
-        if not os.access(self.out, os.W_OK):
-            raise UsageError(f"--out {self.out}: not a folder to write to: no permission")
 
 
 def main(
@@ -173,14 +165,6 @@ def main(
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
 
     \b
-    Columns of tables; all but id and score (or preference, or verdict) may be missing:
-      people  id, score or preference (a, b, tie) or verdict (yes, no), rater, group
-              (question or image), task, category, lang, turn, system (who answered),
-              length or text (of pairs: length_a, length_b or text_a, text_b),
-              label_probability (the chance that the row had of being labelled)
-      judges  id, score or preference or verdict; beside score what people's file does not say: group, system, task, …
-
-    \b
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
     critic audit internal=judged.jsonl --train train.jsonl --gate "mae<=0.9"
     critic audit --human people.csv --judge ours=judged_conversations.jsonl
@@ -239,17 +223,13 @@ def _then_and_now(
 
 def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> int:
     """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
-    from eval_agreement.exchange import both_ways  # noqa: PLC0415 - SciPy: keeps --help fast
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-    from eval_agreement.page.two_judges import change_sections, exchange_sections  # noqa: PLC0415 - as above
-    from eval_agreement.since import change  # noqa: PLC0415 - as above
     from eval_agreement.sources import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
     sample = of_two_judges(files[before], files[name], name, scales)
     found = change(sample) if before == "then" else None
     converted = [] if found else both_ways(sample, (before, name))
-    target.prepare()
+    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
     shown = change_sections(name, found) if found else exchange_sections(converted)
     readings = [found.reading if found else converted[0].reading, *sample.notes]
     origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
@@ -307,20 +287,19 @@ def _audit_scores(
     target: _Target,
 ) -> int:
     """An audit of scores; the exit code."""
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-
     injections, looks = attacked
     (first, first_files), *_ = samples
     gate.check_samples(limits, [sample.name for sample, _ in samples])
     judged = first_files[first.judge].path
     how = how_judged(judged, first.judgments) if target.certificate else None
-    target.prepare()
+    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
     found = {sample.name: run_audit(sample, asked) for sample, _ in samples}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
-        people = first_files.get(PEOPLE, first_files[first.judge]).path, *_labels_of(first)
-        write_certificate(target.certificate, how, judged, people, found[first.name].judge.estimates, outcomes)
+        raters = {name for rated in first.raters for name in rated}
+        labels = first_files.get(PEOPLE, first_files[first.judge]).path, len(first.labelled.ids), len(raters)
+        write_certificate(target.certificate, how, judged, labels, found[first.name].judge.estimates, outcomes)
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
@@ -354,15 +333,8 @@ def _lines(
     yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
 
 
-def _labels_of(sample: RatedSample) -> tuple[int, int]:
-    """How many labels people gave, and how many raters are named."""
-    raters = {name for rated in sample.raters for name in rated}
-    return int((~np.isnan(sample.human)).sum()), len(raters)
-
-
 def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
@@ -379,7 +351,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
         judge, source = next(iter(sources.items()))
         items = () if file_kind(source) == "table" else read_items(source)
         how = how_judged(source.path, (item.judgment for item in items if item.kind == kind))
-    target.prepare()
+    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
     found = preference_audit(given)
     judge, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
@@ -411,11 +383,8 @@ def _finish(
     outcomes: Sequence[gate.Outcome],
     failed: Mapping[str, tuple[int, int]],
 ) -> int:
-    """Say what was found, how the gate stands and where everything is; the exit code.
-
-    1 when a limit is not kept, 3 when more than the allowed share of a sample (failed, of all) has no score, else 0,
-    with the lines that say why on standard error.
-    """
+    """Say what was found, how the gate stands and where everything is; the exit code, 3 where more than the allowed
+    share of a sample (failed, of all) has no score."""
     print(said, end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)

@@ -140,8 +140,3 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False):
         code = np.array([-1 if name is None else number[name] for name in self.parts[part]])
         for name in names:
             yield name, code == number[name]
-
-
-def scores(values: Sequence[float | None]) -> Floats:
-    """As a float array, NaN for None."""
-    return np.array(values, dtype=np.float64)

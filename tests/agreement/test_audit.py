@@ -412,7 +412,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     for file in ("t.csv", "rows.jsonl"):
         assert f"{file}: no " in refused(tmp_path, file, "--out", "out")
     tables = ["--human", "t.csv", "--judge", "j=t.csv"]
-    assert "--out t.csv: not a folder to write to: File exists" in refused(tmp_path, *tables, "--out", "t.csv")
+    assert "t.csv: File exists" in refused(tmp_path, *tables, "--out", "t.csv")
     assert "takes judgments made in one way" in refused(tmp_path, *tables, "--certificate", "c.json", "--out", "out")
     assert "no sample 'x'; there are t" in refused(tmp_path, *tables, "--gate", "x:mae<=1", "--out", "out")
     assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
