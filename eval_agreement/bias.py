@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
-from eval_agreement.metrics import half_up, same_length
+from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
 
 FEWEST_LABEL_GROUPS = 20
@@ -91,17 +91,11 @@ def severity(rows: JudgedRows) -> BiasEffect:
 
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
-
-    None where all answers with the same human score are equally long. Raises ValueError for a negative or missing
-    length, or too few or many.
-    """
-    sizes = np.asarray(length, dtype=np.float64)
-    same_length(rows.kept, {"lengths": sizes})
-    if not (fine := sizes >= 0).all():
-        raise ValueError(f"length {sizes[~fine][0]:g} is not a number of characters")
-    x = _centred(np.log2(np.maximum(sizes[rows.kept], 1)))
-    values = _at_equal_score(rows, scipy.sparse.csr_array(x[None, :]))[:, 0]
-    effect = _effect("verbosity", values, rows, "answers with the same human score are all equally long")
+    None where all answers with the same human score are equally long."""
+    x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
+    effect = _effect(
+        "verbosity", _at_equal_score(rows, x), rows, "answers with the same human score are all equally long"
+    )
     return _explained(effect, rows, x)
 
 
@@ -111,23 +105,18 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     Each is that of the rows with the label against all other labelled rows, at equal human score. The MOST_LABELS
     largest labels are reported. p-values are Holm-corrected over them; two labels are each other's mirror, so theirs is
     one test. A label is None where it, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or where no answer
-    without it has the same human score. Rows whose label is None take no part. Raises ValueError for too few or many
-    labels.
+    without it has the same human score. Rows whose label is None take no part.
     """
-    same_length(rows.kept, {"labels": label})
     names = sorted({name for name in label if name is not None})
     code = {name: number for number, name in enumerate(names)}
     numbers = np.array([-1 if name is None else code[name] for name in label], dtype=np.intp)
     rows, numbers = rows.of(numbers >= 0), numbers[numbers >= 0]
     size = np.bincount(numbers[rows.kept], minlength=len(names))
     largest = np.argsort(-size, kind="stable")[:MOST_LABELS]
-    having = [numbers[rows.kept] == number for number in largest]
-    x = [scipy.sparse.csr_array(has[None, :], dtype=np.float64) for has in having]
-    values = _at_equal_score(rows, scipy.sparse.vstack([scipy.sparse.csr_array((0, rows.n)), *x], format="csr"))
     effects = []
-    for position, (number, has) in enumerate(zip(largest, having, strict=True)):
+    for number in largest:
         failed = int(((numbers == number) & ~rows.kept).sum())
-        effect = _offset(rows, has, values[:, position], label=names[number], failed=failed)
+        effect = _offset(rows, numbers[rows.kept] == number, label=names[number], failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
     return Offsets(
         name=name,
@@ -136,17 +125,16 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     )
 
 
-def _offset(rows: JudgedRows, has: NDArray[np.bool_], values: Floats, **about: Any) -> BiasEffect:
-    """Of the rows with a label, by its values on the sample and in each resample."""
-    reason = "no answer without it has the same human score"
+def _offset(rows: JudgedRows, has: NDArray[np.bool_], **about: Any) -> BiasEffect:
+    """Of the rows that have a label."""
+    x, reason = has.astype(np.float64), "no answer without it has the same human score"
     for side, inside in (("with", has), ("without", ~has)):
         groups = len(np.unique(rows.resamples.member[inside]))
         if groups < FEWEST_LABEL_GROUPS:
-            values = np.full(1, np.nan)
-            reason = f"{groups} groups {side} it; at least {FEWEST_LABEL_GROUPS} are needed"
-            break
-    effect = _effect("offset", values, rows, reason, n=int(has.sum()), **about)
-    return _explained(effect, rows, has.astype(np.float64))
+            few = f"{groups} groups {side} it; at least {FEWEST_LABEL_GROUPS} are needed"
+            return _effect("offset", np.full(1, np.nan), rows, few, n=int(has.sum()), **about)
+    effect = _effect("offset", _at_equal_score(rows, x), rows, reason, n=int(has.sum()), **about)
+    return _explained(effect, rows, x)
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -154,18 +142,13 @@ def rating_noise(raters: Floats) -> Floats:
 
     NaN in `raters` is a rating that was not made. A row's noise is the sample variance of its ratings divided
     by their number; a row with one rating gets the average variance of the others'. This assumes that raters
-    err independently of each other. Raises ValueError where no row has two ratings, or one has none.
+    err independently of each other, and that some row has two ratings and each has one.
     """
     made = (~np.isnan(raters)).sum(axis=1)
-    if not made.all():
-        raise ValueError(f"row {int(np.argmin(made))} (from 0) has no rating")
     several = made > 1
-    if not several.any():
-        raise ValueError("no row has two ratings, so their noise is unknown")
     variance = np.full(len(raters), np.nan)
     variance[several] = np.nanvar(raters[several], axis=1, ddof=1)
-    freedom = made[several] - 1
-    variance[~several] = np.average(variance[several], weights=freedom)
+    variance[~several] = np.average(variance[several], weights=made[several] - 1)
     return np.asarray(variance / made)
 
 
@@ -173,33 +156,22 @@ def _centred(values: Floats) -> Floats:
     return values - (values.mean() if len(values) else 0)
 
 
-def _at_equal_score(rows: JudgedRows, x: scipy.sparse.csr_array) -> Floats:
-    """Points per unit of each of the regressors `x`, shape (k, n), one regression each, beside one indicator per human
-    level: shape (1 + resamples, k), the sample first.
-
-    The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a resample
-    lacks adds nothing.
-    """
-    human, judge = rows.human, rows.judge
-    values, level = np.unique(half_up(human), return_inverse=True)
-    k, levels, y = x.shape[0], len(values), _centred(judge)
+def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
+    """Points per unit of the regressor `x`, shape (n,), beside one indicator per human level: shape (1 + resamples,),
+    the sample first. The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a
+    resample lacks adds nothing."""
+    values, level = np.unique(half_up(rows.human), return_inverse=True)
+    y, levels = _centred(rows.judge), len(values)
     at = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
-    entries = x.tocoo()
-    at_level = entries.coords[0] * levels + level[entries.coords[1]]
-    x_at = scipy.sparse.csr_array((entries.data, (at_level, entries.coords[1])), shape=(k * levels, rows.n))
-    columns = scipy.sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
+    columns = scipy.sparse.vstack([at, at * y, at * x, np.stack([x * x, x * y])], format="csr")
     sums = rows.resamples.sums(np.arange(rows.n), columns)
-    n, y_sum, x_sum, xx, xy = np.split(sums, np.cumsum([levels, levels, k * levels, k]), axis=1)
-    x_sum = x_sum.reshape(len(sums), k, levels)
-    x_mean = ratio(x_sum, n[:, None, :], empty=0)
-    spread = _beyond(xx, (x_mean * x_sum).sum(axis=2))
-    return ratio(xy - (x_mean * y_sum[:, None, :]).sum(axis=2), spread)
-
-
-def _beyond(total: Floats, part: Floats) -> Floats:
-    """total - part of two sums of squares, exactly 0 where the rest is no more than rounding."""
-    rest = total - part
-    return np.where(rest > _SINGULAR * total, rest, 0.0)
+    n, y_sum, x_sum, squares = np.split(sums, levels * np.arange(1, 4), axis=1)
+    xx, xy = squares.T
+    x_mean = ratio(x_sum, n, empty=0)
+    spread = xx - (x_mean * x_sum).sum(axis=1)
+    # Where length does not vary, what is left of the sum of squares is no more than rounding.
+    spread = np.where(spread > _SINGULAR * xx, spread, 0.0)
+    return ratio(xy - (x_mean * y_sum).sum(axis=1), spread)
 
 
 def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
