@@ -94,7 +94,6 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
     Without training rows there is one: people's own median, which has seen the answers.
     """
-    sample = sample.numbered
     labelled = sample.labelled
     raters, several = labelled.raters, any(len(rated) > 1 for rated in labelled.raters)
     nearest = nearest_rating(raters, labelled.scores)
@@ -146,14 +145,7 @@ def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) ->
 
 def biases(sample: RatedSample, judge: str) -> Biases:
     """What pulls one judge's scores away from people's."""
-    noise, most = None, max(map(len, sample.raters), default=0)
-    if most > 1:
-        # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
-        ratings = np.full((len(sample.ids), most), np.nan)
-        for row, rated in enumerate(sample.raters):
-            ratings[row, : max(len(rated), 1)] = list(rated.values()) or sample.human[row]
-        noise = bias.rating_noise(ratings)
-    rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
+    rows = JudgedRows(sample.human, sample.judges[judge], sample.groups)
     effects = [bias.severity(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))

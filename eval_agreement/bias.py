@@ -7,8 +7,7 @@ row: the sufficient statistics are sums over rows, so it is these sums that are 
 People's scores are noisy themselves, and equal scores are then not equal quality: among answers with the same
 score, those of the better answerer (or the longer ones, where length goes with quality) are truly better, and a
 fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
-`BiasEffect.noise_explains` says how noisy people would have to be to explain the whole effect; where several people
-rated an answer, `rating_noise` says beside it how noisy they are.
+`BiasEffect.noise_explains` says how noisy people would have to be to explain the whole effect.
 """
 
 from collections.abc import Sequence
@@ -137,21 +136,6 @@ def _offset(rows: JudgedRows, has: NDArray[np.bool_], **about: Any) -> BiasEffec
     return _explained(effect, rows, x)
 
 
-def rating_noise(raters: Floats) -> Floats:
-    """The variance of the noise in each row's mean rating, in points squared: shape (n, m) in, (n,) out.
-
-    NaN in `raters` is a rating that was not made. A row's noise is the sample variance of its ratings divided
-    by their number; a row with one rating gets the average variance of the others'. This assumes that raters
-    err independently of each other, and that some row has two ratings and each has one.
-    """
-    made = (~np.isnan(raters)).sum(axis=1)
-    several = made > 1
-    variance = np.full(len(raters), np.nan)
-    variance[several] = np.nanvar(raters[several], axis=1, ddof=1)
-    variance[~several] = np.average(variance[several], weights=made[several] - 1)
-    return np.asarray(variance / made)
-
-
 def _centred(values: Floats) -> Floats:
     return values - (values.mean() if len(values) else 0)
 
@@ -204,7 +188,7 @@ def _seen(effect: BiasEffect) -> bool:
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it
-    by itself, and what it is where their noise is known.
+    by itself.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
@@ -218,10 +202,8 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     if not (0 < through / direct < 1 and direct * effect.value > 0):
         return effect
     reliability = float(through / direct)
-    note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less"
-    if rows.noise is not None:
-        note += f"; by their raters it is {1 - rows.n * rows.noise.mean() / (human @ human):.2f}"
-    return replace(effect, noise_explains=reliability, reading=f"{effect.reading}{note}.")
+    note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less."
+    return replace(effect, noise_explains=reliability, reading=effect.reading + note)
 
 
 def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:

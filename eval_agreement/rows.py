@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from critic.stats.arrays import Floats, Group
+from critic.stats.arrays import Group
 from critic.stats.estimate import SEED, Bootstrap
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
@@ -14,10 +14,8 @@ FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 class JudgedRows:
     """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
 
-    `human`, `judge` and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has it; None
-    where it is not known), shape (n,) each, are of the rows with a judgment, which `kept` marks among all, and so are
-    `resamples`.
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    `human` and `judge`, shape (n,) each, are of the rows with a judgment, which `kept` marks among all, and so are
+    `resamples`. Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
 
     def __init__(
@@ -25,23 +23,20 @@ class JudgedRows:
         human: Scores,
         judge: Scores,
         group: Group,
-        noise: Floats | None = None,
         resamples: int | None = None,
         seed: int = SEED,
     ) -> None:
         self._human, self._judge, self.kept = paired(human, judge)
-        self._group, self._noise, self._drawn = group, noise, (resamples, seed)
-        same_length(human, {"judge scores": judge, "groups": group, "variances of noise": noise})
+        self._group, self._drawn = group, (resamples, seed)
+        same_length(human, {"groups": group})
         kept = self.kept
         self.human, self.judge = self._human[kept], self._judge[kept]
-        self.noise = None if noise is None else noise[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
         self.resamples = Bootstrap(_pick(group, kept), resamples, seed)
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
-        noise = None if self._noise is None else self._noise[which]
-        return JudgedRows(self._human[which], self._judge[which], _pick(self._group, which), noise, *self._drawn)
+        return JudgedRows(self._human[which], self._judge[which], _pick(self._group, which), *self._drawn)
 
 
 def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
     return [group or _ALONE + key for group, key in zip(groups, ids, strict=True)]
 
 
-class RatedSample(Struct, frozen=True, kw_only=True, eq=False):
+class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
 
     `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters` who
@@ -56,7 +57,6 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False):
     judgments: list[Judgment | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     criterion: str | None = None
-    member: NDArray[np.intp] | None = None
 
     @property
     def judge(self) -> str:
@@ -82,19 +82,10 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False):
         columns = set(self.__struct_fields__) - {"name", "notes", "criterion"}
         return replace(self, **{name: picked(getattr(self, name)) for name in columns})
 
-    @property
-    def numbered(self) -> "RatedSample":
-        """The same with the numbers of its groups, for all that is made of it."""
-        return replace(self, member=self.groups)
-
-    @property
-    def group_names(self) -> list[str]:
-        return own_groups(self.group, self.ids)
-
-    @property
+    @cached_property
     def groups(self) -> NDArray[np.intp]:
         """The number of each row's group, in the order of the groups' names, shape (n,)."""
-        return group_numbers(self.group_names) if self.member is None else self.member
+        return group_numbers(own_groups(self.group, self.ids))
 
     @property
     def ungrouped(self) -> bool:
