@@ -82,7 +82,7 @@ def alternative_annotator(
     FEWEST_BLOCKS groups are left out: the paper's signed ranks reject a fifth to a third of true hypotheses there.
 
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
-    items enough, or where the median item has fewer ratings than that. Raises ValueError as `rater_agreement` does.
+    items enough, or where the median item has fewer ratings than that.
     """
     counted = rated_items(ratings, judge, group)
     entries = counted.entries

@@ -107,8 +107,7 @@ def rater_agreement(
     has two ratings, or all that count are the same.
 
     `group` names each item's group: whole groups are resampled. With `resamples` 0 there are no intervals and
-    `group` may be empty. None or NaN in `judge` is a failed judgment. Raises ValueError for an infinite score, an array
-    that is not of shape (items, raters), and where `judge` or `group` is not as long as `ratings`.
+    `group` may be empty. None or NaN in `judge` is a failed judgment.
     """
     rated = rated_items(ratings, judge, group if resamples != 0 else np.arange(len(ratings)))
     entries, draws = rated.entries, Bootstrap(rated.group, resamples)

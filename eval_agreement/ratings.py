@@ -9,18 +9,16 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers
 from eval_agreement.metrics import Indices
 
-Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]
-"""Who gave which item which score: an array of shape (items, raters), NaN where a rater gave none, or each
-item's scores by the rater's name (`HumanScore.raters`), which stays small where a crowd rated. The raters of
-an array are called "1", "2", … by column. Scores are compared to 12 decimals."""
+Ratings = Sequence[Mapping[str, float]]
+"""Each item's scores by the rater's name (`HumanScore.raters`). Scores are compared to 12 decimals."""
 Judge = Sequence[float | None] | NDArray[np.floating]
 
 _DECIMALS = 12
 
 
 class RatingEntries(NamedTuple):
-    """Ratings in long form, ordered by item: `item` and `rater` (numbers from 0; `names[rater]` is who) and `score`, of
-    shape (ratings,) each, have one entry a rating. There are `items` items."""
+    """Ratings in long form, ordered by item: `item` and `rater` (numbers from 0; `names[rater]` is who) and `score`
+    have one entry a rating. There are `items` items."""
 
     items: int
     names: list[str]
@@ -51,48 +49,28 @@ class RatedItems(NamedTuple):
 
 
 def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
-    """Each rater against the mean of the others, pooled: what a perfect judge could reach.
-
-    Three arrays with one entry for every rating of an item that has two or more: the mean of the item's other
-    ratings, the rating, and the number of the item (from 0), ordered by item. Raises ValueError as
-    `rater_agreement` does.
-    """
+    """Each rater against the mean of the others, pooled: what a perfect judge could reach. Three arrays with one entry
+    for every rating of an item that has two or more: the mean of the item's other ratings, the rating, and the number
+    of the item (from 0), ordered by item."""
     entries = entries_of(ratings)
     several = entries.ratings()[entries.item] > 1
     return mean_of_others(entries)[several], entries.score[several], entries.item[several]
 
 
 def entries_of(ratings: Ratings) -> RatingEntries:
-    """All ratings that were made. Raises ValueError for an array of another shape and an infinite score."""
-    if isinstance(ratings, np.ndarray):
-        if ratings.ndim != 2:
-            raise ValueError(f"ratings have shape {ratings.shape}, not (items, raters)")
-        item, rater = np.nonzero(~np.isnan(ratings))
-        score = ratings[item, rater].astype(np.float64)
-        names = [str(column + 1) for column in range(ratings.shape[1])]
-    else:
-        names = sorted({name for rated in ratings for name in rated})
-        number = {name: place for place, name in enumerate(names)}
-        item = np.repeat(np.arange(len(ratings)), [len(rated) for rated in ratings])
-        rater = np.array([number[name] for rated in ratings for name in rated], dtype=np.intp)
-        score = np.array([one for rated in ratings for one in rated.values()], dtype=np.float64)
-        known = ~np.isnan(score)
-        item, rater, score = item[known], rater[known], score[known]
-    if np.isinf(score).any():
-        raise ValueError(f"the rating of item {item[np.argmax(np.isinf(score))]} (from 0) is infinite")
+    """All ratings that were made."""
+    names = sorted({name for rated in ratings for name in rated})
+    number = {name: place for place, name in enumerate(names)}
+    item = np.repeat(np.arange(len(ratings)), [len(rated) for rated in ratings])
+    rater = np.array([number[name] for rated in ratings for name in rated], dtype=np.intp)
+    score = np.array([score for rated in ratings for score in rated.values()], dtype=np.float64)
     return RatingEntries(len(ratings), names, item, rater, np.round(score, _DECIMALS))
 
 
 def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
-    """The items to compare a judge on, all with two ratings where there is none. Raises ValueError as `entries_of`,
-    where `judge` or `group` is not as long as there are items, and for an infinite score."""
+    """The items to compare a judge on, all with two ratings where there is none."""
     entries = entries_of(ratings)
     judge = np.zeros(entries.items) if judge is None else np.asarray(judge, dtype=np.float64)
-    for length, what in ((len(judge), "judge scores"), (len(group), "groups")):
-        if length != entries.items:
-            raise ValueError(f"{entries.items} items but {length} {what}")
-    if np.isinf(judge).any():
-        raise ValueError(f"the judge's score of item {np.argmax(np.isinf(judge))} (from 0) is infinite")
     judged = ~np.isnan(judge)
     several = entries.ratings() > 1
     kept = judged & several
