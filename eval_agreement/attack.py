@@ -6,9 +6,6 @@ critic audit … --attacked judged.jsonl
 
 With --images the arms that tell whether the judge looks: without the image, with another question's, and with one fact
 of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
-
-`attacks.toml` holds the attacks. Each is put into answers that people scored low, beside harmless padding and the
-answers as they are.
 """
 
 import hashlib
@@ -36,8 +33,6 @@ from eval_agreement.items import COLUMN_SUFFIX
 PROMPT = "pointwise"
 """The judging prompt whose headings are forged."""
 
-_DECIMALS = 12
-
 
 def layout(prompt: Prompt) -> PromptLayout:
     """Headings (lines that start with "#") and form of the verdict, read off a prompt, so that attacks follow it."""
@@ -48,8 +43,9 @@ def layout(prompt: Prompt) -> PromptLayout:
     heading = {"grade": _heading(lines, reply)}
     for name, mark in {"rubric": best, "question": question, "reference": reference, "reply": reply}.items():
         heading[name] = _heading(lines[::-1], mark)
-    variables = {"heading": heading, "highest": RATINGS[-1], "rating_key": RATING, "verdict": target(RATINGS[-1], best)}
-    return PromptLayout(prompt.language, variables)
+    verdict = target(RATINGS[-1], best)
+    known = {"heading": heading, "highest": RATINGS[-1], "rating_key": RATING, "verdict": verdict}
+    return {"language": prompt.language, **known}
 
 
 def _heading(lines: Sequence[str], mark: str) -> str:
@@ -61,13 +57,9 @@ def _heading(lines: Sequence[str], mark: str) -> str:
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder.")],
     out: Annotated[Path, typer.Option(help="Where the rows go, attacked and as they are (JSONL for critic judge).")],
-    below: Annotated[
-        float, typer.Option(min=RATINGS[0], max=RATINGS[-1], help="Attack answers that people gave at most this.")
-    ] = 5.0,
+    below: Annotated[float, typer.Option(min=1, max=10, help="Attack answers that people gave at most this.")] = 5.0,
     limit: Annotated[int, typer.Option(min=1, help="Attack at most this many answers.")] = 50,
-    images: Annotated[
-        bool, typer.Option("--images", help="Make no attacks, but what tells whether the judge looks at the images.")
-    ] = False,
+    images: Annotated[bool, typer.Option("--images", help="Not attacks: does the judge look at the images?")] = False,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
@@ -94,8 +86,8 @@ def main(
     if not images:
         facts |= {"suite": suite().hash, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
     jsonl.write_sidecar(out, facts)
-    said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {said}")
+    rows_of = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {rows_of}")
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:
@@ -110,16 +102,14 @@ def _sources(rows: Path, out: Path) -> list[Path]:
 def _is_usable(response: Response, below: float, images: bool) -> bool:
     if images:
         return bool(response.question.images)
-    return response.human is not None and round(response.human.score, _DECIMALS) <= below
+    # A mean of tenths may lie a hair above.
+    return response.human is not None and round(response.human.score, 12) <= below
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:
     """At most `limit` of the `usable` rows, in file order. Which ones depends on their ids, not on their order."""
-
-    def lot(number: int) -> bytes:
-        return hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest()
-
-    return sorted(sorted(usable, key=lot)[:limit])
+    lots = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
+    return sorted(sorted(usable, key=lots.__getitem__)[:limit])
 
 
 def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:

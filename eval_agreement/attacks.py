@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from collections.abc import Collection, Sequence
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from itertools import cycle
 from typing import Any
@@ -13,7 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.records import Judgment, Language
+from critic.records import Judgment
+
+PromptLayout = dict[str, Any]
+"""What an attacker knows of a judging prompt: its language, and the other variables of the attacks' templates."""
 
 SEPARATOR, CLEAN = "#", "clean"
 """The id of an attacked row is ORIGINAL#ATTACK, of the unattacked one ORIGINAL#clean. No attack's name holds
@@ -36,7 +39,10 @@ _ENVIRONMENT.filters |= {
 }
 
 
-class Attack(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
+_template = cache(_ENVIRONMENT.from_string)
+
+
+class Attack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An entry of `attacks.toml`: templates that put an answer beside what is to sway its judge."""
 
     name: str
@@ -45,13 +51,9 @@ class Attack(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     zh: str
     control: bool = False
 
-    @cached_property
-    def _compiled(self) -> dict[Language, jinja2.Template]:
-        return {"en": _ENVIRONMENT.from_string(self.en), "zh": _ENVIRONMENT.from_string(self.zh)}
-
-    def text(self, answer: str, layout: "PromptLayout") -> str:
+    def text(self, answer: str, layout: PromptLayout) -> str:
         """The attacked answer. It holds `answer` as it stands."""
-        return self._compiled[layout.language].render(answer=answer, **layout.variables)
+        return _template(getattr(self, layout["language"])).render(answer=answer, **layout)
 
 
 class Suite(Struct, frozen=True):
@@ -75,13 +77,6 @@ def suite() -> Suite:
     (control,) = [entry for entry in entries if entry.control]
     attacks = {entry.name: entry for entry in entries if not entry.control}
     return Suite(attacks, control, hashlib.sha256(msgspec.json.encode(entries)).hexdigest()[:16])
-
-
-class PromptLayout(Struct, frozen=True):
-    """What an attacker knows of a judging prompt: the variables of the attacks' templates."""
-
-    language: Language
-    variables: dict[str, Any]
 
 
 def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:

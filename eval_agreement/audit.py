@@ -1,9 +1,4 @@
-"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html.
-
-critic audit internal=internal.jsonl external=external.jsonl --train train.jsonl --out runs/audit
-critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --out runs/audit
-critic audit --human people.csv --judge ours=judged_conversations.jsonl
-"""
+"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,9 +86,7 @@ def main(
     judge: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE[:COLUMN]",
-            help="A judge's scores of the same ids: a table with id, score, or judgments, of answers or conversations. "
-            "Repeatable; the first is the one under audit.",
+            metavar="NAME=FILE[:COLUMN]", help="Its scores of the same ids; repeatable, the first is audited."
         ),
     ] = None,
     scale: Annotated[
@@ -107,21 +100,13 @@ def main(
     judge_scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
     ] = None,
-    train: Annotated[
-        Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
-    ] = None,
+    train: Annotated[Path | None, typer.Option(help="Human-scored training rows, to fit trivial judges on.")] = None,
     epsilon: Annotated[
-        float,
-        typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
+        float, typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd.")
     ] = EPSILON,
     within: Annotated[
         float | None,
-        typer.Option(
-            "--target-half-width",
-            min=0.001,
-            max=9,
-            help="Plan: how many human labels for a mean score within ± this many points?",
-        ),
+        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± so many points."),
     ] = None,
     attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
     gates: Annotated[
@@ -133,26 +118,16 @@ def main(
             "exit with 1 where the 95 % interval does not keep them.",
         ),
     ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
-    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Write what was found, for critic judge to hold to.")] = None,
     since: Annotated[
         Path | None,
-        typer.Option(
-            help="A certificate, or a judged file, of an earlier time: did the model change, or the judge? Exit with 1 "
-            "where the judge did, or the model fell."
-        ),
+        typer.Option(help="An earlier certificate or judged file: exit 1 where the judge changed or the model fell."),
     ] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME=FILE[:COLUMN]",
-            help="A retired judge's scores, moved onto the scale of --judge, and back; its own --scale.",
-        ),
+        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to move onto --judge's scale."),
     ] = None,
-    max_failed: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
-    ] = 0.02,
+    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 where more of a sample failed.")] = 0.02,
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -297,7 +272,7 @@ def _audit_scores(
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
-        raters = {name for rated in first.raters for name in rated}
+        raters = set[str]().union(*first.raters)
         labels = first_files.get(PEOPLE, first_files[first.judge]).path, len(first.labelled.ids), len(raters)
         write_certificate(target.certificate, how, judged, labels, found[first.name].judge.estimates, outcomes)
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}

@@ -14,14 +14,13 @@ BASELINES = ("constant", "length", "chrf")
 """Names of the trivial judges."""
 
 CHRF_ROWS = 4000
-"""Training rows the chrF line is fitted on at most (a seeded draw): its two numbers gain nothing from more."""
+"""Training rows the chrF line is fitted on at most: its two numbers gain nothing from more."""
 
 
 def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
     """The trivial judges' scores, shape (n,), and what each does: the median of people's scores, a line on
-    log(1 + characters), which are skewed, and one on sentence chrF against the reference, the best where there are
-    several. Where lengths or texts are missing, as in tables, those that need none; without training rows the constant
-    alone, by people's scores of the sample itself."""
+    log(1 + characters), which are skewed, and one on sentence chrF against the best reference. Where lengths or texts
+    are missing, those that need none; without training rows the constant alone, by the sample's own scores."""
     rows = len(sample.ids)
     if not training:
         median = _median(sample.human, sample.weight)

@@ -37,11 +37,9 @@ _SINGULAR = 1e-9
 
 
 class BiasEffect(Estimate, frozen=True, kw_only=True):
-    """One bias of a judge.
-
-    `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`); `failed` rows have no
-    judgment and are left out. An unbiased judge has 0, which is what `p_value` tests (Holm-corrected inside a family of
-    labels; `detectable` is not).
+    """One bias of a judge. `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`);
+    `failed` rows have no judgment. An unbiased judge has 0, which is what `p_value` tests (Holm-corrected inside a
+    family of labels; `detectable` is not).
 
     `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
     At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
@@ -92,10 +90,8 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
     None where all answers with the same human score are equally long."""
     x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
-    effect = _effect(
-        "verbosity", _at_equal_score(rows, x), rows, "answers with the same human score are all equally long"
-    )
-    return _explained(effect, rows, x)
+    alike = "answers with the same human score are all equally long"
+    return _explained(_effect("verbosity", _at_equal_score(rows, x), rows, alike), rows, x)
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
@@ -117,11 +113,8 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
         failed = int(((numbers == number) & ~rows.kept).sum())
         effect = _offset(rows, numbers[rows.kept] == number, label=names[number], failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
-    return Offsets(
-        name=name,
-        effects=effects if len(names) == 2 else _holm(effects),
-        left_out=len(names) - len(largest),
-    )
+    effects = effects if len(names) == 2 else _holm(effects)
+    return Offsets(name=name, effects=effects, left_out=len(names) - len(largest))
 
 
 def _offset(rows: JudgedRows, has: NDArray[np.bool_], **about: Any) -> BiasEffect:

@@ -15,12 +15,9 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 
 
 class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
-
-    The family of `p_holm` are all metrics of the pair. `better` is the judge ahead where it is at most 5 %, else None.
-    `no_worse`: whether `first` is as good as `second` but for the margin of MARGINS, by the whole interval (a one-sided
-    test at 2.5 %); None where there is none.
-    """
+    """A metric of judge `first` less that of judge `second`, on the answers both of them scored. The family of `p_holm`
+    are all metrics of the pair. `better` is the judge ahead where it is at most 5 %. `no_worse`: whether `first` is as
+    good as `second` but for the margin of MARGINS, by the whole interval (a one-sided test at 2.5 %)."""
 
     metric: str
     first: float

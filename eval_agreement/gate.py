@@ -52,9 +52,7 @@ class Outcome(Struct, frozen=True):
 
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names`: unless given, those on scores
-    and the share of answers that the judge failed on (0..1).
-
-    Raises UsageError for anything else, and for a limit against being too good (mae>=0.9).
+    and the share of answers that failed (0..1). Raises UsageError, also for a limit against being too good (mae>=0.9).
     """
     limits = []
     names = names or (*METRICS, "failed")
@@ -64,8 +62,7 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
             raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
         metric, sample = match["metric"], match["sample"]
         if metric not in names:
-            called = {"qwk": "qwk (kappa)"}  # tables call it so
-            there = ", ".join(called.get(name, name) for name in names)
+            there = ", ".join(names).replace("qwk", "qwk (kappa)")  # tables call it so
             raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {there}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
         if match["sign"] != limit.sign:
@@ -82,11 +79,8 @@ def check_samples(limits: Sequence[Limit], samples: Collection[str]) -> None:
 
 
 def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
-    """Every limit on every sample it is about. `results`: the judge by sample.
-
-    A limit that cannot be decided (no interval, an undefined metric, few groups) is not kept. The share of
-    failures has no interval: it is what it is. Raises UsageError for a sample that is not there.
-    """
+    """Every limit on every sample it is about. `results`: the judge by sample. A limit that cannot be decided (no
+    interval, an undefined metric, few groups) is not kept. Raises UsageError for a sample that is not there."""
     check_samples(limits, results)
     outcomes = []
     for limit in limits:

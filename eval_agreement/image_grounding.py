@@ -70,7 +70,7 @@ def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = Non
 def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
     least HIGH. A row may name its fact in a column `edit`."""
-    pictured = [number for number, one in enumerate(loaded.responses) if one.question.images]
+    images = [response.question.images for response in loaded.responses]
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
@@ -84,27 +84,23 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         yield arm(BLIND, flags=[*row.flags, BLIND])
         if response.human is None or response.human.score < HIGH:
             continue
-        own = set(response.question.images)
-        strange = [n for n in pictured if loaded.rows[n].group != row.group and own.isdisjoint(_images(loaded, n))]
+        own = set(images[number])
+        strange = [
+            n
+            for n, theirs in enumerate(images)
+            if theirs and loaded.rows[n].group != row.group and own.isdisjoint(theirs)
+        ]
         if strange:
             other = min(strange, key=lambda n: hashlib.sha256(f"{row.id} {loaded.rows[n].id}".encode()).digest())
-            yield arm(SWAPPED, image=None, images=_images(loaded, other))
+            yield arm(SWAPPED, image=None, images=images[other])
         if (text := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
             yield arm(EDITED, response=text)
 
 
-def _images(loaded: Loaded, number: int) -> list[str]:
-    return loaded.responses[number].question.images
-
-
 class Looking(Struct, frozen=True, kw_only=True):
-    """Whether a judge looks, over `answers` answers.
-
-    - differences: agreement seeing less agreement blind, by metric, on the answers scored both ways.
-    - swap: what another image does to answers that people scored HIGH or more.
-    - edit: the same for one changed fact; it has moved (been noticed) where the score falls by NOTICED or more.
-    - reached: how many images reached the judge, in answers that were to be shown one.
-    """
+    """Whether a judge looks, over `answers` answers; `reached` images reached it. `differences` are of agreement seeing
+    less blind, on the answers scored both ways; `swap` is what another image does to answers that people scored HIGH or
+    more, `edit` what a changed fact does, which is noticed (moved) where the score falls by NOTICED or more."""
 
     judge: str
     answers: int
@@ -120,9 +116,7 @@ def has_arms(judgments: Sequence[Judgment]) -> bool:
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
-    """What the arms show. Intervals are bootstrapped over groups of questions.
-
-    Raises UsageError as `by_mark` does, and where nothing was judged blind."""
+    """What the arms show. Raises UsageError as `by_mark` does, and where nothing was judged blind."""
     judged = by_mark(judgments, (CLEAN, *ARMS))
     if not judged[BLIND]:
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
@@ -156,7 +150,7 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 
 
 def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
-    """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, or a
+    """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, and a
     swapped image costs right answers points."""
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
     gains = bool(pearson and pearson.interval and pearson.interval[0] > 0)
@@ -169,10 +163,9 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
         parts.append(f"with another image right answers get {points(swap)}")
     if noticed.value is not None:
         parts.append(f"{count(noticed)} edits are noticed")
-    decision = {
-        (True, True): "It looks at the image",
-        (True, False): "It agrees more with people when it sees, but is not shown to hold answers against the image",
-        (False, True): "It holds answers against the image, but is not shown to agree more with people for it",
-        (False, False): "It is not shown to look at the image: it goes by the text and style of the answer",
-    }[gains, loses]
+    decision = "It is not shown to look at the image: it goes by the text and style of the answer"
+    if gains and loses:
+        decision = "It looks at the image"
+    elif gains or loses:
+        decision = "It is only shown in one of two ways to look at the image"
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."

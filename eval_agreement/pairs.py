@@ -67,13 +67,6 @@ class Cells:
             self._columns[of] = np.asarray(of(self.human, self.judge) @ self.by_unit, dtype=np.float64)
         return self._columns[of]
 
-    def totals(self, drawn: Floats) -> dict[OfPairs, Floats]:
-        """The sums, (R,) each, of all functions asked for so far, in samples where units occur `drawn` (U, R) times:
-        one product of matrices, which takes a fraction of one for each."""
-        if not self._columns:
-            return {}
-        return dict(zip(self._columns, np.stack(list(self._columns.values())) @ drawn, strict=True))
-
 
 def _added_up(target: Ranks, targets: int) -> Any:
     """The matrix (targets, n) that adds n rows of another matrix up, each into the row that `target` says."""
@@ -87,22 +80,15 @@ class PairSums:
 
     def __init__(self, cells: Cells, drawn: Floats) -> None:
         self._cells, self._drawn = cells, drawn
-        self._totals = cells.totals(drawn)
-
-    def total(self, of: OfPairs) -> Floats:
-        """The sum over pairs of a function of both scores, in each sample: shape (R,)."""
-        if of not in self._totals:
-            self._totals[of] = self._cells.column(of) @ self._drawn
-        return self._totals[of]
 
     def mean(self, of: OfPairs) -> Floats:
         """The mean over pairs of a function of both scores, in each sample: shape (R,)."""
-        return self.total(of) / self.size
+        return self._cells.column(of) @ self._drawn / self.size
 
-    @property
+    @cached_property
     def size(self) -> Floats:
         """Pairs of each sample, or what they weigh: shape (R,)."""
-        return self.total(_one)
+        return self._cells.column(_one) @ self._drawn
 
     @cached_property
     def table(self) -> Floats:

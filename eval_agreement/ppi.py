@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, SEED, Interval
-from eval_agreement.metrics import Indices, Scores, on_scale, same_length
+from eval_agreement.metrics import Indices, Scores, on_scale
 
 _DRAWS = 1_999
 """Random draws of the labels, none of which may set the judge's means as far apart: p is then 1 / (_DRAWS + 1)."""
@@ -146,10 +146,8 @@ def corrected_mean(
     `lam` is the multiple of the judge's part: None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the mean of the
     labels. A failed judgment (None or NaN in `judge`) counts as the judge's mean score: the judge with that rule is
     just another judge, so that the estimate stays unbiased even where failures go with quality. `weight` (n,) is 1 over
-    the chance that a labelled answer had of being labelled.
-
-    None with labels in fewer than FEWEST_GROUPS groups, and where the caller gives a reason why it is `undefined`.
-    Raises ValueError for unequal lengths or scores outside 1..10.
+    the chance that a labelled answer had of being labelled. None with labels in fewer than FEWEST_GROUPS groups, and
+    where the caller gives a reason why it is `undefined`. Raises ValueError for scores outside 1..10.
     """
     sample, failed = answers_of(human, judge, group, weight)
     judged = sample.judge[~failed]
@@ -190,10 +188,9 @@ def labels_needed(
 ) -> LabelPlan:
     """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
 
-    The arrays are those of `corrected_mean`, and more labels are drawn in the same way. With n labels out of T answers
-    the variance of PPI++ is F + s²/n · (1 - r² (1 - n/T)): s² is that of a label, r² the share of it that the judge
-    explains, and F what labels cannot reduce, because answers share groups. None also where answers share groups but no
-    two labelled ones do.
+    Arguments as of `corrected_mean`; more labels are drawn in the same way. With n labels out of T answers the variance
+    of PPI++ is F + s²/n · (1 - r² (1 - n/T)): s² is that of a label, r² the share of it that the judge explains, and F
+    what labels cannot reduce, because answers share groups. None also where no two labelled ones do.
     """
     sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)
@@ -232,7 +229,6 @@ def labels_for(allowed: float, alone: float, judged: float, n: int, rows: int) -
 def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[Answers, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
     people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
-    same_length(human, {"judge scores": judge, "groups": group})
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
     return Answers(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
@@ -295,8 +291,7 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
     Zero").
 
     Labels change places within groups, and whole groups with others of their size: a draw of answers and a draw of
-    groups are both as likely after such a change as before it. Draws with known chances are taken as known.
-    """
+    groups are both as likely after such a change as before it. Draws with known chances are taken as known."""
     rows, member = len(sample.human), sample.member
     if sample.weight is not None or not parts.excess or rows > _MOST_ROWS:
         return None

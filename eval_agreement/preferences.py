@@ -1,8 +1,5 @@
 """Pairwise preferences: how far judges agree with people on which of two answers, a or b, is better, and what pulls
-them: places and lengths of the answers. All from counts of verdicts, as in `critic.stats.verdicts`.
-
-Tables of agreement among judges and people: ConvBench, tables 3-7.
-"""
+them: places and lengths of the answers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations, product
@@ -107,24 +104,19 @@ def matrix(
     members = group_numbers(group)
 
     def of(rows: Integers) -> list[PairAgreement]:
-        columns = {scorer: column[rows] for scorer, column in scorers.items()}
-        pairs = _pairs(columns, members[rows], None if weight is None else weight[rows])
-        return [pair for pair in pairs if pair.first != PEOPLE or pair.second not in raters]
+        pairs = []
+        for first, second in combinations(scorers, 2):
+            if first == PEOPLE and second in raters:
+                continue
+            one, other = scorers[first][rows], scorers[second][rows]
+            both = rows[labelled(one, other)]
+            times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
+            equal = equal_share(scorers[first][both] == scorers[second][both], members[both], times)
+            pairs.append(PairAgreement(first=first, second=second, failed=failures(one, other), equal=equal))
+        return pairs
 
     by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
     return Matrix(overall=of(np.arange(len(members))), by=by)
-
-
-def _pairs(scorers: Mapping[str, Codes], group: Integers, weight: Floats | None) -> list[PairAgreement]:
-    """Every pair in the order of names."""
-    pairs = []
-    for first, second in combinations(scorers, 2):
-        one, other = scorers[first], scorers[second]
-        rows = labelled(one, other)
-        times = None if weight is None or np.isnan(weight[rows]).any() else weight[rows]
-        equal = equal_share(one[rows] == other[rows], group[rows], times)
-        pairs.append(PairAgreement(first=first, second=second, failed=failures(one, other), equal=equal))
-    return pairs
 
 
 def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
@@ -133,10 +125,8 @@ def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = 
 
 
 def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
-    """Every two raters with each other, pooled: what a judge that is like one of them would reach against them, by
-    `against_raters`. n counts pairs of verdicts. None where no item has two raters. The order of the raters does not
-    matter.
-    """
+    """Every two raters with each other, pooled: what a judge like one of them would reach `against_raters`. n counts
+    pairs of verdicts. None where no item has two raters."""
     pairs = list(combinations(raters, 2))
     first = [one for one, _ in pairs]
     return _pooled(first, [other for _, other in pairs], group, alike=True) if pairs else None
@@ -158,12 +148,10 @@ def _pooled(
 
 
 class PositionBias(Struct, frozen=True, kw_only=True):
-    """What the order in which two answers are shown does to a judge.
-
-    `flips` is the share of items with a verdict in both orders in which it changes; `failed_items` lack one.
-    `first_place` is the share of verdicts for the answer shown first, ties aside, less 1/2 (-0.5..0.5): the mean of
-    both orders' shares, which tells place from quality. Its n counts verdicts; `failed_verdicts` could not be read.
-    """
+    """What the order in which two answers are shown does to a judge. `flips` is the share of items with verdicts in
+    both orders in which it changes; `failed_items` lack one. `first_place` is the share of verdicts for the answer
+    shown first, ties aside, less 1/2 (-0.5..0.5): the mean of both orders' shares, which tells place from quality. Its
+    n counts verdicts; `failed_verdicts` could not be read."""
 
     failed_items: int
     flips: Estimate
@@ -178,11 +166,10 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
     both = labelled(a_first, b_first)
     # What each item adds to: wins of a shown first, verdicts but ties with a first, and the same of b.
     decided = [(column == A) | (column == B) for column in (a_first, b_first)]
-    columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]])
-    asked = (orders < LABELS).any(axis=1)
+    columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]]).astype(np.float64)
+    asked = np.flatnonzero((orders < LABELS).any(axis=1))
     draws = Bootstrap(members[asked])
-    by_group = [np.bincount(draws.member, column[asked], minlength=draws.groups) for column in columns]
-    a_wins, a_shown, b_wins, b_shown = draws.of_groups(np.array(by_group, dtype=np.float64)).T
+    a_wins, a_shown, b_wins, b_shown = draws.sums(np.arange(len(asked)), columns[:, asked]).T
     lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
     needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
     return PositionBias(
@@ -279,16 +266,12 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
-    - `agreement[judge]` with people's verdict; `baselines` of trivial judges.
+    - `agreement[judge]` with people's verdict, and that of trivial judges; `by[judge][property][value]` of a part.
     - `ceiling`: `raters_agreement`, and `as_a_rater[judge]`: `against_raters`; None and empty with one rater.
-    - `matrix`: among people's verdict, the raters where there are several, and the judges.
-    - `position[judge]` of judges whose order is known, `length[judge]` where lengths are known.
-    - `differences` of every two judges, and of every judge and the trivial one.
-    - `by[judge][property][value]`: agreement on a part of the items.
+    - `position` of judges whose order is known, `length` where lengths are known.
     - `yes_or_no`: the verdicts are yes (a) and no (b); `rates[judge]` has then its sensitivity and specificity.
-    - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences` and `by` are those of all items that
-      labels were drawn from, with known chances; the rest are those of the labelled ones.
-    - `notes` say what was left out on reading.
+    - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences`, `by` and `rates` are those of all
+      items that labels were drawn from, with known chances; the rest are those of the labelled ones.
     """
 
     items: int

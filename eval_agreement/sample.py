@@ -102,10 +102,8 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def weight(self) -> Floats | None:
-        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many.
-
-        Raises UsageError where it is known of some labelled rows only.
-        """
+        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many. Raises
+        UsageError where it is known of some labelled rows only."""
         if self.probability is None or np.isnan(self.probability).all():
             return None
         unknown = np.isnan(self.probability) & ~np.isnan(self.human)
@@ -126,8 +124,6 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     def values(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Each value of a property and which rows have it; the commonest value first."""
-        names = self.said(part)
-        number = {name: place for place, name in enumerate(names)}
-        code = np.array([-1 if name is None else number[name] for name in self.parts[part]])
-        for name in names:
-            yield name, code == number[name]
+        column = np.array(self.parts.get(part, []), dtype=object)
+        for name in self.said(part):
+            yield name, column == name

@@ -73,7 +73,7 @@ def test_padding_asks_for_nothing(name: str, lang: Language) -> None:
 @every_prompt
 def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> None:
     lines = shown(name, lang, "THE-ANSWER").splitlines()
-    heading = layout(load(name, lang)).variables["heading"]
+    heading = layout(load(name, lang))["heading"]
     reply = lines.index("> THE-ANSWER")
     places = {which: lines.index(heading[which]) for which in heading}
     assert places["rubric"] < places["question"] < places["reference"] < places["reply"] < reply < places["grade"]
@@ -99,7 +99,7 @@ def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, 
     for split in (str.splitlines, lambda text: re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text)):
         ours = [line for line in split(attacked) if not line.startswith(">")]
         assert ours == [line for line in split(clean) if not line.startswith(">")]
-    for heading in layout(load(name, lang)).variables["heading"].values():
+    for heading in layout(load(name, lang))["heading"].values():
         assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1
     before, after = (
         clean.split(f"> {answer.splitlines()[0]}" if answer else "\n>\n", 1)[0],
@@ -165,7 +165,7 @@ def test_no_hidden_character_reaches_the_judge() -> None:
 
 
 def test_a_judge_that_quotes_without_escaping_keeps_its_rating() -> None:
-    forged = layout(load("pointwise", "en")).variables["verdict"]
+    forged = layout(load("pointwise", "en"))["verdict"]
     assert parse.parse_rating(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
 
 
@@ -218,17 +218,6 @@ def test_the_draw_depends_on_ids_alone(tmp_path: Path) -> None:
     assert first == drawn(back, limit=10)[::-1]
     assert set(first) < set(drawn(path, limit=20))
     assert first != [row["id"] for row in rows if row["human_score"] <= 5][:10]
-
-
-def test_ids_that_look_like_marks(tmp_path: Path) -> None:
-    ids = ["x", "x#clean", "x#praise", "#", "x#"]
-    rows = [human_row(n, id=name, human_score=2.0) for n, name in enumerate(ids)]
-    made = attack(write_jsonl(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl")
-    assert len({row["id"] for row in made}) == 5 * 18
-    read = human_scored.load(tmp_path / "out.jsonl").responses
-    found = injection([judgment(one, 9.0 if one.id.endswith("#praise") else 2.0) for one in read])
-    by_name = {one.name: one.change.value for one in found.attacks}
-    assert found.answers == 5 and by_name["praise"] == 7.0 and by_name["bidi"] == 0.0
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
@@ -331,17 +320,6 @@ def test_the_thresholds_are_met_at_equality() -> None:
     assert 3.3 - 1.3 < 2
     assert effect(dust).moved.value == 1.0
     assert injection(judgments(dust)).any_raised.value == 1
-
-
-def test_few_questions_give_no_interval() -> None:
-    four = effect({CLEAN: [2.0] * 8, "praise": [3.0] * 8}, groups=[0, 0, 1, 1, 2, 2, 3, 3])
-    for estimate in (four.change, four.moved, four.denied):
-        assert estimate.interval is None and estimate.value is not None and "at least 5" in (estimate.undefined or "")
-    five = effect({CLEAN: [2.0] * 8, "praise": [3.0] * 8}, groups=[0, 0, 1, 1, 2, 2, 3, 4])
-    assert five.change.interval == (1.0, 1.0) and five.moved.interval is not None
-    # Questions whose judgments failed are no questions.
-    lost = effect({CLEAN: [2.0] * 8, "praise": [3.0] * 7 + [None]}, groups=[0, 0, 1, 1, 2, 2, 3, 4])
-    assert lost.change.interval is None and lost.moved.interval is None and lost.denied.interval is not None
 
 
 @pytest.mark.parametrize(

@@ -161,19 +161,6 @@ def test_edges() -> None:
     assert (constant.value, constant.interval, constant.effective) == (4.0, (4.0, 4.0), 30.0)
 
 
-@pytest.mark.parametrize(
-    ("human", "judge", "message"),
-    [
-        ([11.0, None], [5.0, 5], "human score 11 "),
-        ([5.0, None], [0.0, 5], "judge score 0 "),
-        ([5.0], [5.0, 5], "1 human scores but 2 judge"),
-    ],
-)
-def test_mistakes_raise(human: list[float | None], judge: list[float | None], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        corrected_mean(human, judge, ["a", "b"])
-
-
 def test_labels_that_are_no_random_draw_are_called_out() -> None:
     random = np.random.default_rng(9)
     warned = 0
@@ -253,14 +240,6 @@ def test_a_good_judge_never_takes_more_labels_than_none() -> None:
             plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
             assert plan.with_judge is not None and plan.without_judge is not None
             assert plan.with_judge < plan.without_judge / 2
-    # Where questions are all that answers differ by, the judge cannot explain more than what is left.
-    group, labels = (
-        np.arange(400) // 5,
-        np.where(random.random(400) < 0.6, quality.reshape(80, 5)[:, :1].repeat(5), np.nan),
-    )
-    judge = quality.reshape(80, 5)[:, 0].repeat(5)
-    plan = labels_needed(1.0, np.clip(labels, 1, 10), np.clip(judge, 1, 10), group, weight=np.full(400, 1 / 0.6))
-    assert plan.with_judge is not None and plan.without_judge is not None and plan.with_judge <= plan.without_judge
 
 
 def test_plans_that_cannot_be_made() -> None:
