@@ -446,16 +446,6 @@ def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
     assert of_responses(same, same)["length"].tolist() == pytest.approx([4.5] * 4)
 
 
-def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> None:
-    """Fitted on the training rows, not on people's scores here."""
-    (tmp_path / "p.csv").write_text("\n".join(["id,score,text", *(f"r{i},{i % 10 + 1},{'y' * i}" for i in range(40))]))
-    (tmp_path / "j.csv").write_text("\n".join(["id,score", *(f"r{i},{i % 9 + 1}" for i in range(40))]))
-    jsonl.write(tmp_path / "train.jsonl", training_rows())
-    done = run(tmp_path, "--human", "p.csv", "--judge", "j=j.csv", "--train", "train.jsonl", "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert list(summary_of(tmp_path)["baselines"]) == ["constant", "length"]
-
-
 def sample_of(folder: Path, rows: list[Judgment]) -> RatedSample:
     jsonl.write(folder / "x.jsonl", rows)
     return of_judgments("x", folder / "x.jsonl")[0]

@@ -125,17 +125,6 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
         assert family.effects[index].p_value == pytest.approx(smallest)
 
 
-def test_severity_in_every_resample() -> None:
-    world = World(4)
-    draws = Bootstrap(world.group, 150)
-
-    def mean(rows: NDArray[np.intp]) -> float:
-        return float((world.judge - world.human)[rows].mean())
-
-    lenient = severity(JudgedRows(world.human, world.judge, world.group, resamples=150))
-    assert_same(lenient, mean(np.arange(300)), draws, refitted(draws, mean))
-
-
 def by_label(rows: JudgedRows, label: list[str]) -> dict[str | None, BiasEffect]:
     return {effect.label: effect for effect in offsets("answerer", rows, label).effects}
 

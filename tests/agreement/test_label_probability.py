@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.baselines import trivial
-from eval_agreement.metrics import agreement, measured
+from eval_agreement.metrics import measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.ppi import corrected_mean, labels_needed
+from eval_agreement.ppi import corrected_mean
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import RatedSample
 from eval_agreement.sources import of_labels
@@ -59,22 +59,6 @@ def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch:
     assert min(kept.values()) >= 0.85 * runs, kept
     assert naive["mae"] < 0.7 * runs, "such rows are not like the others, and only the chances tell"
     assert narrower < 0.9, "the judge's scores of the other rows are worth labels"
-
-
-def test_equal_chances_change_nothing() -> None:
-    rng = np.random.default_rng(1)
-    human, judge, _, group = world(rng, 400)
-    labelled = rng.random(400) < 0.4
-    people = np.where(labelled, human, np.nan)
-    even = np.full(400, 2.5)
-    agreed = measured(human[labelled], judge[labelled], group[labelled], even[labelled])
-    for name, one in agreement(human[labelled], judge[labelled]).estimates.items():
-        assert agreed.estimates[name].value == pytest.approx(one.value), name
-    mean, plain_mean = corrected_mean(people, judge, group, weight=even), corrected_mean(people, judge, group)
-    assert mean.human_only == pytest.approx(plain_mean.human_only)
-    assert mean.value == pytest.approx(plain_mean.value, abs=0.05)
-    plan, plain = (labels_needed(0.4, people, judge, group, weight=times) for times in (even, None))
-    assert plan.with_judge == pytest.approx(plain.with_judge, rel=0.35)
 
 
 def test_preferences_are_weighted_as_if_rows_were_there_so_often() -> None:

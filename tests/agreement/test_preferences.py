@@ -217,25 +217,6 @@ def test_convbench_tables() -> None:
         assert all(pair.equal.n == 315 for pair in pairs)
 
 
-def test_matrix_is_accuracy_for_every_pair() -> None:
-    """Scorers with verdicts on the same items and on different ones; the intervals are those of the pair alone."""
-    weights = [(1, 1, 1), (2, 1, 1), (1, 1, 1, 0.2, 0), (1, 1, 1, 0, 0.5), (1, 2, 1, 0.2, 0.2)]
-    scorers = {name: draw(90, seed, weight) for seed, (name, weight) in enumerate(zip("pqrst", weights, strict=True))}
-    group = np.arange(90) % 10
-    part = [["x", "y", "z"][place % 3] for place in range(90)]
-    found = matrix(scorers, group, {"part": part})
-    assert len(found.overall) == 10 and list(found.by["part"]) == ["x", "y", "z"]
-    y = np.flatnonzero(np.array(part) == "y")
-    for pairs, rows in ((found.overall, np.arange(90)), (found.by["part"]["y"], y)):
-        assert [(pair.first, pair.second) for pair in pairs] == list(combinations("pqrst", 2))
-        for pair in pairs:
-            one, other = scorers[pair.first][rows], scorers[pair.second][rows]
-            expected = verdict_agreement(one, other, group[rows])
-            assert (pair.equal.n, pair.failed) == (expected.n, expected.failed)
-            assert pair.equal.value == pytest.approx(expected.accuracy.value, abs=1e-12)
-            assert pair.equal.interval == pytest.approx(expected.accuracy.interval, abs=1e-12)
-
-
 def test_position_bias_by_hand() -> None:
     """a/b and b/a by place, a tie in one order, stable, failed in one order, asked once."""
     found = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
