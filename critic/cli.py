@@ -53,27 +53,6 @@ RENAMED = {
 }
 """Names that commands and options had until version 0.1, understood for one more release."""
 
-_ONE_GREEDY = "a judge is asked for one greedy verdict; --score expected is the mean of its distribution"
-_NO_REPARSE = "nothing is asked a second time; a reply without a verdict fails, and --retry-failed asks again"
-GONE = {
-    "judge --cascade": "judge by both (--judge A --judge B) and take the rows you want from the members' files",
-    "judge --criteria": "give the rows a column `criteria`",
-    "judge --no-extraction": _NO_REPARSE,
-    "judge --no-reparse": _NO_REPARSE,
-    "judge --overflow": "what does not fit fails as context_length_exceeded",
-    "judge --prompt-pack": "edit or add a file in critic/prompts",
-    "judge --samples": _ONE_GREEDY,
-    "judge --system": "name the table of replies after its model",
-    "judge --temperature": _ONE_GREEDY,
-    "infer --overflow": "what does not fit fails as context_length_exceeded; --condition no_history asks less",
-    "score --against": "give all files and name the row to compare with by --baseline",
-    "annotate --doubtful": "draw the rows yourself, with a column `label_probability`",
-    "annotate --draw": "draw the rows yourself, with a column `label_probability`",
-    "train --init": "name the judge as the recipe's base: --set base=FOLDER",
-    "train --keep": "--set keep=N",
-}
-"""Options until version 0.1 -> what to do instead."""
-
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
 """Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
 
@@ -196,10 +175,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
         if isinstance(error, UsageError):
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
-            option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
-            instead = GONE.get(f"{' '.join(sys.argv[1:2])} {option}")
-            text = f"{option} went in 0.2.0: {instead}" if instead else error.format_message()
-            message = f"{' '.join(text.split())} (see --help)"
+            message = f"{' '.join(error.format_message().split())} (see --help)"
         elif isinstance(error, ImportError) and (extra := _extra(sys.argv[1:])):
             message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):

@@ -527,22 +527,15 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
     return UNUSABLE_FLAGS[flags[0]] if flags else None
 
 
-def load(
-    path: Path,
-    keep_flags: frozenset[str] = frozenset(),
-    judges: Sequence[str] = (),
-    pictures: bool = False,
-    own: OwnColumns | None = None,
-) -> Loaded:
-    """All that `walk` gives, in memory. Rows in which a person gives one answer two scores are left out as well, unless
-    the flag that says so is in `keep_flags`."""
+def load(path: Path, judges: Sequence[str] = (), pictures: bool = False, own: OwnColumns | None = None) -> Loaded:
+    """All that `walk` gives, in memory. Rows in which a person gives one answer two scores are left out as well."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges, pictures, own=own):
+    for row, raw, response in walk(path, loaded.left_out, judges=judges, pictures=pictures, own=own):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)
-    if (conflict := "score_conflict_for_same_response") not in keep_flags and (wrong := _conflicting(loaded.responses)):
-        loaded.left_out[UNUSABLE_FLAGS[conflict]] += len(wrong)
+    if wrong := _conflicting(loaded.responses):
+        loaded.left_out[UNUSABLE_FLAGS["score_conflict_for_same_response"]] += len(wrong)
         for number in sorted(wrong, reverse=True):
             del loaded.rows[number], loaded.raw[number], loaded.responses[number]
     return loaded

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
 from stages.test_judge_conversations import answer_all, judge, judged, replies
 
-from critic.cli import GONE, STAGES, main
+from critic.cli import STAGES
 
 
 def test_the_help_of_judge_fits_in_sixty_lines_in_groups_with_examples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,12 +185,3 @@ def test_names_of_before_are_understood_and_not_shown(tmp_path: Path) -> None:
         assert run("critic", before, "--help").stdout == run("critic", now, "--help").stdout
         assert f"\n  {before} " not in run("critic").stdout
     assert "--within" not in run("critic", "audit", "--help").stdout
-
-
-def test_of_an_option_that_is_gone_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("sys.path", [*sys.path])  # programs put their folders on it
-    for name, instead in GONE.items():
-        monkeypatch.setattr("sys.argv", ["critic", *name.split()])
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        assert capsys.readouterr().err == f"error: {name.split()[1]} went in 0.2.0: {instead} (see --help)\n"

@@ -124,7 +124,7 @@ def main(
         Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
     ] = None,
     prompt: Annotated[
-        str, _how(metavar="FORM", show_default=False, help=f"{', '.join(FORMS)}, with flags; or {EVERY_REASON_FIRST}.")
+        str, _how(metavar="FORM", show_default=False, help=f"{', '.join(FORMS)}, {EVERY_REASON_FIRST}.")
     ] = "pointwise",
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
@@ -136,7 +136,7 @@ def main(
         ScoreKind | None,
         _how(
             metavar="WHICH",
-            help="Of the distribution: expected, median, argmax.",
+            help="expected, median or argmax.",
             show_default="argmax with --benchmark",
         ),
     ] = None,
