@@ -1,7 +1,6 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
 # make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten minutes)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
-# make build-demo   sixty drawn images to a benchmark of twelve conversations and its card, with a scripted model (half a minute)
 # make test   lint, types and all tests, a short run of each demo and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
@@ -26,7 +25,7 @@ AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 APART := train_6b train_cpu train_prefix
 BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
-.PHONY: demo demo-vision bench-demo build-demo test check lint test-demo test-clients test-slow bench install clean
+.PHONY: demo demo-vision bench-demo test check lint test-demo test-clients test-slow bench install clean
 
 demo: install
 	$(BIN)/critic demo
@@ -36,9 +35,6 @@ demo-vision: install
 
 bench-demo: install
 	$(BIN)/python data/bench_demo.py
-
-build-demo: install
-	$(BIN)/python data/build_demo.py
 
 test: install lint
 	$(PYTEST) $(AT_ONCE)

@@ -238,37 +238,29 @@ def test_those_of_training(tmp_path: Path) -> None:
     assert len(check("train/README.md", tmp_path)) == 1
 
 
-def test_those_of_building(tmp_path: Path) -> None:
-    """On a few images of make build-demo; people fill in their sheets before what is frozen is shown to a model, and
-    label what models answered."""
+def test_those_of_building(tmp_path: Path, scripted: Servers) -> None:
+    """People fill in their sheets before what is frozen is shown to a model, and label what models answered."""
     pytest.importorskip("starlette")
     from annotating import by_rater, planned
+    from building.test_build import draw, model
 
-    sys.path.insert(0, str(ROOT / "data"))
-    import build_demo
+    draw(tmp_path / "images", 10)
+    url, sheet = scripted(model()).url, tmp_path / "runs/mine/review/sheet.csv"
 
-    images = tmp_path / "images"
-    model = build_demo.ScriptedModel(images, build_demo.prepare(images))
-    for path in [path for path in images.iterdir() if not path.name.startswith("two-0")]:
-        path.unlink()
-    with build_demo.served(model) as url:
+    def ready(command: str) -> None:
+        if not (command.startswith("critic build") or (tmp_path / "runs/mine/benchmark").is_dir()):
+            build = next(one for one, _ in blocks("critic/building/README.md")).split()
+            build[build.index("--base-url") + 1] = url
+            sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
+            assert run(*build, cwd=tmp_path).returncode == 0
+        if "--export labels.jsonl" in command:
+            answers = [path.read_bytes() for path in sorted((tmp_path / "runs/answers").glob("*.jsonl"))]
+            (tmp_path / "runs/answers.jsonl").write_bytes(b"".join(answers))
+            plan = ("--raters", 10, "--data-root", tmp_path / "runs/mine/benchmark")
+            store = planned(tmp_path, *plan, rows=tmp_path / "runs/answers.jsonl")
+            by_rater(store, lambda rater, name, values: values[3])
 
-        def ready(command: str) -> None:
-            if not command.startswith("critic build"):
-                build = next(one for one, _ in blocks("critic/building/README.md")).split()
-                build[build.index("--base-url") + 1] = url
-                for _ in range(2):
-                    if not (tmp_path / "runs/mine/benchmark").is_dir():
-                        build_demo.fill_in(tmp_path / "runs/mine/review/sheet.csv", None)
-                        assert run(*build, cwd=tmp_path).returncode == 0
-            if "--export labels.jsonl" in command:
-                answers = [path.read_bytes() for path in sorted((tmp_path / "runs/answers").glob("*.jsonl"))]
-                (tmp_path / "runs/answers.jsonl").write_bytes(b"".join(answers))
-                plan = ("--raters", 10, "--data-root", tmp_path / "runs/mine/benchmark")
-                store = planned(tmp_path, *plan, rows=tmp_path / "runs/answers.jsonl")
-                by_rater(store, lambda rater, name, values: values[3])
-
-        assert len(check("critic/building/README.md", tmp_path, url, ready)) == 8
+    assert len(check("critic/building/README.md", tmp_path, url, ready)) == 8
 
 
 def test_every_page_with_commands_is_checked_or_said_why_not() -> None:

@@ -7,22 +7,20 @@ import multiprocessing
 import os
 import random
 import re
-import runpy
 import shutil
 import signal
 import ssl
-import sys
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
 
 import pytest
 from annotating import exported, fields, label, page_of, planned
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, Scripted, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
 
@@ -41,12 +39,6 @@ ROW: dict[str, dict[str, Any]] = {
     "checklist": {"before": [{"question": "q", "answer": "a"}], "question": "How many?", "answer": "Two."},
     "held": {"before": [], "question": "How many?", "answer": "Two.", "items": ["Is it two?", "Is it\nred?"]},
 }
-
-
-@pytest.fixture(scope="module")
-def program() -> Any:
-    sys.path.insert(0, str(ROOT / "data"))
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "data/build_demo.py")))
 
 
 class Write(NamedTuple):
@@ -98,25 +90,123 @@ def kept_in(writes: list[Write]) -> Callable[[Write], bool]:
     return keep
 
 
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
+    "Category": {"category": "图表", "sub_category": "柱状图"},
+    "Persona": {
+        "character": "小王，面包师", "scenario": "他在看销量", "goal": "Analysis", "sub_goal": "趋势分析",
+    },
+    "Checklist": {},
+    "HeldItems": {},
+    "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
+    "Single": {},
+    "Talk": {"task": "推理", "sub_task": "比较"},
+}  # fmt: skip
+"""What the model says to each step, but for what follows from the image."""
+
+QUESTIONS = {"en": "Is question {} about {}?", "zh": "第{}个问题是{}吗？"}
+ITEMS = {"en": ["Is the bar named?", "Is a unicorn named?"], "zh": ["是否说出了红色的柱子？", "是否说出了独角兽？"]}
+
+
+def model(fault_of: Mapping[str, str] | None = None) -> Callable[[dict[str, Any]], Any]:
+    """A model that answers each step of a build by rules, in the language that it is asked in. `fault_of` an image, in
+    base64, is what is wrong with what it says of it."""
+
+    def reply(body: dict[str, Any]) -> Any:
+        schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+        text = json.dumps(body["messages"][-1]["content"], ensure_ascii=False)
+        if schema is None:
+            return completion("a line")
+        fault = next((fault for image, fault in (fault_of or {}).items() if image in text), "")
+        name = next((one for one in schema.get("$defs", {}) if one in SCRIPTS), "")
+        if not name:  # it judges: the question that asks for no image is answered well without it
+            word = "yes" if "blindly" in text else "no"
+            return completion(json.dumps({key: 1 if key == "Rating" else word for key in schema["properties"]}))
+        return completion(json.dumps({**SCRIPTS[name], **_of_image(name, text, fault)}))
+
+    return reply
+
+
+def _of_image(name: str, text: str, fault: str) -> dict[str, Any]:
+    lang = "en" if "One JSON object" in text else "zh"
+    # Ten characters or words that are another image's ten: no two conversations say the same.
+    drawn = random.Random("same" if fault == "repeats_another" else text)
+    said = [chr(drawn.randrange(0x4E00, 0x9000)) for _ in range(10)]
+    of_image = "".join(said) if lang == "zh" else " ".join(f"w{ord(one)}" for one in said)
+    turns = [{"question": QUESTIONS[lang].format(number, of_image), "answer": of_image} for number in "一二三"]
+    if fault in ("wrong_language", "degenerate"):
+        turns[1]["answer"] = (
+            "图里有三个红色的圆形和一个蓝色的方块。" if fault == "wrong_language" else "a red dot " * 12
+        )
+    if fault == "solved_blind":
+        turns = [{**turn, "question": f"{turn['question']} blindly"} for turn in turns]
+    if name == "Single":
+        task = re.search(r"考察这种能力的问题：(\w+)", text)[1]  # type: ignore[index]
+        before = [{"question": "这是什么图？", "answer": "柱状图"}] if task in ("Coherence", "Incoherence") else []
+        return {"task": task, "question": f"{of_image}图里有几根柱子？", "answer": "三根", "dialogue": before}
+    if name == "Checklist":
+        items = ITEMS[lang] if fault == "failing_item" else ITEMS[lang][:1]
+        return {"items": [{"question": item, "main": "事实正确", "sub": "颜色"} for item in items]}
+    if name == "HeldItems":
+        items = re.findall(r"> \d+\. ([^\\]*)", text)
+        return {"answers": ["no" if item == ITEMS[lang][1] else "yes" for item in items]}
+    if name == "Quality":
+        return {"clarity": 2} if fault == "low_quality" else {}
+    if name == "Category":
+        return {"category": "少见"} if fault == "rare_category" else {}
+    return {"turns": turns} if name in ("Levels", "Talk") else {}
+
+
+def draw(folder: Path, count: int) -> list[Path]:
+    """Images of which no two look alike."""
+    folder.mkdir(parents=True)
+    made = [folder / f"{number:02}.png" for number in range(count)]
+    for number, path in enumerate(made):
+        Image.frombytes("L", (8, 8), random.Random(number).randbytes(64)).resize((240, 240)).save(path)
+    return made
+
+
+FAULTS = (
+    *("low_quality", "rare_category", "wrong_language", "degenerate", "solved_blind", "failing_item", "unnatural"),
+    *("repeats_another", "repeats_another"),
+)
+"""One drawn image each; the others are sound."""
+
+
 class Built:
-    """A folder that the demo's model builds in; `writes` are those of each run of a whole build."""
+    """A folder that a scripted model builds in; `writes` are those of each run of a whole build."""
 
-    def __init__(self, demo: Any, root: Path) -> None:
-        self.demo, self.root, self.scenes = demo, root, demo.prepare(root / "images")
-        self.model, self.writes = demo.ScriptedModel(root / "images", self.scenes), list[list[Write]]()
+    def __init__(self, root: Path) -> None:
+        self.root, self.writes, images = root, list[list[Write]](), draw(root / "images", 16)
+        self.fault_of = {path.name: fault for path, fault in zip(images, FAULTS, strict=False)}
+        encoded = {
+            b64encode((root / "images" / name).read_bytes()).decode(): one for name, one in self.fault_of.items()
+        }
+        self.server = Scripted(model(encoded))
 
-    def build(self, out: str, url: str, *more: str) -> Any:
-        return run("critic", *self.demo.words(self.root / "images", self.root / out, url), *more)
+    def by_fault(self, fault: str) -> set[str]:
+        return {name for name, one in self.fault_of.items() if one == fault}
+
+    def build(self, out: str) -> Any:
+        words = ("--plan", "multiverse", "--base-url", self.server.url, "--rare", 2, "--concurrency", 1)
+        return run("critic", "build", self.root / "images", "--out", self.root / out, *words)
 
     def fill_in(self, out: str) -> None:
-        unnatural = next(one.name for one in self.scenes if one.fault == "unnatural")
-        self.demo.fill_in(self.root / out / "review/sheet.csv", unnatural)
+        """All is well, but one conversation does not flow, and on one the two reviewers differ."""
+        sheet, (unnatural,) = self.root / out / "review/sheet.csv", self.by_fault("unnatural")
+        lines = [row for _, row in tables.rows(sheet)]
+        differing = min(row["image"] for row in lines if row["image"] != unnatural)
+        for row in lines:
+            row |= {**dict.fromkeys(review.CRITERIA, "yes"), "natural": "no" if row["image"] == unnatural else "yes"}
+            if (row["image"], row["reviewer"]) == (differing, "2"):
+                row["correct"] = "no"
+        tables.write_csv(sheet, lines)
 
-    def whole(self, out: str, url: str) -> Any:
+    def whole(self, out: str) -> Any:
         for ends in (False, False, True):
             self.writes.append([])
             with watched(self.root / out, kept_in(self.writes[-1])):
-                done = self.build(out, url)
+                done = self.build(out)
             if not ends:
                 assert done.returncode == 0 and "sheet.csv: fill in" in done.stdout, done.stderr
                 assert not (self.root / out / "benchmark").exists()
@@ -133,81 +223,54 @@ def certificates() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def built(program: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, str, Any]]:
-    made = Built(program, tmp_path_factory.mktemp("build"))
-    with program.served(made.model) as url:
-        yield made, url, made.whole("whole", url)
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Any]]:
+    made = Built(tmp_path_factory.mktemp("build"))
+    yield made, made.whole("whole")
+    made.server.close()
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, str, Any]) -> None:
-    made, _, done = built
+def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, Any]) -> None:
+    made, done = built
     assert done.returncode == 0, done.stderr
-    out, fault = made.root / "whole", {one.name: one.fault for one in made.scenes if one.fault}
-    by_fault = {reason: name for name, reason in fault.items()}
-    dropped = {one["path"]: one["reason"] for one in rows(out / "dropped.jsonl")}
-    found = {reason: {path for path, why in dropped.items() if why == reason} for reason in set(dropped.values())}
-    names = {path.name for path in (made.root / "images").iterdir()}
-    assert len(names) == 60
-    assert found["same_file"] == {name for name in names if name.startswith("z-same")}
-    assert found["near_duplicate"] == {name for name in names if name.startswith("z-similar")}
-    assert found["low_quality"] == {name for name in names if name.startswith("blurred")}
-    assert found["image_unreadable"] == {name for name in names if name.startswith("torn")}
-    assert found["too_small"] == {name for name in names if name.startswith("tiny")}
-    assert found["rare_category"] == {name for name in names if name.startswith("seven")}
-    talks = {one["key"]: one.get("failure") for one in rows(out / "talk.jsonl")}
-    rejected = {why: path for path, why in talks.items() if why}
-    assert rejected == {why: by_fault[why] for why in ("wrong_language", "degenerate")}
-    removed = {one["reason"]: one["image"] for one in rows(out / "removed.jsonl")}
-    assert removed == {why: by_fault[why] for why in ("solved_blind", "repeats_another")}
+    out = made.root / "whole"
+    for one in rows(out / "dropped.jsonl"):
+        assert made.fault_of[one["path"]] == one["reason"] in ("low_quality", "rare_category")
+    rejected = {one["key"]: one["failure"] for one in rows(out / "talk.jsonl") if one.get("failure")}
+    assert sorted(rejected.values()) == ["degenerate", "wrong_language"]
+    removed = {one["image"]: one["reason"] for one in rows(out / "removed.jsonl")}
+    assert sorted(removed.values()) == ["repeats_another", "solved_blind"]
+    assert all(made.fault_of[name] == why for name, why in (rejected | removed).items())
     assert "1 removed (1 unnatural_flow, 0 wrong_answer, 0 blind)" in done.stdout
     # Of the image with the failing item the conversation stays, without the item.
-    frozen = (out / "benchmark/benchmark.jsonl").read_text("utf-8")
-    assert "unicorn" not in frozen
-    kept = {one["image"] for one in rows(out / "made.jsonl")} - {by_fault["unnatural"]}
-    sound = set(talks) - {
-        by_fault[why] for why in fault.values() if why not in ("failing_item", "says_much_of_another")
-    }
-    assert kept == sound and len(rows(out / "benchmark/benchmark.jsonl")) == 12
+    (failing,) = made.by_fault("failing_item")
+    assert failing in {one["image"] for one in rows(out / "made.jsonl")}
+    assert "unicorn" not in (out / "benchmark/benchmark.jsonl").read_text("utf-8")
+    assert len(rows(out / "benchmark/benchmark.jsonl")) == 9
 
 
-def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, str, Any]) -> None:
-    made, _, _ = built
-    folder = made.root / "whole/benchmark"
+def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, Any]) -> None:
+    folder = built[0].root / "whole/benchmark"
     steps = {one["step"]: one for one in json.loads((folder / "frozen.json").read_text("utf-8"))["steps"]}
-    counts = [(one["unit"], one["before"], one["after"]) for one in steps.values()]
-    assert [name for name, one in steps.items() if one["unit"] == "images"] == [
-        "files", "duplicates", "quality", "category", "rare", "drawn"
-    ]  # fmt: skip
+    images = [(name, one["before"], one["after"]) for name, one in steps.items() if one["unit"] == "images"]
+    assert [name for name, *_ in images] == ["files", "duplicates", "quality", "category", "rare", "drawn"]
     # What one step leaves, the next one has.
-    images = [one for one in counts if one[0] == "images"]
-    assert images[0][1] == 60 and [one[2] for one in images[:-1]] == [one[1] for one in images[1:]]
+    assert images[0][1] == 16 and [one[2] for one in images[:-1]] == [one[1] for one in images[1:]]
     assert steps["talk"]["reasons"] == {"degenerate": 1, "wrong_language": 1}
-    assert (steps["people"]["before"], steps["people"]["after"]) == (13, 12)
-    assert steps["people"]["reasons"] == {"unnatural_flow": 1} and steps["items"]["reasons"] == {"reference: no": 1}
+    assert (steps["people"]["before"], steps["people"]["after"]) == (10, 9)
+    assert steps["people"]["reasons"] == {"unnatural_flow": 1} and steps["items"]["reasons"] == {"reference: no": 3}
     assert "degenerate 1, wrong_language 1" in (folder / "card.html").read_text("utf-8")
 
 
-def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]) -> None:
-    made, _, _ = built
-    much = next(one for one in made.scenes if one.fault == "says_much_of_another")
-    found = [one for _, one in jsonl.read(made.root / "whole/made.jsonl", Made)]
-    key = {one.image: one.id for one in found}
-    pairs = bench.overlaps({one.id: one.text() for one in found})
-    assert [{pair.key, pair.other} for pair in pairs] == [{key[much.name], key[much.partner]}]
-    group_of = bench.groups([*key.values()], pairs)
-    assert group_of[key[much.name]] == group_of[key[much.partner]] and len(set(group_of.values())) == len(found) - 1
-
-
-def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], tmp_path: Path) -> None:
-    made, url, _ = built
+def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, Any], tmp_path: Path) -> None:
+    made, url = built[0], built[0].server.url
     folder = made.root / "whole/benchmark"
     conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
     splits = [one for name in ("train", "internal") for one in benchmarks.read("multiverse", folder / f"{name}.jsonl")]
-    assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 12
+    assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 9
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
     assert run("critic", "infer", file, *words, "--out", replies, "--condition", "no_image").returncode == 0
@@ -217,14 +280,13 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     card = ("critic", "describe", file, "--benchmark", "multiverse", "--out", tmp_path)
     assert "as it was frozen" in run(*card).stdout
     said = json.loads((folder / "frozen.json").read_text("utf-8"))
-    assert bench.check_frozen(folder) == said and said["conversations"] == 12 and said["reviewed"]
+    assert bench.check_frozen(folder) == said and said["conversations"] == 9 and said["reviewed"]
 
 
 @pytest.mark.parametrize("changed", ["images/*", "train.jsonl"])
-def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_path: Path, changed: str) -> None:
-    made, _, _ = built
+def test_a_frozen_file_that_changed_is_found(built: tuple[Built, Any], tmp_path: Path, changed: str) -> None:
     folder = tmp_path / "benchmark"
-    shutil.copytree(made.root / "whole/benchmark", folder)
+    shutil.copytree(built[0].root / "whole/benchmark", folder)
     whole = bench.check_frozen(folder)["hash"]
     path = next(folder.glob(changed))
     path.write_bytes(path.read_bytes() + b"\0")
@@ -333,15 +395,15 @@ def assert_same(folder: Path, other: Path) -> None:
     assert {name for name in found if found[name] != expected[name]} == set()
 
 
-def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, str, Any]) -> None:
+def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, Any]) -> None:
     """At the first write and in the middle of every step."""
-    made, url, _ = built
+    made = built[0]
     out, before = made.root / "killed", set[Write]()
     for writes, ends in zip(made.writes, (False, False, True), strict=True):
-        kill_at(some_of(writes, before), lambda: made.build(out.name, url), out)
+        kill_at(some_of(writes, before), lambda: made.build(out.name), out)
         # The sheet is written by each run: the third reviewer's lines are killed within as well.
         before |= {write for write in writes if write.file != "review/sheet.csv"}
-        assert made.build(out.name, url).returncode == 0
+        assert made.build(out.name).returncode == 0
         if not ends:
             made.fill_in(out.name)
     assert_same(out, made.root / "whole")
@@ -457,43 +519,11 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
     assert review.decide(made, sheet).accepted == ["a", "b"], "as it was at first"
 
 
-SCRIPTS: dict[str, dict[str, Any]] = {
-    "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
-    "Category": {"category": "图表", "sub_category": "柱状图"},
-    "Persona": {
-        "character": "小王，面包师", "scenario": "他在看销量", "goal": "Analysis", "sub_goal": "趋势分析",
-    },
-    "Checklist": {"items": [{"question": "是否说出了红色的柱子？", "main": "事实正确", "sub": "颜色"}]},
-    "HeldItems": {"answers": ["yes"]},
-    "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
-}  # fmt: skip
-
-
-def chinese(body: dict[str, Any]) -> Any:
-    """What a model that is asked in Chinese says to each step."""
-    schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
-    name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single", "Talk")), "") if schema else ""
-    text = json.dumps(body["messages"][-1]["content"], ensure_ascii=False)
-    # Ten characters that are another image's ten: no two conversations say the same.
-    drawn = random.Random(text)
-    of_image = "".join(chr(drawn.randrange(0x4E00, 0x9000)) for _ in range(10))
-    if name == "Single":
-        task = re.search(r"考察这种能力的问题：(\w+)", text)[1]
-        before = [{"question": "这是什么图？", "answer": "柱状图"}] if "ncoherence" in task.replace("C", "nc") else []
-        said = {"task": task, "question": f"{of_image}图里有几根柱子？", "answer": "三根", "dialogue": before}
-        return completion(json.dumps(said))
-    if name in ("Levels", "Talk"):
-        turns = [{"question": f"第{number}个问题是{of_image}吗？", "answer": of_image} for number in "一二三"]
-        rest = SCRIPTS["Levels"] if name == "Levels" else {"task": "推理", "sub_task": "比较"}
-        return completion(json.dumps({**rest, "turns": turns}))
-    return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
-
-
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
 def test_the_other_plans_make_their_benchmarks_also_killed(
     plan: str, turns: int, tmp_path: Path, scripted: Any
 ) -> None:
-    server, out = scripted(chinese), tmp_path / "whole"
+    server, out = scripted(model()), tmp_path / "whole"
     images = ROOT / "data/samples/visitbench/images"
     words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50)
 
@@ -547,7 +577,7 @@ class Small:
 
 @pytest.fixture
 def small(tmp_path: Path, scripted: Any) -> Callable[..., Small]:
-    return lambda *words: Small(tmp_path, scripted(chinese), *words)
+    return lambda *words: Small(tmp_path, scripted(model()), *words)
 
 
 @pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
@@ -626,13 +656,12 @@ def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]
 
 
 def test_from_questions_to_rows_that_a_judge_learns_from(
-    built: tuple[Built, str, Any], tmp_path: Path, scripted: Any
+    built: tuple[Built, Any], tmp_path: Path, scripted: Any
 ) -> None:
     """AlignMMBench §4.2 by the README's commands: answers of several models and a system that says the reference in
     other words, ten annotators who see neither names nor order, items whose answer is known, a tenth of each task, and
     a model that nobody trained on."""
-    made, _, _ = built
-    folder, answers = made.root / "whole/benchmark", tmp_path / "answers"
+    folder, answers = built[0].root / "whole/benchmark", tmp_path / "answers"
     best = {"reworded": 9, "a": 6, "unseen": 3}
 
     def answer(body: dict[str, Any]) -> Any:
@@ -660,7 +689,7 @@ def test_from_questions_to_rows_that_a_judge_learns_from(
             seen[item.id] += 1
             score = str(best.get(item.row.get("system", ""), 10))
             assert label(page, rater, form, lambda *_, score=score: score).status_code == 200
-    total = 3 * 4 * len(rows(folder / "train.jsonl"))
+    total = 3 * 3 * len(rows(folder / "train.jsonl"))
     assert (
         len(seen) == total + 1
         and seen["c"] == 10
@@ -674,10 +703,10 @@ def test_from_questions_to_rows_that_a_judge_learns_from(
     assert {one["system"] for one in parts["external"]} == {"unseen"} and len(parts["external"]) == total // 3
     assert not {one["group"] for one in parts["train"]} & {one["group"] for one in parts["internal"]}
     assert all(one["human_score"] == best[one["system"]] for some in parts.values() for one in some)
-    last = next(one for one in parts["train"] if one["id"].split("/")[1] == "4")
-    assert len(last["history"]) == 3 and last["reference"] and last["images"]
+    last = next(one for one in parts["train"] if one["id"].split("/")[1] == "3")
+    assert len(last["history"]) == 2 and last["reference"] and last["images"]
     own = tmp_path / "own.jsonl"
-    done = run("critic", "infer", folder / "internal.jsonl", *words, "--out", own)
+    run("critic", "infer", folder / "internal.jsonl", *words, "--out", own, "--condition", "own")
     assert_one_line_error(run("critic", "annotate", own, "--db", tmp_path / "o.sqlite"), "condition own", "oracle")
 
 
@@ -686,11 +715,11 @@ def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "build", images, "--out", tmp_path, "--plan", "x"), "--plan x", "multiverse")
 
 
-def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, str, Any]) -> None:
-    made, url, _ = built
+def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -> None:
+    made = built[0]
     path = made.root / "whole/persona.jsonl"
     before = path.read_bytes()
     first = next(one for _, one in jsonl.read(path, AskedRow))
     path.write_bytes(before.replace(first.asked.encode(), b"0123456789abcdef"))
-    assert_one_line_error(made.build("whole", url), "was asked otherwise")
+    assert_one_line_error(made.build("whole"), "was asked otherwise")
     path.write_bytes(before)
