@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.middleware import Limited, lacking, layers
+from critic.backends.middleware import lacking, layers
 from critic.backends.vllm import VllmBackend
 from critic.errors import UsageError, encode, one_line
 from critic.records import Call, Judgment, ModelTurn
@@ -164,8 +164,7 @@ class Stage(ABC, Generic[Item, Record]):
             facts["server_lacks"] = sorted(without)
         summary = self.summary(known(self.out, self.record, lambda _: None))
         if waiting := summary.failures["budget"]:
-            ours = any(isinstance(one, Limited) and one.budget.spent for one in layers(self.backend))
-            whose = "the budget is spent; the same command goes on with them" if ours else "critic infer's was spent"
+            whose = "the budget is spent, of this run or of critic infer; the same command goes on with them"
             summary.lines.append(f"{waiting} {self.unit}s were not asked for: {whose}")
         return finish(self.options, summary, facts)
 

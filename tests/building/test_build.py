@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from annotating import exported, fields, label, page_of, planned
 from conftest import ROOT, Scripted, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
@@ -273,7 +272,9 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, Any], tmp_pa
     assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 9
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
-    assert run("critic", "infer", file, *words, "--out", replies, "--condition", "no_image").returncode == 0
+    assert run("critic", "infer", file, *words, "--out", replies, "--condition", "own").returncode == 0
+    refused = run("critic", "annotate", replies, "--db", tmp_path / "o.sqlite", "--data-root", folder)
+    assert_one_line_error(refused, "condition own", "--condition oracle")
     assert run("critic", "judge", replies, *words, "--out", judged, "--protocol", "checklist").returncode == 0
     words = ("--benchmark", "multiverse", "--questions", file, "--out", tmp_path)
     assert run("critic", "score", judged, *words).returncode == 0
@@ -520,30 +521,12 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
-def test_the_other_plans_make_their_benchmarks_also_killed(
-    plan: str, turns: int, tmp_path: Path, scripted: Any
-) -> None:
-    server, out = scripted(model()), tmp_path / "whole"
-    images = ROOT / "data/samples/visitbench/images"
-    words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50)
-
-    def build(folder: Path) -> Any:
-        return run("critic", "build", images, "--out", folder, *words, "--unreviewed", "--concurrency", 1)
-
-    writes = list[Write]()
-    with watched(out, kept_in(writes)):
-        done = build(out)
+def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, small: Callable[..., "Small"]) -> None:
+    made = small(plan, "--unreviewed")
+    done = made.build()
     assert done.returncode == 0, done.stderr
-    found = benchmarks.read(plan, out / "benchmark/benchmark.jsonl")
-    frozen = json.loads((out / "benchmark/frozen.json").read_text())
-    assert found and {len(one.turns) for one in found} == {turns} and not frozen["reviewed"]
-    # What comes before these steps and behind them is the same for every plan.
-    files = [write.file for write in writes]
-    new = writes[files.index("chosen.jsonl") + 1 : files.index("benchmark.partial/benchmark.jsonl") + 1]
-    killed_one = tmp_path / "killed"
-    kill_at(some_of(new), lambda: build(killed_one), killed_one)
-    assert build(killed_one).returncode == 0
-    assert_same(killed_one, out)
+    frozen = json.loads((made.out / "benchmark/frozen.json").read_text())
+    assert {len(one.turns) for one in made.frozen()} == {turns} and not frozen["reviewed"]
 
 
 class Small:
@@ -653,61 +636,6 @@ def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]
     assert any("请说明。" in turn.prompt for each in made.frozen() for turn in each.turns)
     sheet.write_text(sheet.read_text("utf-8").replace(",yes,yes,yes\n", ",yes,no,yes\n"), "utf-8")
     assert_one_line_error(made.build(), "no conversation is left")
-
-
-def test_from_questions_to_rows_that_a_judge_learns_from(
-    built: tuple[Built, Any], tmp_path: Path, scripted: Any
-) -> None:
-    """AlignMMBench §4.2 by the README's commands: answers of several models and a system that says the reference in
-    other words, ten annotators who see neither names nor order, items whose answer is known, a tenth of each task, and
-    a model that nobody trained on."""
-    folder, answers = built[0].root / "whole/benchmark", tmp_path / "answers"
-    best = {"reworded": 9, "a": 6, "unseen": 3}
-
-    def answer(body: dict[str, Any]) -> Any:
-        text = json.dumps(body["messages"], ensure_ascii=False)
-        return completion(f"An answer {hashlib.sha256((body['model'] + text).encode()).hexdigest()}")
-
-    server = scripted(answer)
-    words = ("--benchmark", "multiverse", "--base-url", server.url)
-    for name in best:
-        how = "rephrased_reference" if name == "reworded" else "oracle"
-        out = ("--condition", how, "--name", name, "--out", answers / f"{name}.jsonl")
-        done = run("critic", "infer", folder / "train.jsonl", *words, *out)
-        assert done.returncode == 0, done.stderr
-    everything = tmp_path / "answers.jsonl"
-    everything.write_bytes(b"".join(path.read_bytes() for path in sorted(answers.glob("*.jsonl"))))
-    known = [{"id": "c", "question": "1 + 1?", "reference": "2", "response": "2", "known": 10}]
-    checks = write_jsonl(tmp_path / "checks.jsonl", known)
-    plan = ("--raters", 10, "--overlap", 0.05, "--checks", checks, "--data-root", folder)
-    store = planned(tmp_path, *plan, rows=everything)
-    page, seen = page_of(store, folder), Counter[str]()
-    for rater in store.counts():
-        while (form := fields(page, rater)).hidden:
-            item = store.next(rater).item
-            assert not any(f"/{name}/" in form.text or f">{name}<" in form.text for name in best)
-            seen[item.id] += 1
-            score = str(best.get(item.row.get("system", ""), 10))
-            assert label(page, rater, form, lambda *_, score=score: score).status_code == 200
-    total = 3 * 3 * len(rows(folder / "train.jsonl"))
-    assert (
-        len(seen) == total + 1
-        and seen["c"] == 10
-        and sum(count == 10 for count in seen.values()) == 1 + round(total / 20)
-    )
-    labels = exported(store)
-    done = run("data/human_scores.py", labels, "--per-task", "--external", "unseen", "--out", tmp_path / "data")
-    assert done.returncode == 0, done.stderr
-    parts = {name: rows(tmp_path / f"data/{name}.jsonl") for name in ("train", "internal", "external")}
-    assert {one["system"] for one in parts["train"]} == {"reworded", "a"}
-    assert {one["system"] for one in parts["external"]} == {"unseen"} and len(parts["external"]) == total // 3
-    assert not {one["group"] for one in parts["train"]} & {one["group"] for one in parts["internal"]}
-    assert all(one["human_score"] == best[one["system"]] for some in parts.values() for one in some)
-    last = next(one for one in parts["train"] if one["id"].split("/")[1] == "3")
-    assert len(last["history"]) == 2 and last["reference"] and last["images"]
-    own = tmp_path / "own.jsonl"
-    run("critic", "infer", folder / "internal.jsonl", *words, "--out", own, "--condition", "own")
-    assert_one_line_error(run("critic", "annotate", own, "--db", tmp_path / "o.sqlite"), "condition own", "oracle")
 
 
 def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:

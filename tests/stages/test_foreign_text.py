@@ -21,11 +21,10 @@ from conftest import (
 from hypothesis import given
 from hypothesis import strategies as st
 from stages.test_infer import infer, sheet
-from stages.test_judge import LikeVllm, judge, judged, reply_with, rows, token
+from stages.test_judge import judge, judged, reply_with, rows, token
 
 from critic import jsonl
 from critic.backends.openai import OpenAIBackend
-from critic.backends.scripted import from_file
 from critic.human_scored import Row, response_of
 from critic.judging.forms import inquiry
 from critic.judging.judge import ResponseJudge
@@ -440,33 +439,3 @@ def test_file_names_that_the_locale_cannot_read(tmp_path: Path, encoding: str, e
         if encoding == "utf-8":
             assert line["setup"]["judge"] == "法官" and jsonl.facts(out)["model"] == "评委"
     assert run_apart("critic", "score", out, "--out", folder / named("分"), env=apart).returncode == 0
-
-
-def test_an_image_is_found_by_its_name_where_the_locale_is_not_utf_8(tmp_path: Path) -> None:
-    pillow = pytest.importorskip("PIL.Image")
-    pillow.new("RGB", (8, 8), "red").save(tmp_path / "图.png")
-    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1, image="图.png"), human_row(2, image="nul\0.png")])
-    (scripts := tmp_path / "s.jsonl").write_text('{"text": "{\\"Rating\\": 7}"}\n', "utf-8")
-    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
-    words = ["--out", tmp_path / "out.jsonl", "--judge", scripts, "--images", "show", "--score", "argmax"]
-    done = run_apart("critic", "judge", data, *words, env=env)
-    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
-    found = {line["sample"]["id"]: line["verdict"].get("failure") for line in judged(tmp_path / "out.jsonl")}
-    assert found == {"row-1": None, "row-2": "image_missing"}
-
-
-def test_scripted_replies_say_why_they_are_none(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "judge.jsonl", [{"text": "No.", "finish": "refusal"}])
-    out = tmp_path / "out.jsonl"
-    assert run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--judge", path, "--out", out).returncode == 3
-    assert failing(out) == [("refused", "No.")] * 2
-    assert from_file(path).served.name == "judge"
-
-
-def test_a_probe_that_is_answered_keeps_its_distribution(tmp_path: Path, scripted: Servers) -> None:
-    """The guard of all above: where log probabilities come, nothing of this happens."""
-    server, out = scripted(LikeVllm({"7": 0.5, "3": 0.5}, 0.0), owner="vllm"), tmp_path / "out.jsonl"
-    done = judge(server, out, "--score", "expected")
-    assert done.returncode == 0 and "no log probabilities" not in done.stderr
-    assert [line["score"] for line in judged(out)] == [5.0] * 3 and "server_lacks" not in jsonl.facts(out)
-    assert token("7")["token"] == "7"

@@ -339,26 +339,6 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
-def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -> None:
-    served = 0
-
-    def answer(body: dict[str, Any]) -> Any:
-        nonlocal served
-        served += 1
-        return reply_with({"7": 1.0}) if served <= 5 or back else (503, {}, b"gone")
-
-    back = False
-    server = scripted(answer)
-    out, words = tmp_path / "out.jsonl", ["--concurrency", "4"]
-    assert_one_line_error(judge(server, out, *words, count=100), "rows in a row", "--retry-failed")
-    failures = [line["verdict"].get("failure") for line in judged(out)]
-    assert failures.count(None) == 5 and 7 <= failures.count("server_error") <= 12
-    back = True
-    assert judge(server, out, *words, "--retry-failed", count=100).returncode == 0
-    assert sorted(line["sample"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
-    assert all(line["score"] == 7 for line in judged(out))
-
-
 def killed(words: list[str], out: Path, chance: random.Random) -> None:
     """kill -9 at a random moment after critic has added to `out`."""
     command = [sys.executable, "-c", "from critic.cli import main; main()", *words]

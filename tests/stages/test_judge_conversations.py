@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import random
 import re
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
-from stages.test_judge import killed
 
 from critic import benchmarks, jsonl
 from critic.backends import Reply, Request
@@ -374,35 +371,6 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
     assert jsonl.facts(out)["unread_ties"] == (len(lines) if tie else 0)
     scored = run("critic", "score", out, "--benchmark", "visitbench")
     assert ("comparisons came to no verdict and count as ties" in scored.stdout) == tie, scored.stdout
-
-
-@pytest.mark.parametrize(("kills", "seconds"), [(2, 0.02), pytest.param(20, 0.15, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills: int, seconds: float) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        time.sleep(seconds)
-        return answer_all(body)
-
-    server = scripted(answer)
-    conditions = ("own", "perfect_perception", "perfect_perception_reasoning")
-    file, out = replies(tmp_path / "r.jsonl", "convbench", conditions), tmp_path / "j.jsonl"
-    words = ["judge", str(file), "--benchmark", "convbench", "--base-url", server.url, "--concurrency", "2"]
-    assert run("critic", *words, "--out", tmp_path / "whole.jsonl").returncode == 0
-    whole, asked = judged(tmp_path / "whole.jsonl"), len(server.requests)
-    server.requests.clear()
-    chance = random.Random(1)
-    for _ in range(kills):
-        killed([*words, "--out", str(out)], out, chance)
-    assert len(out.read_bytes().splitlines()) < len(whole), "killed too late to prove anything"
-    assert not Path(f"{out}.run.json").exists()
-    with out.open("ab") as torn:
-        torn.write(b'{"conversation": {"id": "1')
-    assert run("critic", *words, "--out", out).returncode == 0
-
-    def as_set(lines: list[Judgment]) -> list[bytes]:
-        return sorted(msgspec.json.encode(line) for line in lines)
-
-    assert as_set(judged(out)) == as_set(whole)
-    assert len(server.requests) < asked + kills * 4 * 2, "what was known was asked again"
 
 
 def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypatch: Any) -> None:
