@@ -75,9 +75,9 @@ def _refuse(where: str, **options_given: object) -> None:
 def _base_setup(benchmark: str | None, published: str | None, protocols: list[records.Protocol]) -> records.JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
-    if benchmark is None or published is None:
+    paper = None if benchmark is None else load(benchmark)
+    if paper is None or published is None:
         return records.JudgeConfig(judge="", score_kind="argmax")
-    paper = load(benchmark)
     check(
         (
             {*protocols} <= {*paper.protocols},
