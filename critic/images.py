@@ -90,19 +90,6 @@ class Images:
         """For a sidecar: where images are from, and what is made of them."""
         return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
-    def state(self, names: Iterable[str]) -> str:
-        """Another hash where one of these files came, went or was written since. Data URIs are what they are."""
-        found = hashlib.sha256()
-        for name in sorted(names):
-            if not name.startswith("data:") and name not in self.uris:
-                try:
-                    file = self._file(name).stat()
-                    seen = [file.st_size, file.st_mtime_ns]
-                except (OSError, ValueError):  # none, or a name that none can have
-                    seen = []
-                found.update(f"{name}\0{seen}\0".encode())
-        return found.hexdigest()
-
     def require(self, names: Iterable[str]) -> None:
         """Say how many of the files are not there, before anything is asked. Raises UsageError where none is."""
         files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]
@@ -126,20 +113,13 @@ class Images:
         The whole image is decoded, so that one that is cut off is found here."""
         return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
 
-    def check(self, name: str, uri: str | None = None) -> None:
-        """Raises ImageError where `load` would; nothing of the image is kept."""
-        self._ready(name, name if name.startswith("data:") else uri or self.uris.get(name))
-
-    def _ready(self, name: str, uri: str | None) -> tuple[bytes, str, bool]:
+    def _load(self, name: str, uri: str | None) -> Image:
         try:
-            return self._checked(self.read(name, uri))
+            data, kind, resized = self._checked(self.read(name, uri))
         except ImageError as error:
             raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
-
-    def _load(self, name: str, uri: str | None) -> Image:
-        data, kind, resized = self._ready(name, uri)
-        uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=uri, resized=resized)
+        sent = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=sent, resized=resized)
 
     def read(self, name: str, uri: str | None = None) -> bytes:
         """The bytes of an image as they are, not decoded. Raises ImageError."""

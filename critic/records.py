@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 Language = Literal["zh", "en"]
 Message = Mapping[str, Any]
@@ -216,13 +215,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for: whether a reason is written beside the rating. `images`: whether the judge is shown
-    them, made smaller to at most `max_image_pixels`. Earlier versions could draw several verdicts, `samples` at a
-    `temperature` with a `seed`; today's are greedy."""
+    them, made smaller to at most `max_image_pixels`."""
 
     reason: bool = True
-    samples: int = 1
-    temperature: float = 0.0
-    seed: int = 0
     images: Showing = "blind"
     max_image_pixels: int | None = None
 
@@ -303,15 +298,6 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
 
-def alike(one: Conversation | None, other: Conversation | None) -> bool:
-    """Whether both ask the same: files of before the aspects of checklists were read have none."""
-    return one == other or (one is not None and other is not None and _plain(one) == _plain(other))
-
-
-def _plain(one: Conversation) -> Conversation:
-    return replace(one, turns=[replace(turn, aspects=[]) for turn in one.turns])
-
-
 Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
 """How a turn is judged: 1..10 against a reference; 1..10 with the reference's rating fixed at 10 (ConvBench's direct
 grading, MultiVerse's quality); against another answer; by yes/no questions."""
@@ -355,8 +341,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `reply` is None exactly when `failure` is set; `seen` is what was really sent, empty when nothing was. Records with
     one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
-    does not give them. `dropped` counts the oldest exchanges left out to make the prompt fit, `finish` is the server's
-    word for why the reply ended ("length": at `max_tokens`).
+    does not give them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`).
     """
 
     conversation: Conversation
@@ -370,7 +355,6 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish: str | None = None
     failure: TurnFailure | None = None
     detail: str | None = None
-    dropped: int = 0
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
@@ -402,11 +386,8 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
     `reference_backed`: two models are compared in sight of the reference. `unread` is what becomes of a comparison
     without a verdict. `reason_first`: conversations are judged by the forms that have the reason before the verdict.
-    `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged in sight of the focus
-    points and of its turns' judgments with their text, all of them in one order; older files have the judgments'
-    verdicts alone. `strict`: it fails where the judgment of one of its turns did. `battles`: which of several models
-    meet, where it is not one that meets the others. `unlearned` names the forms that the judge did not
-    learn, and was asked in all the same."""
+    `sight`: with which other turns a turn is judged. `battles`: which of several models meet, where it is not one that
+    meets the others. `unlearned` names the forms that the judge did not learn, and was asked in all the same."""
 
     judge: str
     score_kind: str
@@ -418,8 +399,6 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unread: OnUnparsed = "fail"
     reason_first: bool = False
     sight: TurnContext = "before"
-    texts: bool = False
-    strict: bool = True
     battles: Pairing | None = None
     unlearned: str = ""
 
@@ -518,8 +497,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
     where the other is, 1/2 for a tie; of yes and no 1 or 0; of a checklist the share of yes.
 
-    `samples` holds each verdict where an earlier version drew several: `verdict` has then their mean distribution and
-    most frequent rating. `members` holds each judge's part where a panel judged, without what it shares with the
+    `members` holds each judge's part where a panel judged, without what it shares with the
     panel's: `score` and `verdict.rating` are then the panel's aggregate, `verdict.distribution` is the mean of the
     members'. `calls` holds each question to the judge where a form takes several, or a protocol asks. Judgments of one
     conversation whose `asked` is the same share their calls, and tokens count once; it is None where nothing was asked.
@@ -549,7 +527,6 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0
     attempts: int = 1
     images: int = 0
-    samples: list[Verdict] = field(default_factory=list)
     members: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
@@ -570,10 +547,6 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.setup.score_kind
 
     @property
-    def decoding(self) -> SamplingParams:
-        return self.setup.decoding
-
-    @property
     def conversation(self) -> Conversation:
         return self.sample.conversation
 
@@ -592,10 +565,6 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def opponent(self) -> str | None:
         return self.sample.opponent
-
-    @property
-    def length(self) -> int | None:
-        return self.sample.length
 
     @property
     def failure(self) -> Failure | None:

@@ -82,7 +82,6 @@ def test_paths_that_leave_the_root(root: Path) -> None:
     # A name from Windows: found, held to the root, and no more than a name where a file is called so.
     assert failure(images, "..\\secret.png") == failure(images, "in\\..\\../secret.png") == "image_outside_root"
     assert images.load(".\\in\\a.png").sha256 == images.load("in/a.png").sha256
-    assert images.state(["in\\a.png"]) != Images(root.parent).state(["in\\a.png"])
     other = picture(root / "in\\a.png", (5, 5))
     assert base64.b64decode(Images(root).load("in\\a.png").uri.partition(",")[2]) == other.read_bytes()
     assert images.load("in/fine.png").sha256 == images.load("in/a.png").sha256 == images.load("./in//a.png").sha256
@@ -111,20 +110,6 @@ def test_no_path_reads_outside_the_root(tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
-def test_the_state_of_files_changes_with_them(tmp_path: Path) -> None:
-    """Also where some of the names are no file's."""
-    names = ["a.png", "x" * 400, "a\0b", "https://a/b.png", "data:,"]
-
-    def state() -> str:
-        return Images(tmp_path).state(names)
-
-    missing = state()
-    (tmp_path / "a.png").write_bytes(b"1")
-    there = state()
-    (tmp_path / "a.png").write_bytes(b"12")
-    assert len({missing, there, state()}) == 3 and state() == state()
-
-
 def test_a_pipe_is_no_image(root: Path) -> None:
     os.mkfifo(root / "pipe.png")
     assert failure(Images(root), "pipe.png") == "image_missing"

@@ -15,7 +15,7 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
 from critic.building.replies import Made, MadeTurn
 from critic.errors import UsageError
-from critic.records import Conversation, Judgment, ModelTurn, Protocol, alike
+from critic.records import Conversation, Judgment, ModelTurn, Protocol
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
 from critic.stats.aggregate import SCALES, by_cell
@@ -156,7 +156,7 @@ def _drop_others(path: Path, record: type[Any], asked: Mapping[str, Conversation
     """Drop what is about other conversations; the file is left as it is where there is none of it."""
 
     def wanted(line: Any) -> bool:
-        return alike(asked.get(line.conversation.id), line.conversation)
+        return bool(asked.get(line.conversation.id) == line.conversation)
 
     if not all(map(wanted, known(path, record, lambda _: None))):
         jsonl.rewrite(path, record, wanted)

@@ -23,7 +23,7 @@ from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import Image, ImageError, named_images
 from critic.judging import history
 from critic.judging.history import CONDITIONS, HistoryMessage
-from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure, alike
+from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
 from critic.stages.options import Endpoint, takes_endpoint
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain, gather_cancel_on_error, once
@@ -69,7 +69,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         if one is None or self.key(record) not in self.wanted:
             turn = f"turn {record.turn} ({record.condition})"
             return f"conversation {key!r}, {turn}, is not among those asked for now; choose another --out"
-        if not alike(one, record.conversation):
+        if one != record.conversation:
             return f"conversation {key!r} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):

@@ -201,8 +201,6 @@ def main(
         pointwise_prompt=form,
         decoding=decoding,
         unread=on_unparsed or base.unread,
-        texts=True,
-        strict=False,
         sight=turn_context or base.sight,
         reason_first=steps,
     )

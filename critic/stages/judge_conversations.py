@@ -22,7 +22,7 @@ from critic.judging.forms import RatingKind, form_of
 from critic.judging.judge import Judge
 from critic.judging.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcripts, VerdictPlan
 from critic.judging.replies import is_table
-from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol, alike
+from critic.records import Ablation, Conversation, JudgeConfig, Judgment, Protocol
 from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import check, not_learned
 from critic.stages.run import RunOptions, RunSummary, listed, source
@@ -176,7 +176,7 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
     asked = {one.id: one for one in conversations}
     seen = {one.id for one in replied}
     for one in replied:
-        if not alike(asked.get(one.id), one):
+        if asked.get(one.id) != one:
             raise UsageError(f"{path}: conversation {one.id!r} of the replies is not there, or not as here")
     if missing := len(asked) - len(seen):
         print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)

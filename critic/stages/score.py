@@ -24,7 +24,7 @@ from critic.judging.protocols import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
-from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, Protocol, alike, differing, is_judgment
+from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, Protocol, differing, is_judgment
 from critic.stages.run import failed
 from critic.stats.aggregate import SCALES, asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
@@ -142,7 +142,7 @@ def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list
     for number, line in jsonl.read(path, Judgment):
         judgment = _scorable(line, path, number, benchmark)
         known = asked.setdefault(judgment.sample.id, judgment.conversation)
-        if not alike(known, judgment.conversation):
+        if known != judgment.conversation:
             raise UsageError(f"{path}:{number}: conversation {judgment.sample.id!r} reads otherwise than before")
         lines.setdefault((judgment.system, judgment.setup), number)
         judgments.append(replace(judgment, sample=replace(judgment.sample, conversation=known)))
@@ -229,7 +229,7 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
         return [conversation for conversation, _ in judged.values()]
     asked = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
-        if not alike(asked.get(key), conversation):
+        if asked.get(key) != conversation:
             raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
     return list(asked.values())
 

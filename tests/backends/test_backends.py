@@ -266,7 +266,7 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
         return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
 
     found = ask(ScriptedBackend(answer), SamplingParams(reason=False))
-    assert found.score == 8.0 and found.verdict.reason is None and found.decoding == SamplingParams(reason=False)
+    assert found.score == 8.0 and found.verdict.reason is None and found.setup.decoding == SamplingParams(reason=False)
     assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
 
 

@@ -251,7 +251,7 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     assert made.sides[1] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
     short = ModelTurn(
         conversation=one.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
-        seen=one.turns[2].seen[2:], reply="m2", dropped=1,
+        seen=one.turns[2].seen[2:], reply="m2",
     )  # fmt: skip
     made = Assignment(one=talk(turns={**one.turns, 2: short}), protocol="pairwise").planned(2, setup).material
     assert made is not None and [side.earlier for side in made.sides] == [
@@ -325,7 +325,7 @@ def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
 def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
     """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
-    judge = judge_that(lambda request: said, score_kind="expected", strict=False)
+    judge = judge_that(lambda request: said, score_kind="expected")
     direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
     lines = [asyncio.run(judge.verdict_on(direct.planned(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}

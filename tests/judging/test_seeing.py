@@ -162,7 +162,7 @@ def judged(root: Path, made: Response, form: str = "pointwise", **how: Any) -> t
 def test_how_many_images_reached_the_judge_is_in_its_judgment(root: Path, form: str) -> None:
     found, asked = judged(root, response(), form)
     assert found.images == 2 and all(images(request.messages) == 2 for request in asked)
-    assert all(call.images == 2 for call in found.calls) and found.decoding.images == "show"
+    assert all(call.images == 2 for call in found.calls) and found.setup.decoding.images == "show"
     urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
     assert urls == [Images(root).load(name).uri for name in ("a.png", "b.png")]
     text_only, asked = judged(root, response(images=[]), form)

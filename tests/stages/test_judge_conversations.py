@@ -122,7 +122,7 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
     for line in lines:
         assert line.score == (9 if line.turn is None else line.turn + 2)
         assert line.failure is None and line.system == "m" and line.judge == "tiny"
-        assert line.length == (None if line.turn is None else len(line.sample.answer or ""))
+        assert line.sample.length == (None if line.turn is None else len(line.sample.answer or ""))
     found = convbench.scores(lines, benchmarks.read("convbench", sample("convbench")), "direct")
     r1 = aggregate_of(found["R1"])
     assert r1.value == pytest.approx((4 + 9) / 2) and r1.n == 24
@@ -404,16 +404,13 @@ class Lapsing:
 
 
 def test_a_file_that_was_judged_otherwise_is_another_files(tmp_path: Path, scripted: Any) -> None:
-    """By other options, by a version that showed a whole conversation's judge less, or by another prompt."""
+    """By other options, or by another prompt."""
     server, file = scripted(answer_all), replies(tmp_path / "r.jsonl", "convbench")
     words, out = ["--protocol", "direct"], tmp_path / "j.jsonl"
     judge(file, out, "convbench", server.url, *words)
     whole = out.read_bytes()
     refused = judge(file, out, "convbench", server.url, *words, "--turn-context", "all")
     assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
-    out.write_bytes(whole.replace(b'"texts":true', b'"texts":false'))
-    refused = judge(file, out, "convbench", server.url, *words)
-    assert_one_line_error(refused, "made with texts False, now True; choose another --out")
     out.write_bytes(whole.replace(b'"prompt_hash":"', b'"prompt_hash":"0'))
     refused = judge(file, out, "convbench", server.url, *words)
     assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")

@@ -381,7 +381,7 @@ def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
     )
     found, again = read_runs([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "alignmmbench")
     assert [one.conversation.id for one in found.turns] == [one.sample.id for one in found.turns] == ["a", "b", "c"]
-    assert [(one.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
+    assert [(one.sample.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
     assert all(one.conversation is two.conversation for one, two in zip(found.turns, again.turns, strict=True))
     odd = tmp_path / "odd.jsonl"
     jsonl.write(odd, [*answers, answered("a", other, "text")])
