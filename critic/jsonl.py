@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import accumulate
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar, cast
@@ -27,11 +26,6 @@ T = TypeVar("T")
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
 """Where the decoder stopped."""
-
-_DEEPEST = 200
-"""Levels of lists and objects in a line that is written. A decoder gives up at 1000 less what calls it."""
-
-_NO_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}]')
 
 
 def suffix(path: Path) -> str:
@@ -54,16 +48,11 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _line(path: Path, record: Any) -> bytes:
-    """A record as a line that can be read again. Raises UsageError for one that is nested deeper than _DEEPEST."""
+    """A record as a line. Raises UsageError for one that is nested too deep."""
     try:
-        line = encode(record)
-        if line.count(b"[") + line.count(b"{") > _DEEPEST:
-            levels = accumulate(1 if mark in b"[{" else -1 for mark in _NO_BRACKET.sub(b"", line))
-            if max(levels) > _DEEPEST:
-                raise RecursionError
+        return encode(record) + b"\n"
     except RecursionError:
-        raise UsageError(f"{path}: a record is nested more than {_DEEPEST} levels deep") from None
-    return line + b"\n"
+        raise UsageError(f"{path}: a record is nested too deep") from None
 
 
 def decoder(record: type[T]) -> Callable[[bytes], T]:
@@ -121,10 +110,12 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def resolved(path: Path) -> Path:
-    """What a symbolic link leads to: a file, also one that is not there yet, or a folder. Any other path as it is, also
-    a link to a device, beside which nothing can be written."""
+    """What symbolic links lead to, also where it is not there yet. Raises UsageError for a device or a pipe, beside
+    which nothing can be written."""
     real = Path(os.path.realpath(path))
-    return real if path.is_symlink() and (real.is_file() or real.is_dir() or not real.exists()) else path
+    if real.exists() and not (real.is_file() or real.is_dir()):
+        raise UsageError(f"{path}: a device or a pipe; give the name of a file")
+    return real
 
 
 def lock(file: BinaryIO, path: Path) -> None:
@@ -191,10 +182,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     real = resolved(path)
     partial = real.with_name(real.name + ".partial")
     with writing(path):
-        if real.exists() and not (real.is_file() or real.is_dir()):  # a device or a pipe, which stays what it is
-            with real.open("wb") as file:
-                yield file
-            return
         real.parent.mkdir(parents=True, exist_ok=True)
         with _locked(partial, path) as file:
             try:
@@ -261,10 +248,9 @@ def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
 
 
 def sidecar(path: Path) -> Path:
-    """Beside the file that links lead to, whatever name the file goes by. Where there is none, beside the link, as in
-    stores that keep each file under its hash."""
-    beside, real = (each.with_name(each.name + ".run.json") for each in (path, resolved(path)))
-    return resolved(beside if beside.is_file() and not real.is_file() else real)
+    """Beside the file that links lead to, whatever name the file goes by."""
+    real = resolved(path)
+    return real.with_name(real.name + ".run.json")
 
 
 def facts(path: Path) -> dict[str, Any]:

@@ -79,29 +79,18 @@ ANYTHING = st.recursive(
 """JSON values and what only looks like one: halves of characters, NaN, numbers of any size."""
 
 
-def nested(value: Any, levels: int) -> Any:
-    for level in range(levels):
-        value = [value] if level % 2 else {"[": value}
-    return value
-
-
-@given(st.lists(ANYTHING, max_size=3), st.sampled_from([0, 3, 199, 200, 230, 600, 3000]))
-def test_no_line_is_written_that_cannot_be_read(values: list[Any], levels: int) -> None:
-    """Through both writers; what is nested too deep for any reader is refused, and the lines before it stay."""
+@given(st.lists(ANYTHING, max_size=3))
+def test_what_is_written_can_be_read(values: list[Any]) -> None:
+    """Through both writers."""
     with tempfile.TemporaryDirectory() as folder:
-        path, written = Path(folder) / "any.jsonl", list[Any]()
+        path = Path(folder) / "any.jsonl"
         with jsonl.Appender(path) as file:
-            try:
-                for value in [*values, nested(values, levels)]:
-                    file.append({"value": value})
-                    written.append(value)
-            except UsageError as error:
-                assert levels >= 199 and "nested" in str(error)
-        assert levels == 199 or (len(written) == len(values)) == (levels >= 200), "a bound for every reader's stack"
-        found = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if written else []
-        assert len(found) == len(written)
-        jsonl.write(path, [{"value": value} for value in written])
-        assert not written or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == found
+            for value in values:
+                file.append({"value": value})
+        found = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if values else []
+        assert len(found) == len(values)
+        jsonl.write(path, [{"value": value} for value in values])
+        assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == found
 
 
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
@@ -189,6 +178,8 @@ def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_
     with jsonl.alone(other):
         assert real.with_name(f"{real.name}.lock").is_file()
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}
+    with pytest.raises(UsageError, match="a device or a pipe"):
+        jsonl.write(Path("/dev/null"), turns)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
@@ -207,17 +198,3 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
         assert {file.name for file in tmp_path.iterdir()} == {path.name, jsonl.sidecar(path).name}
         assert [row for _, row in jsonl.read(path, dict[str, Any])] == [{"a": "old"}]
     assert jsonl.write(path, rows) == 4000 and [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_a_device_stays_one(suffix: str, tmp_path: Path) -> None:
-    for device in ("/dev/full", "/dev/null"):
-        (path := tmp_path / f"rows{suffix}").symlink_to(device)
-        if device == "/dev/full":
-            with pytest.raises(UsageError, match=rf"rows{suffix}: cannot be written: No space left on device"):
-                jsonl.write(path, [{"a": "b"}])
-        else:
-            assert jsonl.write(path, [{"a": "b"}]) == 1
-        assert path.is_char_device() and [*tmp_path.iterdir()] == [path]
-        path.unlink()

@@ -315,13 +315,3 @@ def test_a_full_disk_ends_the_run_and_nothing_follows_half_a_line(tmp_path: Path
             Squares(out, range(20), square).run()
     assert out.read_bytes().count(b"\n") == 5 and not out.read_bytes().endswith(b"\n")
     assert Squares(out, range(20), square).run() == 0 and squares(out) == [n * n for n in range(20)]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_on_a_full_device_a_stage_ends_in_one_line(tmp_path: Path) -> None:
-    script = write_jsonl(tmp_path / "script.jsonl", [{"text": '{"Rating":7,"Reason":"x"}'}])
-    out, rows = tmp_path / "out.jsonl", write_jsonl(tmp_path / "rows.jsonl", [human_row(1)])
-    out.symlink_to("/dev/full")
-    done = run("critic", "judge", rows, "--judge", script, "--out", out)
-    assert_one_line_error(done, "No space left on device", "run the same command again")
-    assert not jsonl.sidecar(out).exists()
