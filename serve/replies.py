@@ -149,11 +149,7 @@ async def send_answer(send: Send, answer: Answer) -> None:
 
 async def send_error(send: Send, problem: Refusal) -> None:
     body = json.dumps({"error": {"message": str(problem), "code": problem.code}}).encode()
-    more = {
-        HTTPStatus.UNAUTHORIZED: (b"www-authenticate", b"Bearer"),
-        HTTPStatus.REQUEST_TIMEOUT: (b"connection", b"close"),
-    }
-    headers = [header for status, header in more.items() if status == problem.status]
+    headers = [(b"www-authenticate", b"Bearer")] if problem.status == HTTPStatus.UNAUTHORIZED else []
     await send_answer(send, shaped(Answer(problem.status, headers, body)))
 
 

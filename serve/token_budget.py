@@ -103,8 +103,6 @@ def wish_of(request: dict[str, Any]) -> int | None:
     all: what vLLM says of that, it says of a prompt that fills the context, too."""
     newer = request.get("max_completion_tokens")
     wish = request.get("max_tokens") if newer is None else newer
-    if (isinstance(wish, float) and wish.is_integer()) or (isinstance(wish, str) and wish.isdecimal()):
-        wish = int(wish)  # as vLLM reads them
     if isinstance(wish, int) and wish < 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
     return wish if isinstance(wish, int) else None

@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import json
-import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -251,14 +250,6 @@ def test_more_than_the_whole_context_is_only_a_limit(ask: Ask, limit: int) -> No
     assert answer.json()["error"]["code"] == "context_length_exceeded" and inner.chats == []
 
 
-@pytest.mark.parametrize("limit", [64, 64.0, "64"])
-def test_a_limit_counts_in_every_form_that_vllm_reads(ask: Ask, limit: Any) -> None:
-    inner = Inner()
-    ask(inner, {**FORMS[0].request, "max_tokens": limit})
-    sent = json.loads(inner.chats[0])
-    assert sent["max_tokens"] == 64 and "max_tokens=51]" in sent["structured_outputs"]["grammar"]
-
-
 def test_under_a_contract_only_the_verdict_must_fit(ask: Ask) -> None:
     request = {**FORMS[0].request, "max_tokens": 2048}
     inner = Inner(tokens=900)
@@ -385,18 +376,6 @@ def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> N
     assert [one.get("certificate") for one in listed] == ["c", "c", None]
 
 
-@pytest.mark.parametrize("levels", [300, 600])
-def test_a_deep_schema_is_bounded_as_any(ask: Ask, levels: int) -> None:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(levels):
-        schema = {"type": "object", "properties": {"a": schema}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    inner = Inner()
-    answer = ask(inner, {**HELLO, "response_format": wanted})
-    assert answer.status_code == 200 and answer.headers["x-critic-contract"] == "json-schema"
-    assert b"additionalProperties" in inner.chats[0]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -418,7 +397,6 @@ def test_what_is_no_chat_request_is_refused_in_plain_words(ask: Ask, fields: dic
     assert answer.status_code == 400 and inner.chats == [] and next(iter(fields)) in message
     for word in ("attribute", "object has no", "NoneType", "Error", "Traceback", "subscript"):
         assert word not in message
-    assert not {"int", "str", "bool", "float"} & set(re.findall(r"\w+", message))
 
 
 @pytest.mark.parametrize(
