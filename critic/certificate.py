@@ -75,8 +75,7 @@ class Labels(JudgedFile, frozen=True, kw_only=True):
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold. Certificates of before
-    2026-11-27 do not say what was `judged`."""
+    """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold."""
 
     how: HowJudged
     labels: Labels
@@ -84,7 +83,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gate: list[str]
     kept: bool
     date: str
-    judged: JudgedFile | None = None
+    judged: JudgedFile
 
     def line(self) -> str:
         """What may be quoted."""
@@ -112,8 +111,6 @@ def read(path: Path) -> tuple[Certificate, str]:
 def judged_file(path: Path) -> Path:
     """The judgments that a certificate was made from, as they were. Raises UsageError where they are not."""
     judged = read(path)[0].judged
-    if judged is None:
-        raise UsageError(f"{path}: this certificate does not say which file was judged; name that file in its place")
     file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
     if not file.is_file() or jsonl.sha256(file) != judged.sha256:
         raise UsageError(f"{path}: {judged.file}, by which it was made, is {'changed' if file.is_file() else 'gone'}")
@@ -141,8 +138,7 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     how, labels = found.how, Path(found.labels.file)
     setup = now.pop("setup", {})
     told = [(name, getattr(how, name), value) for name, value in now.items()]
-    # Certificates of before 2026-11-26 say of answers no more than how they were scored and drawn.
-    told += [(name, how.setup[name], value) for name, value in setup.items() if name in how.setup]
+    told += [(name, how.setup.get(name), value) for name, value in setup.items()]
     told += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
     told += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
     for name, then, value in told:

@@ -15,12 +15,11 @@ Of people's other labels: a pair has `response_a`, `response_b` and `preference`
 `human_score`; a row may be a line for each `rater`; judgments with people's labels in them are rows as well.
 """
 
-import difflib
 import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, multimode
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, loads
+from critic.errors import UsageError, did_you_mean, loads
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {
@@ -40,9 +39,6 @@ UNUSABLE_FLAGS = {
     "score_conflict_for_same_response": "the same response has two different scores",
 }
 """Flags that take a row out of training and testing, and why."""
-
-CONFLICT = 5.0
-"""Points on 1..10 by which a person's scores of one answer differ that are no noise: half of the scale."""
 
 BLIND = "blind"
 """The flag of a row whose images are not shown, even to a judge that sees."""
@@ -112,9 +108,8 @@ class OwnColumns(Struct, frozen=True):
         for text in mapped or []:
             column, _, name = text.rpartition("=")
             if not column or not (name in FIELDS or name.endswith("_score_1_10")):
-                near = difflib.get_close_matches(name, FIELDS, 1)
-                hint = f"; did you mean {near[0]}?" if near else f", of the fields {', '.join(FIELDS)}"
-                raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response{hint}")
+                choices = f"{did_you_mean(name, FIELDS)}the fields are {', '.join(FIELDS)}"
+                raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response; {choices}")
             columns[name] = column
         return cls(columns, None if scale is None else parse_scale(scale), lang) if columns or scale or lang else None
 
@@ -539,25 +534,6 @@ def load(path: Path, judges: Sequence[str] = (), pictures: bool = False, own: Ow
         for number in sorted(wrong, reverse=True):
             del loaded.rows[number], loaded.raw[number], loaded.responses[number]
     return loaded
-
-
-def _conflicting(responses: Sequence[Response]) -> set[int]:
-    """The rows of the same answer to which the same person gives scores CONFLICT points or more apart; where no person
-    is named, those of the same answerer."""
-    first, wrong = dict[Hashable, tuple[float, int]](), set[int]()
-    for number, response in enumerate(responses):
-        human, question = response.human, response.question
-        if human is None:
-            continue
-        history = [(turn.user, turn.assistant) for turn in question.history]
-        shown = [question.prompt, question.reference, *question.references, *question.images, *history, response.text]
-        answer = (human.scope, *shown)
-        for who, score in human.raters.items() or [(None, human.score)]:
-            by = who if who is not None else ("answer by", response.system)
-            before, row = first.setdefault((by, answer), (score, number))
-            if abs(score - before) >= CONFLICT:
-                wrong |= {row, number}
-    return wrong
 
 
 def one_class(responses: Sequence[Response]) -> str | None:

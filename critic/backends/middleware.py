@@ -5,7 +5,6 @@ import sqlite3
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from critic.errors import Refused, UsageError
 class Layer:
     """A backend around another one, to which it leaves all that it does not do itself."""
 
-    place: str
+    endpoint: str
     max_concurrency: int
     retries: int
     served: ModelInfo
@@ -63,6 +62,9 @@ def lacking(backend: Backend) -> set[str]:
     return {name for one in sources for name in getattr(one, "unsupported", ())}
 
 
+KNOWN = "SELECT reply FROM replies WHERE name = ?"
+
+
 class Cached(Layer):
     """Replies are kept in the SQLite file `path` by the model's NAME@HASH, the hash of its processor, and the request.
     One that is there is not asked for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system
@@ -98,21 +100,15 @@ class Cached(Layer):
         made_of = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
         try:
-            if not self.fresh and (known := self._known(name)) is not None:
-                return replace(known, attempts=0)
+            known = None if self.fresh else self._file.execute(KNOWN, (name,)).fetchone()
+            if known is not None:
+                return replace(msgspec.msgpack.decode(zlib.decompress(known[0]), type=Reply), attempts=0)
             reply = await self.inner.chat(request)
             packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
             self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
         except (sqlite3.Error, OSError) as error:
             raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
         return reply
-
-    def _known(self, name: bytes) -> Reply | None:
-        """The reply of this name; None as well where a crash or a full disk left half of one, which is written over."""
-        row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
-        with suppress(zlib.error, msgspec.DecodeError):
-            return msgspec.msgpack.decode(zlib.decompress(row[0]), type=Reply) if row else None
-        return None
 
 
 class Budget(Struct, kw_only=True):

@@ -147,6 +147,7 @@ def test_a_server_of_another_judge_does_not_start_under_it(tmp_path: Path, wante
     content: dict[str, Any] = {"agreement": {}, "gate": [], "kept": True, "date": "2026-11-22"}
     content["how"] = {"judge": wanted, "prompts": {"h": "pointwise"}, "setup": {}}
     content["labels"] = {"file": "l", "sha256": "s", "rows": 1, "raters": 1}
+    content["judged"] = {"file": "j", "sha256": "s"}
     (tmp_path / "c.json").write_text(json.dumps(content))
     done = run("serve/judge.py", "owner/other", "--certificate", tmp_path / "c.json", "--port", 1 + 2**15)
     assert_one_line_error(done, "owner/other", "audit again")

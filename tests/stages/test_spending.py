@@ -1,7 +1,6 @@
 """What is not asked again, and what is asked no more."""
 
 import json
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,19 +94,6 @@ def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_
     assert_one_line_error(
         judge(tmp_path, server, "two.jsonl", "--cache", tmp_path / "text"), "--cache", "not a database"
     )
-
-
-@pytest.mark.parametrize("size", [0, 9])
-def test_half_of_a_reply_in_the_cache_is_asked_for_again(tmp_path: Path, stand: Stands, size: int) -> None:
-    server, cache = stand(), tmp_path / "cache"
-    assert judge(tmp_path, server, "one.jsonl", "--cache", cache).returncode == 0
-    with sqlite3.connect(cache) as file:
-        file.execute(
-            "UPDATE replies SET reply = substr(reply, 1, ?) WHERE name = (SELECT min(name) FROM replies)", [size]
-        )
-    for out in ("two.jsonl", "three.jsonl"):
-        done = judge(tmp_path, server, out, "--cache", cache)
-        assert done.returncode == 0 and server.asked == 21, done.stderr
 
 
 def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> None:
