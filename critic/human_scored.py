@@ -523,16 +523,12 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
 
 
 def load(path: Path, judges: Sequence[str] = (), pictures: bool = False, own: OwnColumns | None = None) -> Loaded:
-    """All that `walk` gives, in memory. Rows in which a person gives one answer two scores are left out as well."""
+    """All that `walk` gives, in memory."""
     loaded = Loaded([], [], [], Counter())
     for row, raw, response in walk(path, loaded.left_out, judges=judges, pictures=pictures, own=own):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)
-    if wrong := _conflicting(loaded.responses):
-        loaded.left_out[UNUSABLE_FLAGS["score_conflict_for_same_response"]] += len(wrong)
-        for number in sorted(wrong, reverse=True):
-            del loaded.rows[number], loaded.raw[number], loaded.responses[number]
     return loaded
 
 

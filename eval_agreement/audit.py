@@ -182,9 +182,7 @@ def main(
     return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), limits, target)
 
 
-def _then_and_now(
-    since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]
-) -> Files:
+def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]) -> Files:
     """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
     before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
     if exchange:

@@ -4,9 +4,11 @@ What counts is what our options and the user's come to: abbreviations, underscor
 vLLM's to resolve.
 """
 
+import json
 import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from critic.backends.identity import other_settings, parsed
@@ -53,9 +55,19 @@ def check(parser: Any, ours: list[str], extra: list[str]) -> str:
     for name, problem in GUARDED.items():
         if found[name] != wanted[name]:
             raise UsageError(problem)
+    check_adapters(found)
     if found["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
     return other_settings(wanted, found)
+
+
+def check_adapters(found: dict[str, Any]) -> None:
+    """Raises UsageError for an adapter over another revision of a hub's model than the one that is served."""
+    for adapter in found["lora_modules"] or []:
+        file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
+        commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
+        if commit and not Path(found["model"]).is_dir() and found["revision"] != commit:
+            raise UsageError(f"{adapter.path} was trained over another revision of its base; add --revision {commit}")
 
 
 def check_apart(ours: list[str], extra: list[str]) -> str:

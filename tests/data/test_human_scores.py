@@ -108,31 +108,6 @@ def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
     assert "every row" not in run(PROGRAM, write_jsonl(tmp_path / "r.jsonl", made), "--out", tmp_path / "out").stderr
 
 
-@pytest.mark.parametrize(
-    ("changes", "left"),
-    [
-        ([{"human_score": 10}, {"human_score": 1}], 2),
-        ([{"human_score": 10}, {"human_score": 9}, {"human_score": 1}], 2),
-        ([{"human_score": 7}, {"human_score": 4}], 0),  # what a person's noise explains
-        ([{"human_score": 10}, {"human_score": 1, "system": "beta"}], 0),  # nobody says that it was one person
-        ([{"human_score": 10}, {"human_score": 1, "question": "Another?"}], 0),
-        ([{"annotators": {"ann": 10, "bob": 5}}, {"annotators": {"ann": 2, "bob": 5}, "system": "beta"}], 2),
-        ([{"annotators": {"ann": 10}}, {"annotators": {"bob": 1}}], 0),
-        ([{"human_score": 5, "scale_max": 5}, {"human_score": 1, "scale_max": 5}], 2),
-    ],
-)
-def test_scores_of_one_person_that_contradict_each_other_are_left_out(
-    tmp_path: Path, changes: list[dict[str, Any]], left: int
-) -> None:
-    made = [human_row(n) for n in range(60)]
-    made += [human_row(0, id=f"again-{n}", group="again", **one) for n, one in enumerate(changes)]
-    rows, flag = write_jsonl(tmp_path / "r.jsonl", made[1:]), "score_conflict_for_same_response"
-    loaded = human_scored.load(rows)
-    assert len(loaded.rows) == len(loaded.raw) == len(loaded.responses) == len(made) - 1 - left
-    assert loaded.left_out == ({human_scored.UNUSABLE_FLAGS[flag]: left} if left else {})
-    assert [row.id for row in loaded.rows] == [row["id"] for row in loaded.raw]
-
-
 def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None:
     made = [
         human_row(n, group=f"g{n // 4}", image=f"{n // 4}.png", question=f"question {n // 4}?", reference=f"r{n // 4}")

@@ -92,6 +92,17 @@ def test_other_options_pass_and_the_layer_stays_outermost(parser: Any) -> None:
             options.check(parser, OURS, extra)
 
 
+def test_an_adapter_over_another_revision_is_refused(parser: Any, tmp_path: Path) -> None:
+    extra, commit = ["--enable-lora", "--lora-modules", f"judge={tmp_path}"], "a" * 40
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"revision": None}))
+    options.check(parser, OURS, extra)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"revision": commit}))
+    options.check(parser, OURS, [*extra, "--revision", commit])
+    for said in ([], ["--revision", "main"]):
+        with pytest.raises(UsageError, match=f"another revision of its base; add --revision {commit}"):
+            options.check(parser, OURS, [*extra, *said])
+
+
 @pytest.mark.parametrize(
     "extra", [["--data-parallel-size", "4"], ["-dp=4"], ["--data_parallel_size=1"], ["--api-server-count=4"]]
 )
