@@ -291,18 +291,6 @@ def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
-    """The row with a score in people's place, and with what it may lack: all but id, question and response. One without
-    `lang` is Chinese where a Chinese character stands in it, and one without `group` is a group of its own."""
-    theirs = ("human_score", "annotators", "label_probability")
-    own = {name: value for name, value in raw.items() if name not in theirs}
-    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
-    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
-    row = {**own, **default, **own}  # its own come first: an error names the row's own column
-    return {**row, "human_score": row["scale_min"]}
-
-
 _PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
 """What people may say of two answers, and what that is worth to the first."""
 
@@ -507,10 +495,17 @@ def _converted(place: str, raw: dict[str, Any], strict: bool, columns: Sequence[
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
-    """A row without people's score, with one that stands in its place."""
-    if not scored:
-        return _yet_to_score(raw)
-    return {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
+    """A row without people's score, with one that stands in its place; where rows are not `scored`, also with what else
+    it may lack: all but id, question and response. It is then Chinese where a Chinese character stands in it, and a
+    group of its own."""
+    own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
+    if scored:
+        return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
+    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
+    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
+    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    row = {**own, **default, **own}  # its own come first: an error names the row's own column
+    return {**row, "human_score": row["scale_min"]}
 
 
 def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:

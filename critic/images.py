@@ -74,14 +74,8 @@ class Images:
     ) -> None:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
-        try:
-            from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
-        except ImportError:
-            raise UsageError(
-                "images need Pillow: pip install pillow; without: infer --condition no_image, judge --images blind"
-            ) from None
         # It warns of sizes that are refused here by name.
-        warnings.simplefilter("ignore", module.DecompressionBombWarning)
+        warnings.simplefilter("ignore", pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
         self._max_pixels = max_pixels
         self.uris, self._kept = dict(uris or {}), lru_cache(KEPT)(self._load)
@@ -148,27 +142,34 @@ class Images:
             return data, f"image/{kind}", False
 
 
+def pillow() -> Any:
+    """Pillow's images. Raises UsageError where it is not installed."""
+    try:
+        from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
+    except ImportError:
+        raise UsageError(
+            "images need Pillow: pip install pillow; without: infer --condition no_image, judge --images blind"
+        ) from None
+    return module
+
+
 @contextmanager
 def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Any]:
     """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than `max_pixels`
     pixels, which its header tells before it is decoded, and for what is cut off or no picture; UsageError where Pillow
     is missing."""
+    module = pillow()
     try:
-        from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
-        from PIL import UnidentifiedImageError  # noqa: PLC0415
-    except ImportError:
-        raise UsageError("images need Pillow: pip install pillow") from None
-    try:
-        with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+        with module.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
                 limit = f"at most {max_pixels:,} in all"
                 raise ImageError("image_too_large", f"{width} x {height} pixels; {limit}")
             image.load()
             yield image
-    except pillow.DecompressionBombError as error:
+    except module.DecompressionBombError as error:
         raise ImageError("image_too_large", str(error)) from None
-    except UnidentifiedImageError:
+    except module.UnidentifiedImageError:
         raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
         raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
@@ -179,15 +180,12 @@ def eight_bits(image: Any) -> Any:
     transparent on white. One of 8 bits without transparency is given back as it is."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         import numpy as np  # noqa: PLC0415 - only such pictures need it
-        from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
 
-        return pillow.fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
+        return pillow().fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image
-    from PIL import Image as pillow  # noqa: PLC0415
-
     shown = image.convert("RGBA")
-    return pillow.alpha_composite(pillow.new("RGBA", shown.size, "white"), shown).convert("RGB")
+    return pillow().alpha_composite(pillow().new("RGBA", shown.size, "white"), shown).convert("RGB")
 
 
 def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:

@@ -314,7 +314,7 @@ class Appender:
     def __init__(self, path: Path) -> None:
         self._path, self._broken = path, False
         with writing(path):
-            self.cut = repair(path)
+            repair(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
             self._file = path.open("ab", buffering=0)

@@ -543,10 +543,6 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return verdict_id(one.id, one.condition, self.protocol, one.turn, self.judging, one.opponent)
 
     @property
-    def score_kind(self) -> str:
-        return self.setup.score_kind
-
-    @property
     def conversation(self) -> Conversation:
         return self.sample.conversation
 

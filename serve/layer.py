@@ -86,7 +86,10 @@ class JudgeLayer:
         watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] == "websocket":  # nothing is asked of a judge by one
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
@@ -94,16 +97,11 @@ class JudgeLayer:
         mark = self.settings.about.get("certificate_sha256")
         send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
         try:
-            self._check(scope, path)
-            if scope["type"] == "websocket":
-                await self.app(scope, receive, send)
-            else:
-                await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+            if path != "/health" and not self._authorised(scope):
+                raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
+            await self._route({**scope, "path": path, "raw_path": path.encode()}, receive, send)
         except Refusal as problem:
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            else:
-                await send_error(send, problem)
+            await send_error(send, problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
@@ -118,11 +116,6 @@ class JudgeLayer:
             await self._generate(scope, body, request, receive, send)
         else:
             await self._inner(scope, body, receive, shaping(send))
-
-    def _check(self, scope: Scope, path: str) -> None:
-        """Raises Refusal before anything is read where the key is not the server's."""
-        if path != "/health" and not self._authorised(scope):
-            raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
 
     def _authorised(self, scope: Scope) -> bool:
         if self.key_hash is None:

@@ -136,20 +136,16 @@ def example(
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
     images or not. Where the form shows two answers, `other` is B, or stands for the judge's own; of a row that is a
-    pair the one that stands `first` is A. Raises ValueError for a response without a score or whose score leaves the
-    verdict open, and for an `other` too many or too few."""
+    pair the one that stands `first` is A."""
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
-    if preference is None and len(answers) != how.shown:
-        raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
     asked = forms.inquiry(form, response.question.lang, how.material(response, other or response.other), sees=sees)
     asked = replace(asked, material=in_orders(asked.prompt, asked.material, [first])[0])
     if preference is not None and first == "opponent":
         answers = [replace(response, preference=1 - preference)]
     name, prompt = "+".join(one.id for one in answers), asked.prompt
     label = how.kind.label(prompt, answers)
-    if label is None:
-        raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
+    assert label is not None, "rows whose verdict people leave open are not planned"
     fitted = truncate_to_fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)

@@ -260,12 +260,10 @@ BY_NAME = dict(_by_name())
 
 def form_of(name: str) -> Form:
     """The form by its name. Raises UsageError for an unknown one."""
-    # Judgments of before may name a form together with a language that was fixed, `pointwise@en`.
-    plain = name.partition("@")[0]
-    if plain not in BY_NAME:
+    if name not in BY_NAME:
         choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
-        raise UsageError(f"unknown form {plain!r}; {did_you_mean(plain, BY_NAME)}{choices}")
-    return BY_NAME[plain]
+        raise UsageError(f"unknown form {name!r}; {did_you_mean(name, BY_NAME)}{choices}")
+    return BY_NAME[name]
 
 
 def rates(name: str) -> bool:

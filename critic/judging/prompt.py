@@ -122,8 +122,6 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
 def load(name: str, language: Language, sees: bool = False) -> Prompt:
     """The packaged prompt `name` in `language`; for a judge that `sees` with the parts of its table `seeing`. Raises
     UsageError with the choices if there is none."""
-    if language not in LANGUAGES:
-        raise UsageError(f"no judge prompt {name!r} in {language!r}; there is {', '.join(LANGUAGES)}")
     content = _content(*split(name), language)
     values = {}
     if bands := content.get("ranges"):
