@@ -84,6 +84,19 @@ class Images:
         """For a sidecar: where images are from, and what is made of them."""
         return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
+    def state(self, names: Iterable[str]) -> str:
+        """Another hash where one of these files came, went or was written since. Data URIs are what they are."""
+        found = hashlib.sha256()
+        for name in sorted(names):
+            if not name.startswith("data:") and name not in self.uris:
+                try:
+                    file = self._file(name).stat()
+                    seen = [file.st_size, file.st_mtime_ns]
+                except (OSError, ValueError):  # none, or a name that none can have
+                    seen = []
+                found.update(f"{name}\0{seen}\0".encode())
+        return found.hexdigest()
+
     def require(self, names: Iterable[str]) -> None:
         """Say how many of the files are not there, before anything is asked. Raises UsageError where none is."""
         files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]

@@ -171,13 +171,12 @@ Failure = (
         "server_error",
         "budget",
         "not_run",
-        "turn_not_judged",
     ]
     | ImageFailure
 )
 """Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating. `refused`: by the
 server or by the model. `budget`: nothing was asked, for what the run might spend was spent. `not_run`: there is no
-answer to judge. `turn_not_judged`: a whole conversation, and the judgment of one of its turns failed."""
+answer to judge."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -541,6 +540,10 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.protocol is None:
             return one.key
         return verdict_id(one.id, one.condition, self.protocol, one.turn, self.judging, one.opponent)
+
+    @property
+    def score_kind(self) -> str:
+        return self.setup.score_kind
 
     @property
     def conversation(self) -> Conversation:

@@ -153,7 +153,7 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
             replace(
                 base,
                 id=f"{base.id}/criterion={name}",
-                score=verdict and distribution.scored(verdict, judgment.setup.score_kind),
+                score=verdict and distribution.scored(verdict, judgment.score_kind),
                 human=HumanScore(score=people[name]) if name in people else None,
                 others={},
                 parts={**base.parts, "criterion": name},

@@ -109,6 +109,20 @@ def test_no_path_reads_outside_the_root(tmp_path_factory: pytest.TempPathFactory
         assert error.failure in {"image_missing", "image_outside_root"}
 
 
+def test_the_state_of_files_changes_with_them(tmp_path: Path) -> None:
+    """Also where some of the names are no file's."""
+    names = ["a.png", "x" * 400, "a\0b", "https://a/b.png", "data:,"]
+
+    def state() -> str:
+        return Images(tmp_path).state(names)
+
+    missing = state()
+    (tmp_path / "a.png").write_bytes(b"1")
+    there = state()
+    (tmp_path / "a.png").write_bytes(b"12")
+    assert len({missing, there, state()}) == 3 and state() == state()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
 def test_a_pipe_is_no_image(root: Path) -> None:
     os.mkfifo(root / "pipe.png")

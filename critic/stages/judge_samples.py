@@ -60,7 +60,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
     def problem(self, record: Judgment) -> str | None:
         # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
-        setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.setup.score_kind)
+        setup = self.setup if record.score is not None else replace(self.setup, score_kind=record.score_kind)
         if record.setup != setup:
             return f"made with {differing(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
@@ -81,13 +81,13 @@ class JudgeSamples(Stage[Item, Judgment]):
         where it had distributions, they are needed."""
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
-            kinds = {one.setup.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
+            kinds = {one.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
             if kinds == {"argmax"}:
                 grader.take_stated(f"{self.out} was judged without log probabilities")
             elif kinds:
                 grader.needs = f"what {self.out} has"
         super().resume()
-        if any(one.setup.score_kind != grader.score_kind for one in self.done.values()):
+        if any(one.score_kind != grader.score_kind for one in self.done.values()):
             self._take_one_score()
         self.facts["setup"]["score_kind"] = grader.score_kind
 
