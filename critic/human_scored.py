@@ -1,18 +1,11 @@
-"""Human-scored rows: the file format that judges are trained and audited on.
+"""Human-scored rows: the file format that judges are trained and audited on (`Row`; critic/README.md says more).
 
-A row (JSON line, packed as .gz or not; or a row of any table that `tables` reads with the same columns, lists as JSON,
-and in Parquet the bytes of images): `id, task, lang, question,
-history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
-scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
-`_score_1_10` are scores of the same answer by other judges, and may be all that a row to learn from has.
+    {"id": "7", "task": "Counting", "lang": "en", "question": "How many?", "reference": "3.", "response": "Two.",
+     "system": "m", "human_score": 2, "scale_min": 1, "scale_max": 5, "group": "image 7"}
 
-For the forms that ask for more than one rating of one answer: `checklist[]?` with `checklist_answers[]?` (true, false
-or null), `criteria{name: meaning}?` with `criteria_scores{name: score}?` on the row's own scale, `caption?`, `focus?`,
-and `scope?`, which says what people scored (records.Scope). `label_probability?` (0..1) is the chance that the row had
-of being drawn for people to score, where that was not the same for all.
-
-Of people's other labels: a pair has `response_a`, `response_b` and `preference` (a, b, tie) in place of `response` and
-`human_score`; a row may be a line for each `rater`; judgments with people's labels in them are rows as well.
+In a table of another kind lists are JSON, and parquet may hold the bytes of images. Other columns that end in
+`_score_1_10` are scores of the same answer by other judges. A pair, a line for each rater and judgments with people's
+labels in them are rows as well.
 """
 
 import hashlib

@@ -86,13 +86,12 @@ class OpenAIBackend:
         self.root, self.attempts, self.timeout = root, attempts, timeout
         self.endpoint, self.max_concurrency, self.retries = root, connections, 0
         self.unsupported = set[str]()
-        self._tokens: dict[str, asyncio.Future[int | None]] = {}
+        self._tokens: dict[str, int | None] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._tokens.clear()  # what is not known yet belongs to this event loop
         made = vars(self)
         if "_session" in made:
             await made.pop("_session").close()
@@ -217,8 +216,8 @@ class OpenAIBackend:
         if text is None or "logit_bias" in self.unsupported:
             return None
         if text not in self._tokens:
-            self._tokens[text] = asyncio.ensure_future(asyncio.to_thread(self._last_token, request.messages, text))
-        return await self._tokens[text]
+            self._tokens[text] = await asyncio.to_thread(self._last_token, request.messages, text)
+        return self._tokens[text]
 
     def _last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
         """The token that spells `text` behind the last message; None if none does, or the server does not tell."""

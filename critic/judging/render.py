@@ -16,14 +16,18 @@ from msgspec.structs import replace
 from critic import records
 from critic.backends import parts_of
 from critic.judging.prompt import Prompt, load
-from critic.records import Candidate, Exchange, Language, Message, PromptInputs, Question, Response
+from critic.records import Candidate, Exchange, Language, Message, PromptInputs, Response
 
 
 def of_response(response: Response, other: Response | None = None, scope: records.Scope = "turn") -> PromptInputs:
     """A single answer, or the whole conversation that ends with it, as the material of a prompt; `other` is one to the
     same question that it is compared with."""
     question, both = response.question, [response] if other is None else [response, other]
-    earlier = said_before(question)
+    # The images of a question were shown with what was asked first.
+    images = [question.images, *([] for _ in question.history)]
+    earlier = [
+        Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)
+    ]
     if scope == "conversation":
         said = [Exchange(question.prompt, one.text, question.images) for one in both]
         focus = {len(earlier) + 1: question.focus} if question.focus else {}
@@ -50,12 +54,6 @@ def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:
     """Focus points by turn, from 1, as they are shown where a whole conversation is judged."""
     label = load("direct_whole", lang).turn
     return "\n".join(label.format(n=turn) + text for turn, text in focus.items()) or None
-
-
-def said_before(question: Question) -> list[Exchange]:
-    """What was said before a question: its images were shown with what was asked first."""
-    images = [question.images, *([] for _ in question.history)]
-    return [Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)]
 
 
 Truncation = Mapping[str, int]
