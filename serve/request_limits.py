@@ -1,9 +1,12 @@
 """What no request may ask for, whatever its route: each violation is a Refusal with status 400, before vLLM reads it.
 
-The decoder works through every choice, pattern and branch of a schema before its first token. Everything here is pure.
+The decoder works through every choice, pattern and branch of a schema before its first token, and a tokenizer takes
+no half of a surrogate pair. Everything here is pure.
 """
 
 import json
+import re
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -36,6 +39,8 @@ SCHEMAS = {"json", "schema", "parameters", "input_schema"}
 WRITTEN = {"json", "structural_tag"}
 """Fields whose text is JSON itself."""
 
+ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
+
 
 def read(body: bytes) -> Any:
     """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound."""
@@ -43,12 +48,33 @@ def read(body: bytes) -> Any:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
         request = json.loads(body)
-        for name, value in request.items() if isinstance(request, dict) else ():
+        if ESCAPED_HALF.search(body) and _has_half(request):
+            raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+        for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
                 _check_constraint(name, value)
     except (ValueError, RecursionError):
         return None
     return request
+
+
+def _has_half(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and its value, at any depth."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield from part.items()
+        inner = part.values() if isinstance(part, dict) else part
+        waiting += [each for each in inner if isinstance(each, dict | list)] if isinstance(part, dict | list) else []
 
 
 def _written(text: str) -> Any:

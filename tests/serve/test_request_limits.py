@@ -87,6 +87,9 @@ REFUSED = {
     "a circle in a text": ({"structured_outputs": {"json": json.dumps(CIRCLE)}}, "requires itself"),
     "a tool's": ({"tools": [{"type": "function", "function": {"name": "f", "parameters": CIRCLE}}]}, "requires itself"),
     "no way out": (schema(either({"type": "array", "items": {"$ref": "#"}, "minItems": 1})), "requires itself"),
+    "half in a turn": ({"messages": [{"role": "user", "content": "a\udfffb"}]}, "holds half"),
+    "half in a key": ({"metadata": {"\udc00": 1}}, "holds half"),
+    "halves in order": ({"user": "\udc00\ud800"}, "holds half"),
 }
 
 
@@ -127,6 +130,7 @@ def test_what_costs_too_much_is_refused_at_once_and_health_is_answered(url: str)
         schema(either({"$ref": "#/$defs/none"})),
         schema({"type": "object", "properties": {"schema": {"$ref": "#"}}}),
         schema({"type": "object", "properties": {"enum": {"type": "array", "items": {"$ref": "#"}}}}),
+        {"messages": [{"role": "user", "content": "half is \\ud800, a whole one \U0001f600"}]},
         {"messages": [{"role": "user", "content": json.dumps({"stop": ["x"] * 3000, "regex": "a" * 30_000})}]},
         {"messages": [{"role": "user", "content": '{"text": {"$ref": "#"}}'}]},
     ],
