@@ -123,7 +123,8 @@ def sections(labels: Sequence[Label], progress: Mapping[str, tuple[int, int]], n
     level: Level = "ordinal" if scheme.rated else "nominal"
     alpha = rater_agreement(list(values.values()), [group[item] for item, _ in values], level=level)
     shown = points(alpha.people)
-    over = f"over {alpha.items} questions with two answers or more by {alpha.raters} raters"
+    why = shown.title and f"; {shown.title}"
+    over = f"over {alpha.items} questions with two answers or more by {alpha.raters} raters{why}"
     reading = f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} {over}."
     if alpha.people.value is None:
         why = shown.title if alpha.items else "no item is labelled by two raters (--overlap plans for it)"
