@@ -1,7 +1,5 @@
 """Tables over models: sections of a page, and the same tables as CSV."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from critic import jsonl
 from critic.errors import UsageError
 from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, number, row, span
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, standings
+from critic.tables import write_csv
 
 ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
 
@@ -98,21 +96,19 @@ def headline(boards: Sequence[Leaderboard]) -> str:
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
     """One section with all tables; a table of one row has its scores one below the other."""
-    tables = [table for board in boards for table in (_table_of(board), *_differences(board))]
+    tables = []
+    for board in boards:
+        tables += [table_of(board) if len(board.standings) > 1 else _single(board), *_differences(board)]
     note = NOTE + NOTE_OF_SEVERAL * any(len(board.standings) > 1 for board in boards)
     note += NOTE_OF_DIFFERENCES * any(board.baseline is not None for board in boards)
     return [Section(heading="Scores", tables=tables, note=note)] if tables else []
 
 
-def _table_of(board: Leaderboard) -> Table:
-    return table_of(board) if len(board.standings) > 1 else _single(board)
-
-
 def table_of(board: Leaderboard) -> Table:
     """The table as a page shows it; the first score that has a range is drawn, and shown with what is missing."""
-    ranged = (column for column in board.columns if any(cell.low is not None for cell in _column(board, column)))
-    lead = next(ranged, board.columns[0])
-    missing = any(cell.n < cell.asked for cell in _column(board, lead))
+    ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
+    lead = next((column for column in board.columns if column in ranged), board.columns[0])
+    missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
     bars = {}
     for name, scores in board.standings.items():
@@ -139,10 +135,6 @@ def _single(board: Leaderboard) -> Table:
         rows.append(row(column, cell_of(cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
     return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
-
-
-def _column(board: Leaderboard, column: str) -> list[LeaderboardCell]:
-    return [scores[column] for scores in board.standings.values() if column in scores]
 
 
 def _coverage(scores: Iterable[LeaderboardCell]) -> str:
@@ -185,29 +177,22 @@ def _change(cell: LeaderboardCell | None) -> TableCell:
 def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
     """FOLDER/leaderboard-KEY.csv of each table over models."""
     for board in boards:
-        jsonl.write_text(folder / f"leaderboard-{board.key}.csv", as_csv(board))
+        write_csv(folder / f"leaderboard-{board.key}.csv", [_csv_row(board, name) for name in board.standings])
 
 
-def as_csv(board: Leaderboard) -> str:
-    """A row a model; of each score its value, interval, counts and, with a baseline, the difference from it."""
-    rows = []
-    for name, scores in board.standings.items():
-        cells: dict[str, Any] = {"model": name}
-        for column in board.columns:
-            cell = scores.get(column)
-            low, high = (cell and cell.interval) or (None, None)
-            cells[column] = cell and (math.inf if cell.infinite else cell.value)
-            cells |= {f"{column} low95": low, f"{column} high95": high}
-            cells |= {f"{column} n": cell and cell.n, f"{column} asked": cell and cell.asked}
-            if board.baseline:
-                less = cell and cell.difference
-                low, high = (less and less.interval) or (None, None)
-                cells[f"{column} less {board.baseline}"] = less and less.mean
-                cells |= {f"{column} less low95": low, f"{column} less high95": high}
-                cells |= {f"{column} p": less and less.p_value, f"{column} less partly": less and less.partly}
-        rows.append(cells)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
+    """Of each score of a model its value, interval, counts and, with a baseline, the difference from it."""
+    cells: dict[str, Any] = {"model": name}
+    for column in board.columns:
+        cell = board.standings[name].get(column)
+        low, high = (cell and cell.interval) or (None, None)
+        cells[column] = cell and (math.inf if cell.infinite else cell.value)
+        cells |= {f"{column} low95": low, f"{column} high95": high}
+        cells |= {f"{column} n": cell and cell.n, f"{column} asked": cell and cell.asked}
+        if board.baseline:
+            less = cell and cell.difference
+            low, high = (less and less.interval) or (None, None)
+            cells[f"{column} less {board.baseline}"] = less and less.mean
+            cells |= {f"{column} less low95": low, f"{column} less high95": high}
+            cells |= {f"{column} p": less and less.p_value, f"{column} less partly": less and less.partly}
+    return cells

@@ -4,7 +4,6 @@ critic annotate rows.jsonl --db labels.sqlite --scheme pointwise --raters 3 --ov
 critic annotate --db labels.sqlite --export labels.jsonl
 """
 
-import ipaddress
 import re
 import secrets
 import socket
@@ -33,6 +32,7 @@ _ROWS = (
 )
 _EXPORT = "Write the labels: .jsonl for training and audit, .csv a line a label; with --to a folder."
 _NAME = re.compile(r"[\w.-]{1,40}")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def main(
@@ -97,15 +97,8 @@ def main(
     return 0
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(socket.getaddrinfo(host, None)[0][4][0]).is_loopback
-    except (socket.gaierror, ValueError):
-        raise UsageError(f"--host {host!r} is no address of this machine") from None
-
-
 def _check_invited(host: str, invited: bool) -> None:
-    if not _is_local(host) and not invited:
+    if host not in _LOCAL and not invited:
         raise UsageError("--host can be reached from outside: invite raters by name (--invite), or keep to 127.0.0.1")
 
 
@@ -160,8 +153,8 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
     """Raises UsageError for an image that is not there, rather than hours later before a rater."""
     for item in items:
         for name in item.images:
-            path = root / name.replace("\0", "\ufffd")  # which no path can hold, and no file is named
-            if not name.startswith("data:") and not (path.resolve().is_relative_to(root) and path.is_file()):
+            path = root / name
+            if not name.startswith("data:") and not (path.is_file() and path.resolve().is_relative_to(root)):
                 raise UsageError(f"{item.id}: no image {name!r} under {root} (--data-root FOLDER says where they are)")
 
 
@@ -174,7 +167,7 @@ def _serve(store: Store, images: Images | None, host: str, port: int) -> None:
     except ImportError as error:
         raise UsageError(f"the page needs: pip install 'critic[annotate]' ({error})") from None
     key, shown = store.facts()["owner"], f"[{host}]" if ":" in host else host
-    app = Annotation(store, images).app(["127.0.0.1", "localhost", shown] if _is_local(host) else ["*"])
+    app = Annotation(store, images).app(["127.0.0.1", "localhost", shown] if host in _LOCAL else ["*"])
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

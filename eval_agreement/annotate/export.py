@@ -12,8 +12,6 @@ from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Scheme
 from eval_agreement.annotate.store import Label, Store
 
-_PREFERENCES = {"A": "a", "B": "b"}
-
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
 _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", *_PAIR)
 """What an audit's table, and of two answers training, is told of an item beside its label."""
@@ -105,6 +103,11 @@ def _table(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
             where = {"id": item.id, "turn": "1"}
             if key != OVERALL:
                 where = {"id": f"{conversation}/{key}{rest}", "turn": key}
-            shown: Any = _PREFERENCES.get(value, "tie") if scheme.two else float(value) if scheme.rated else value
             more = {"both_bad": True} if value == "both bad" else {}
-            yield {**where, str(scheme.column): shown, "rater": label.rater, **about, **more}
+            yield {**where, str(scheme.column): _cell(scheme, value), "rater": label.rater, **about, **more}
+
+
+def _cell(scheme: Scheme, choice: str) -> str | float:
+    if scheme.two:
+        return {"A": "a", "B": "b"}.get(choice, "tie")
+    return float(choice) if scheme.rated else choice

@@ -11,6 +11,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.records import ModelTurn, Response, Turn, verdict_id
 from critic.stages.judge_responses import FormResponses
+from critic.tables import cell_text
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
 
 
@@ -133,15 +134,11 @@ def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
 
 
 def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
-    """The known answers to items, by id: one value, or one for each question. Raises UsageError for one that none may
-    give."""
-    found = {}
+    """The known answer to each question of items, by id. Raises UsageError for one that none may give."""
+    choices, answers = SCHEMES[scheme].choices, {}
     for item in checks:
-        known = item.row.get("known")
-        given = known if isinstance(known, dict) else {ask.key: known for ask in item.asks}
-        found[item.id] = {key: f"{one:g}" if isinstance(one, float) else str(one) for key, one in given.items()}
-        right = found[item.id].keys() <= {ask.key for ask in item.asks}
-        if not right or not set(found[item.id].values()) <= SCHEMES[scheme].choices.keys():
-            choices = ", ".join(SCHEMES[scheme].choices)
-            raise UsageError(f"--checks: {item.id!r}: `known` is {known!r}; expected one of {choices}")
-    return found
+        known = cell_text(item.row.get("known"))
+        if known not in choices:
+            raise UsageError(f"--checks: {item.id!r}: `known` is {known!r}; expected one of {', '.join(choices)}")
+        answers[item.id] = {ask.key: known for ask in item.asks}
+    return answers

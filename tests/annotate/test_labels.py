@@ -412,7 +412,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     fails(rows, "--db", db, "--scheme", "direct", "--against", rows, parts=("--against", "pairwise_conversation"))
     fails(rows, "--db", db, "--scheme", "direct", parts=("rows.jsonl:1",))
     fails(rows, "--db", db, "--to", "word", "--export", db, parts=("label-studio",))
-    fails(rows, "--db", db, "--host", "no.such.host.example", parts=("no address",))
+    fails(rows, "--db", db, "--host", "no.such.host.example", parts=("invite",))
     fails(rows, "--db", db, "--host", "0.0.0.0", parts=("invite",))
     assert not db.exists() or Store.find(db) is not None
     fails("--db", rows, "--export", tmp_path / "x.jsonl", parts=("no database",))
