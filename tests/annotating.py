@@ -1,7 +1,6 @@
 """Rows to label, a page in this process, and a server in another that can be killed."""
 
 import os
-import re
 import signal
 import socket
 import time
@@ -137,11 +136,6 @@ def forked(db: Path, port: int | None = None) -> Iterator[tuple[int, str]]:
 
 def client_of(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=30, trust_env=False)
-
-
-def links(text: str) -> dict[str, str]:
-    """Name -> link, of what the command prints."""
-    return dict(re.findall(r"^(\S+): (http\S+)$", text, re.MULTILINE))
 
 
 SECRET = "Zeppelin-9B"

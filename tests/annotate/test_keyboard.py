@@ -1,6 +1,5 @@
 """A rater at the keyboard of a real Chromium, by its own protocol. Skipped where there is no Chromium."""
 
-import base64
 import contextlib
 import json
 import os
@@ -14,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotating import forked, planned, row, rows_file
-from conftest import free_port, write_jsonl
+from annotating import forked, planned, rows_file
+from conftest import free_port
 
 PROGRAM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (Debian: apt-get install chromium)")
 
-VIRTUAL = {"Enter": 13, "Escape": 27, "Tab": 9}
+VIRTUAL = {"Enter": 13, "Escape": 27}
 
 
 class Chromium:
@@ -45,7 +44,6 @@ class Chromium:
         self.count, self.events = 0, []  # type: ignore[var-annotated]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.size(1280, 900)
 
     def call(self, method: str, **params: Any) -> Any:
         self.count += 1
@@ -54,11 +52,6 @@ class Chromium:
             self.events.append(message)
         assert "error" not in message, message
         return message["result"]
-
-    def size(self, width: int, height: int) -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
-        )
 
     def js(self, code: str) -> Any:
         return self.call("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
@@ -81,9 +74,6 @@ class Chromium:
         code = VIRTUAL.get(key, ord(key[0].upper()))
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
-
-    def picture(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def save(self) -> None:
         """Enter, and wait for the next page."""
@@ -167,30 +157,3 @@ def test_skipping_double_clicks_and_many_questions(tmp_path: Path, chromium: Chr
     said = [one.verdict for one in store.labels()]
     assert [one.choices for one in said] == [{"item=1": "yes", "item=2": "no"}, {}] and said[1].skipped == "no idea"
     assert store._rows("SELECT count(*) FROM labels") == [(2,)]
-
-
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_it_fits_folds_and_stays_text(tmp_path: Path, chromium: Chromium, width: int, dark: bool) -> None:
-    long = "\n".join(f"{n}. A step that takes its time, with a_long_word_{'x' * 60}." for n in range(60))
-    nasty = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">" + long
-    rows = write_jsonl(tmp_path / "rows.jsonl", [row(n, response=nasty) for n in range(2)])
-    store = planned(tmp_path, "--scheme", "confirm", rows=rows)
-    with forked(store.path) as (_, url):
-        chromium.size(width, 844)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        chromium.call("Emulation.setEmulatedMedia", features=[scheme])
-        chromium.open(f"{url}/?rater=rater-1")
-        assert chromium.js("document.documentElement.scrollWidth") <= width and "hacked" not in chromium.js(
-            "document.title"
-        )
-        folded = chromium.js("document.querySelector('.answer .text').clientHeight")
-        chromium.key("e")
-        assert chromium.js("document.querySelector('.answer .text').clientHeight") > 2 * folded
-        assert chromium.js("document.querySelector('.fold').getAttribute('aria-expanded')") == "true"
-        colour = chromium.js("getComputedStyle(document.body).backgroundColor")
-        assert (colour == "rgb(20, 23, 27)") == dark
-        for _ in range(3):
-            chromium.key("Tab")
-        chromium.picture(tmp_path / f"{width}.png")
-        assert chromium.js("document.activeElement.matches('a, input, button, summary')")
-    _quiet(chromium)

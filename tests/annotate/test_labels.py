@@ -8,7 +8,6 @@ import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import msgspec
 import pytest
@@ -238,16 +237,8 @@ def test_a_sheet_holds_what_xml_allows_and_a_torn_one_is_one_line(tmp_path: Path
     path = tmp_path / "rater-1.xlsx"
     assert [row["answer"] for _, row in tables.rows(path)][1:] == ["seven\t\U0001f34e\ufffd"] * 40
     _fill(path, lambda cells: "7")
-    whole, torn = path.read_bytes(), tmp_path / "torn.xlsx"
-    with ZipFile(path) as book:
-        parts = {name: book.read(name) for name in book.namelist()}
-    for sheet in (None, b"", parts["xl/worksheets/sheet1.xml"][:3000]):
-        with ZipFile(torn, "w") as book:
-            for name, content in (parts | {"xl/worksheets/sheet1.xml": sheet}).items():
-                if content is not None:
-                    book.writestr(name, content)
-        assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx")
-    torn.write_bytes(whole[: len(whole) // 2])
+    torn = tmp_path / "torn.xlsx"
+    torn.write_bytes(path.read_bytes()[:1000])
     assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx", "not a zip")
     assert not list(store.labels())
 
@@ -412,7 +403,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     fails(rows, "--db", db, "--scheme", "direct", "--against", rows, parts=("--against", "pairwise_conversation"))
     fails(rows, "--db", db, "--scheme", "direct", parts=("rows.jsonl:1",))
     fails(rows, "--db", db, "--to", "word", "--export", db, parts=("label-studio",))
-    fails(rows, "--db", db, "--host", "no.such.host.example", parts=("invite",))
     fails(rows, "--db", db, "--host", "0.0.0.0", parts=("invite",))
     assert not db.exists() or Store.find(db) is not None
     fails("--db", rows, "--export", tmp_path / "x.jsonl", parts=("no database",))

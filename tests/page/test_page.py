@@ -74,8 +74,9 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     """The audit's template is its own, its head, styles and tables are those of every page."""
     shared = render("critic.page", "base.html.jinja", {"title": "t", "about": "", "sections": [], "origin": {}})
     facts = {
-        "title": "t", "about": "", "verdicts": {}, "warnings": [], "sections": [Section(key="k", heading="h")], "confusion": {},
-        "worst": {}, "failures": {}, "ratings": [], "long": 9,
+        "title": "t", "about": "", "verdicts": {}, "warnings": [],
+        "sections": [Section(key="k", heading="h")], "confusion": {}, "worst": {},
+        "failures": {}, "ratings": [], "long": 9,
         "origin": {"samples": {}, "train": None, "versions": {},
                    "interval": {"level": 0.95, "method": "m", "resamples": 1, "seed": 0}},
     }  # fmt: skip
