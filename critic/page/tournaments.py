@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict, replace
 
 from critic.benchmarks import Run, order_reading
-from critic.page.blocks import Section, Table, row
+from critic.page.blocks import Columns, Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
@@ -38,11 +38,11 @@ class Tournaments(NamedTuple):
 def tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
     `tournament.battles` does."""
-    cells: dict[Cell, list[Judgment]] = {}
+    cells: dict[Cell, list[Judgment]] = defaultdict(list)
     fighting = [run for run in runs if run.battles]
     for run in fighting:
         for judgment in run.battles:
-            cells.setdefault(Cell(judgment.condition, judgment.turn, judgment.judging), []).append(judgment)
+            cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
     result = Tournaments([], [], {})
     for cell in sorted(cells, key=attrgetter("order")):
         _tournament(result, cell, cells[cell], fighting, asked)
@@ -59,30 +59,30 @@ def _tournament(
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(asked, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
     ratings = tournament.tournament(tournament.battles(verdicts, groups))
-    drawn = any(
-        run.setup.battles in ("random", "newcomer") for run in runs
-    )  # who meets whom is known by the files alone
-    rated, wins = of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
+    # Where opponents were drawn, the files alone know who meets whom.
+    drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
+    rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
     reasons = dict.fromkeys(each.undefined for each in (ratings.elo, ratings.bradley_terry) if each.undefined)
-    mixed = [f"The battles were judged in {len(setups)} ways, which the ratings mix."] if len(setups) > 1 else []
-    order = order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
-    counts = [(model, ratings.win_rates[model]) for model in rated.standings]
-    rows = [row(model, rate.wins, rate.ties, rate.losses, rate.failed) for model, rate in counts]
-    result.sections.append(
-        Section(
-            heading=name.capitalize(),
-            readings=[*(f"Ratings: {reason}." for reason in reasons), *mixed, *order],
-            tables=[
-                table_of(rated),
-                table_of(wins),
-                Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=rows),
-            ],
-            note="" if result.sections else RATINGS,
-        )
-    )
+    readings = [f"Ratings: {reason}." for reason in reasons]
+    if len(setups) > 1:
+        readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
+    readings += order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
+    counted = _VERDICTS.table("Verdicts", [(model, ratings.win_rates[model]) for model in rated.standings])
+    note = "" if result.sections else RATINGS
+    tables = [table_of(rated), table_of(wins), counted]
+    result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
     result.boards.extend((rated, wins))
-    counted = {model: scores[RATE].asked for model, scores in rated.standings.items()}
-    result.summary[name] = asdict(ratings) | {"asked": counted}
+    models = {model: scores[RATE].asked for model, scores in rated.standings.items()}
+    result.summary[name] = asdict(ratings) | {"asked": models}
+
+
+_VERDICTS = Columns[tuple[str, tournament.WinRate]](
+    ("", lambda pair: pair[0]),
+    ("wins", lambda pair: pair[1].wins),
+    ("ties", lambda pair: pair[1].ties),
+    ("losses", lambda pair: pair[1].losses),
+    ("failed", lambda pair: pair[1].failed),
+)
 
 
 def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
@@ -92,7 +92,7 @@ def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
     return ", ".join(["tournament", *turn, *unusual])
 
 
-def of_battles(
+def _of_battles(
     key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], ratings: tournament.Tournament, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
@@ -103,41 +103,30 @@ def of_battles(
         points[model][other, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
         points[other][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
     order = sorted(points, key=lambda model: -(ratings.elo.ratings or {}).get(model, 0.0))
-    entries = [_of_model(key, points[model], order, groups, drawn) for model in order]
-    entries = [replace(entry, name=model, system=model) for entry, model in zip(entries, order, strict=True)]
-    rated, wins = {}, {}
-    for model, cells in standings(entries).items():
-        if model != MEAN:
-            rate = cells.pop(RATE)
-            wins[model] = cells
-            by_name = {ELO: ratings.elo, BRADLEY_TERRY: ratings.bradley_terry}
-            rated[model] = {name: _rated(rate, *rating.of(model)) for name, rating in by_name.items()} | {RATE: rate}
-    named = {entry.name: entry for entry in entries}
+    caption = "Ratings of models by their battles"
+    entries = {}
+    for model in order:
+        opponents = [other for other in order if any(met == other for met, _ in points[model])]
+        pairs = points[model] if drawn else product(opponents, groups)
+        asked = {(other, question): groups[question] for other, question in pairs}
+        scores = {RATE: score_of(points[model], asked, (0, 100))}
+        for opponent in opponents:
+            against = {pair: group for pair, group in asked.items() if pair[0] == opponent}
+            scores[opponent] = score_of(points[model], against, (0, 100))
+        entries[model] = LeaderboardRow(key=key, caption=caption, scores=scores, name=model, system=model)
+    rated, wins = {}, standings(list(entries.values()))
+    wins.pop(MEAN, None)
+    for model, cells in wins.items():
+        rate = cells.pop(RATE)
+        elo, strength = _rated(rate, ratings.elo, model), _rated(rate, ratings.bradley_terry, model)
+        rated[model] = {ELO: elo, BRADLEY_TERRY: strength, RATE: rate}
     of_wins, columns = "Wins of the row over the column in %, a tie half a win", [ELO, BRADLEY_TERRY, RATE]
     return (
-        Leaderboard(key=key, caption=entries[0].caption, columns=columns, entries=named, standings=rated),
-        Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=named, standings=wins),
+        Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated),
+        Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=entries, standings=wins),
     )
 
 
-def _of_model(
-    key: str,
-    points: Mapping[tuple[str, str], float | None],
-    models: Sequence[str],
-    groups: Mapping[str, str],
-    drawn: bool,
-) -> LeaderboardRow:
-    """A model's win rate over each opponent that it met, and over all."""
-    opposed = {other for other, _ in points}
-    opponents = [model for model in models if model in opposed]
-    pairs = points if drawn else product(opponents, groups)
-    asked = {(other, question): groups[question] for other, question in pairs}
-    scores = {RATE: score_of(points, asked, (0, 100))}
-    for opponent in opponents:
-        against = {pair: group for pair, group in asked.items() if pair[0] == opponent}
-        scores[opponent] = score_of(points, against, (0, 100))
-    return LeaderboardRow(key=key, caption="Ratings of models by their battles", scores=scores)
-
-
-def _rated(rate: LeaderboardCell, value: float | None, bounds: tuple[float, float] | None) -> LeaderboardCell:
+def _rated(rate: LeaderboardCell, ratings: tournament.Ratings, model: str) -> LeaderboardCell:
+    value, bounds = ratings.of(model)
     return replace(rate, value=value, interval=bounds, low=None, high=None)

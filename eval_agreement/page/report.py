@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from critic import jsonl
-from critic.page.blocks import Section
+from critic.page.blocks import Part, Section, Table, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from eval_agreement.analysis import Findings
 from eval_agreement.metrics import half_up
+from eval_agreement.page.words import section
 from eval_agreement.sample import RatedSample
 
 WORST = 10
@@ -39,15 +40,13 @@ def write(
     """
     samples = {name: findings.sample for name, findings in found.items()}
     furthest = {name: worst(sample) for name, sample in samples.items()}
-    failed = {name: failures(sample) for name, sample in samples.items()}
     facts = {
         "title": title,
         "about": about,
         "origin": origin,
         "warnings": warnings(origin),
         "verdicts": verdicts,
-        "sections": sections,
-        "failures": failed,
+        "sections": [*sections, *_failures_of(samples)],
         "confusion": {name: confusion(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in found.items()},
         "samples": samples,
@@ -84,11 +83,29 @@ def worst(sample: RatedSample) -> list[int]:
     return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
+def _failures_of(samples: Mapping[str, RatedSample]) -> list[Section]:
+    caption = (
+        "Answers without a score, by reason, with the first of each. They are left out of the judge’s numbers above."
+    )
+    parts = []
+    for name, sample in samples.items():
+        rows = [row(why, count, about=_examples(sample, few)) for why, count, few in failures(sample)]
+        parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
+    return section("failures", parts)
+
+
+def _examples(sample: RatedSample, rows: Sequence[int]) -> str:
+    """The ids of a few answers that failed, with what is known of why."""
+    judgments = [sample.judgments[row] if sample.judgments else None for row in rows]
+    details = [(judgment and judgment.detail) or "" for judgment in judgments]
+    return "; ".join(f"{sample.ids[row]} {detail[:200]}".strip() for row, detail in zip(rows, details, strict=True))
+
+
 def failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
     """Failures by name, the commonest first: how many, and the first three rows."""
     found: dict[str, list[int]] = {}
-    for row in np.flatnonzero(np.isnan(sample.scores)).tolist():
-        judgment = sample.judgments[row] if sample.judgments else None
-        found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(row)
+    for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
+        judgment = sample.judgments[index] if sample.judgments else None
+        found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(index)
     commonest = sorted(found.items(), key=lambda named: -len(named[1]))
     return [(name, len(rows), rows[:3]) for name, rows in commonest]

@@ -76,7 +76,7 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     facts = {
         "title": "t", "about": "", "verdicts": {}, "warnings": [],
         "sections": [Section(key="k", heading="h")], "confusion": {}, "worst": {},
-        "failures": {}, "ratings": [], "long": 9,
+        "ratings": [], "long": 9,
         "origin": {"samples": {}, "train": None, "versions": {},
                    "interval": {"level": 0.95, "method": "m", "resamples": 1, "seed": 0}},
     }  # fmt: skip

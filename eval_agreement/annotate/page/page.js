@@ -13,12 +13,6 @@ const say = (name, error) => { status.textContent = status.dataset[name].replace
 const answered = (ask) => ask.querySelector("input:checked");
 const pause = (time) => new Promise((resolve) => setTimeout(resolve, time));
 
-function fold(text, folded) {
-  text.classList.toggle("folded", folded);
-  text.nextElementSibling.textContent = folded ? form.dataset.more : form.dataset.less;
-  text.nextElementSibling.setAttribute("aria-expanded", String(!folded));
-}
-
 async function send() {
   form.elements.seconds.value = seconds().toFixed(1);
   const body = new URLSearchParams(new FormData(form));
@@ -56,7 +50,6 @@ const actions = {
   r: () => form.elements.reason.focus(),
   s: () => form.elements.skipped.focus(),
   f: () => form.elements.broken.click(),
-  e: () => document.querySelectorAll(".fold").forEach((one) => one.click()),
   i: () => document.querySelectorAll(".image").forEach((one) => one.click()),
 };
 
@@ -82,12 +75,5 @@ if (form) {
   });
   document.querySelectorAll(".image").forEach((button) => button.addEventListener("click", () =>
     button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"))));
-  document.querySelectorAll(".text").forEach((text) => {
-    if (text.scrollHeight < 480) return;
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "fold" });
-    text.after(button);
-    button.addEventListener("click", () => fold(text, !text.classList.contains("folded")));
-    fold(text, true);
-  });
   window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
