@@ -132,8 +132,8 @@ def main(
         list[str] | None,
         typer.Option(
             "--map",
-            metavar="NAME=COLUMN",
-            help="What a file calls people, judge, criterion, id, group, question, model, text, … Repeatable.",
+            metavar="COLUMN=FIELD",
+            help="Your column: what it is: people, judge, criterion, id, group, question, model, text, … Repeatable.",
         ),
     ] = None,
 ) -> int:
@@ -143,7 +143,7 @@ def main(
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
     critic audit internal=judged.jsonl --train train.jsonl --gate "mae<=0.9"
     critic audit --human people.csv --judge ours=judged_conversations.jsonl
-    critic audit logs/run.eval --map people=metadata.human_score
+    critic audit logs/run.eval --map metadata.human_score=people
 
     Exit codes: 0; 1 when the gate is not kept, or --since finds a change; 2 for a mistake; 3 when too many failed.
     """

@@ -31,12 +31,12 @@ def sample_name(path: Path) -> str:
 
 
 def parse_map(texts: Iterable[str]) -> dict[str, str]:
-    """NAME=COLUMN -> columns by their usual names. Raises UsageError."""
-    pairs = [text.partition("=") for text in texts]
-    mapped = {ALIASES.get(name, name): column for name, _, column in pairs}
+    """COLUMN=FIELD -> columns by their usual names. Raises UsageError."""
+    pairs = [text.rpartition("=") for text in texts]
+    mapped = {ALIASES.get(name, name): column for column, _, name in pairs}
     if wrong := sorted(name for name in mapped if (name not in USED and name not in FOUND) or not mapped[name]):
         names = ", ".join((*FOUND, *ALIASES, *sorted(USED)))
-        raise UsageError(f"--map {wrong[0]!r}: expected NAME=COLUMN; the names are {names}")
+        raise UsageError(f"--map {wrong[0]!r}: expected COLUMN=FIELD; the fields are {names}")
     return mapped
 
 
@@ -54,7 +54,7 @@ def parse_sources(
         if usual in FOUND or not any(name in frame for frame in frames.values()):
             listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
             how = "FILE:COLUMN names it" if usual in FOUND else "no table has such a column"
-            raise UsageError(f"--map {usual}={name}: {how}; {listed or 'there is none'}")
+            raise UsageError(f"--map {name}={usual}: {how}; {listed or 'there is none'}")
     columns = tuple(mapped.items())
 
     def read(source: Source) -> Source:

@@ -97,7 +97,7 @@ def guess(
     people = [result for result in read if result.people]
     if len(people) != 1:
         which = f"{people[0].path} and {people[1].path} both hold" if people else f"{paths[0]}: no column holds"
-        raise UsageError(f"{which} people's verdicts; name the column as --map people=COLUMN; {there}")
+        raise UsageError(f"{which} people's verdicts; name the column as --map COLUMN=people; {there}")
     human = _with_people(people[0])
     read = [human if result.path == human.path else result for result in read]
     for kind in _kinds(human.frame["people"]):
@@ -111,7 +111,7 @@ def guess(
         if judges:
             return kind, replace(rated, note=_note(human, rated, judges)), judges
     what = f"{human.path}: no judge's verdicts of the kind of {', '.join(human.people)}"
-    raise UsageError(f"{what}; name the column as --map judge=COLUMN; {there}")
+    raise UsageError(f"{what}; name the column as --map COLUMN=judge; {there}")
 
 
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
@@ -216,7 +216,7 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         columns = [[_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if any(cell is not None for cell in cells)]
         if usual in mapped and not columns:
-            raise UsageError(f"--map {usual}={mapped[usual]}: nothing there; there are {', '.join(frame)}")
+            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
             frame[usual] = [_joined(cells) for cells in zip(*columns, strict=True)]
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
@@ -374,5 +374,5 @@ def _note(human: ResultFile, people: Source, judges: Mapping[str, Source]) -> st
     said = {f"people: {', '.join(human.people)}": people, **{f"judge: {name}": judge for name, judge in judges.items()}}
     facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
     facts += [f"{usual}: {path}" for usual, path in human.taken.items()]
-    change = "if one is not what it should be, name another as --map NAME=COLUMN"
+    change = "if one is not what it should be, name another as --map COLUMN=FIELD"
     return f"{human.path}: taken for {human.shape.name}; {'; '.join(facts)}; {change}"

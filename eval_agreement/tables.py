@@ -27,7 +27,7 @@ PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system"
 
 NO_GROUP = (
     "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
-    "are too narrow where several share one; --map group=COLUMN names another column that says so"
+    "are too narrow where several share one; --map COLUMN=group names another column that says so"
 )
 
 MOST_NAMED = 8

@@ -53,19 +53,13 @@ OWN = [*("--map", "prompt=question", "--map", "answer=response", "--map", "stars
     [
         (["annotate", "{rows}", "--db", "{out}", "--to", "csv", "--export"], "labels.csv/rater-1.csv", "a-3"),
         (["attack", "{rows}", "--below", "3.2", "--out"], "attacked.jsonl", '"human_score":1.0,"scale_min":1.0'),
-        (
-            ["audit", "--human", "{people}", "--judge", "j={people}", "--train", "{rows}", "--out"],
-            "o/report.html",
-            "always 5.5",
-        ),
     ],
 )
 def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list[str], made: str, part: str) -> None:
     """Without --map, the refusal has the line to add; with it, texts and scores come from the columns that it names."""
     table = [{"prompt": f"{n}?", "answer": f"a-{n}", "reference": "r", "stars": 1 + n % 5} for n in range(10)]
-    people = [{"id": str(number), "score": 1.0 + number % 5} for number in range(8)]
-    files = {"rows": write_jsonl(tmp_path / "rows.jsonl", table), "people": write_jsonl(tmp_path / "p.jsonl", people)}
-    command = [word.format(**files, out=tmp_path / "db") for word in words]
+    rows = write_jsonl(tmp_path / "rows.jsonl", table)
+    command = [word.format(rows=rows, out=tmp_path / "db") for word in words]
     out = tmp_path / made.partition("/")[0]
     shown = ("(prompt, answer, reference, stars)", "--map prompt=question --map answer=response")
     assert_one_line_error(run("critic", *command, out), *shown)

@@ -609,12 +609,12 @@ def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) ->
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert "Without their texts" not in page and page.count("What is ") == WORST and "<script>alert" not in page
     narrow = np.ptp(summary_of(tmp_path)["t"]["interval"]["mae"])
-    done = run(tmp_path, *arguments, "--map", "group=q", "--map", "id=key")
+    done = run(tmp_path, *arguments, "--map", "q=group", "--map", "key=id")
     assert "no column group says" not in done.stdout and "not used" not in done.stdout, done
     assert "240 answers to 60 questions" in (tmp_path / "out/report.html").read_text("utf-8")
     assert np.ptp(summary_of(tmp_path)["t"]["interval"]["mae"]) > 1.3 * narrow
     for name, why in {"id": "no table has such a column", "judge": "FILE:COLUMN names it"}.items():
-        assert f"error: --map {name}=x: {why}; t.csv has key" in run(tmp_path, *arguments, "--map", f"{name}=x").stderr
+        assert f"error: --map x={name}: {why}; t.csv has key" in run(tmp_path, *arguments, "--map", f"x={name}").stderr
 
 
 @pytest.mark.parametrize(

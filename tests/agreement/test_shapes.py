@@ -91,7 +91,7 @@ def test_map_overrides_what_was_found(tmp_path: Path) -> None:
         assert guess([table], {})[2]["llm"].scale == scale
     with pytest.raises(UsageError, match="no column 'none'; there are doc_id"):
         guess([path], {"people": "none"})
-    with pytest.raises(UsageError, match="--map response=none: nothing there; there are doc_id"):
+    with pytest.raises(UsageError, match="--map none=response: nothing there; there are doc_id"):
         guess([path], {"response": "none"})
 
 
@@ -108,7 +108,7 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     assert both.frame["gpt-4/pair-v2"].tolist() == ["a", "tie", "tie"]  # an error is no verdict
     other = shutil.copy(people, tmp_path / "other.jsonl")
     for paths, said in {
-        (judge,): "no column holds people's verdicts; name the column as --map people=COLUMN",
+        (judge,): "no column holds people's verdicts; name the column as --map COLUMN=people",
         (people,): "no judge's verdicts of the kind of people",
         (people, other): "both hold people's verdicts",
     }.items():
@@ -132,4 +132,4 @@ def test_files_are_audited_and_mistakes_are_one_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         done = critic(name)
         assert done.returncode == 2 and done.stderr.startswith(f"error: {name}") and done.stderr.count("\n") == 1, done
-    assert "--map 'colour': expected NAME=COLUMN; the names are people" in critic(rows, "--map", "colour=x").stderr
+    assert "--map 'colour': expected COLUMN=FIELD; the fields are people" in critic(rows, "--map", "x=colour").stderr

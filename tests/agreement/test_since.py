@@ -45,7 +45,7 @@ def test_command(tmp_path: Path) -> None:
         (("--judge", "o=other.csv"), "no answer was judged at both times"),
         (("--judge", "o=old.csv", "--human", "old.csv"), "--human says nothing about two judges"),
         (("--judge", "o=old.csv", "--judge", "two=old.csv"), "takes one other judge"),
-        (("--judge", "o=old.csv", "--group", "nothing"), "--group 'nothing': no table has such a column"),
+        (("--judge", "o=old.csv", "--map", "nothing=group"), "--map nothing=group: no table has such a column"),
         (("--judge", "o=none.csv"), "none.csv"),
     ):
         assert_one_line_error(run(*AUDIT, *words, "--since", "old.csv", cwd=tmp_path), what)
