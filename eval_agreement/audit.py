@@ -22,7 +22,7 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.exchange import both_ways
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
-from eval_agreement.items import Kind, file_kind, read_items
+from eval_agreement.items import Kind, read_items
 from eval_agreement.page import report
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
@@ -228,7 +228,7 @@ def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
     if people:
         return kind_of(people), str(people.path)
     for path in inputs.named_files(judgments).values():
-        if file_kind(Source(path)) == "judgments" and (kind := kind_of(Source(path))) != "score":
+        if Source(path).content == "judgments" and (kind := kind_of(Source(path))) != "score":
             return kind, str(path)
     return "score", ""
 
@@ -322,7 +322,7 @@ def _audit_labels(judgments: Sequence[str], people: Source | None, sources: File
     inputs.check_no_attacks(given.ids, people.path)
     if target.certificate is not None:
         judge, source = next(iter(sources.items()))
-        items = () if file_kind(source) == "table" else read_items(source)
+        items = () if source.content == "table" else read_items(source)
         how = how_judged(source.path, (item.judgment for item in items if item.kind == kind))
     target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
     found = preference_audit(given)

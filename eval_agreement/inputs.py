@@ -4,15 +4,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import Injection, injection
-from eval_agreement.items import COLUMN_SUFFIX, Kind, file_kind
+from eval_agreement.items import COLUMN_SUFFIX, Kind
 from eval_agreement.tables import USED, Source
 
 ALIASES = {"text": "response", "model": "system"}
@@ -47,21 +45,15 @@ def parse_sources(
     (usual name -> name in the files). Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
-    people, sources = Source.parse(human), parse_judges(judges)
-    files = [source.path for source in (people, *sources.values()) if file_kind(source) == "table"]
-    frames = {path: tables.frame(path) for path in dict.fromkeys(files)}
-    for usual, name in mapped.items():
+    named = tuple(mapped.items())
+    people, sources = Source.parse(human, named), parse_judges(judges, named=named)
+    frames = {one.path: one.frame for one in (people, *sources.values()) if mapped and one.content == "table"}
+    for usual, name in named:
         if usual in FOUND or not any(name in frame for frame in frames.values()):
             listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
             how = "FILE:COLUMN names it" if usual in FOUND else "no table has such a column"
             raise UsageError(f"--map {name}={usual}: {how}; {listed or 'there is none'}")
-    columns = tuple(mapped.items())
-
-    def read(source: Source) -> Source:
-        frame = frames.get(source.path) if file_kind(source) == "table" else None
-        return replace(source, named=columns, frame=frame)
-
-    return read(people), {judge: read(source) for judge, source in sources.items()}
+    return people, sources
 
 
 def found_sources(
@@ -72,9 +64,10 @@ def found_sources(
     from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*named_files(arguments).values()]
-    if (held := file_kind(Source(paths[0]))) == "judgments":
+    content = Source(paths[0]).content
+    if content == "judgments":
         return None
-    if held == "human-scored rows":
+    if content == "human-scored rows":
         columns = [name for name in tables.first(paths[0]) or {} if name.endswith(COLUMN_SUFFIX)]
         if not columns:
             raise UsageError(
@@ -85,14 +78,16 @@ def found_sources(
     return guess(paths, mapped, given)
 
 
-def parse_judges(texts: Iterable[str], option: str = "--judge") -> dict[str, Source]:
+def parse_judges(
+    texts: Iterable[str], option: str = "--judge", named: tuple[tuple[str, str], ...] = ()
+) -> dict[str, Source]:
     """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
             raise UsageError(f"{option} {text!r}: expected NAME=FILE[:COLUMN], each name once")
-        sources[name] = Source.parse(file)
+        sources[name] = Source.parse(file, named)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
     return sources

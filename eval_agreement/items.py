@@ -9,7 +9,7 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,14 +18,13 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import RATINGS, Call, HumanScore, Judgment, Protocol, Response, is_judgment
+from critic.records import RATINGS, Call, HumanScore, Judgment, Protocol, Response
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.sample import PARTS
 from eval_agreement.tables import Source
 
 Kind = Literal["score", "preference", "yes or no"]
-FileKind = Literal["judgments", "human-scored rows", "table"]
 
 OVERALL = "overall"
 """The criterion of a score that is not by one of several."""
@@ -263,19 +262,6 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items
-
-
-def file_kind(source: Source) -> FileKind:
-    """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it names
-    the protocol. Raises UsageError for JSONL that cannot be read."""
-    if source.frame is not None or jsonl.suffix(source.path) != ".jsonl":
-        return "table"
-    _, first = next(jsonl.read(source.path, dict[str, Any]))
-    if is_judgment(first):
-        return "judgments"
-    if source.column:
-        return "table"
-    return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
 
 
 def by_protocol(path: Path) -> bool:

@@ -3,6 +3,7 @@
 `{"doc_id": 3, "filtered_resps": ["Two cats."], "gpt_eval_score": 4, "doc": {"human_score": 5, …}, …}` is a line of one.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -109,7 +110,7 @@ def guess(
             if kind in _kinds(result.frame[column])
         }
         if judges:
-            return kind, replace(rated, note=_note(human, rated, judges)), judges
+            return kind, dataclasses.replace(rated, note=_note(human, rated, judges)), judges
     what = f"{human.path}: no judge's verdicts of the kind of {', '.join(human.people)}"
     raise UsageError(f"{what}; name the column as --map COLUMN=judge; {there}")
 
@@ -354,10 +355,10 @@ def _source(result: ResultFile, column: str, kind: Kind, scale: Scale | None, pe
     if kind == "score":
         numbers = [_number(cell) for cell in frame[column]]
         scale = scale or _scale([number for number in numbers if number is not None], people)
-        return Source(result.path, column, frame=frame.assign(**{column: numbers}), scale=scale)
+        return Source(result.path, column, table=frame.assign(**{column: numbers}), scale=scale)
     words = {"a": "yes", "b": "no"} if kind == "yes or no" else {"a": "a", "b": "b", "tie": "tie"}
     labels = [words.get(_label(kind, cell) or "") for cell in frame[column]]
-    return Source(result.path, column, frame=frame.assign(**{column: labels}))
+    return Source(result.path, column, table=frame.assign(**{column: labels}))
 
 
 def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:

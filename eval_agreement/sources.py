@@ -13,7 +13,7 @@ conversations, human-scored rows or a table. Two of them, people's and a judge's
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -31,15 +31,12 @@ from eval_agreement.items import (
     AuditItem,
     Kind,
     by_protocol,
-    file_kind,
     of_response,
     read_items,
 )
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import RatedSample, own_groups
-from eval_agreement.tables import SCALE, SEVERAL_RATERS, LabelTable, Scale, Source, column_notes, read_table
-
-V = TypeVar("V")
+from eval_agreement.tables import SCALE, Scale, Source, column_notes
 
 Labels: TypeAlias = pd.DataFrame
 
@@ -73,23 +70,19 @@ def kind_of(source: Source) -> Kind:
 
     Raises UsageError for judgments that hold several kinds, unless a protocol is named.
     """
-    kind = file_kind(source)
-    if kind == "judgments":
+    if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
-            example = f"{source.path}:{min(kinds)}"
-            raise UsageError(
-                f"{source.path}: verdicts of several kinds ({', '.join(kinds)}); name one, as in {example}"
-            )
+            several = f"verdicts of several kinds ({', '.join(kinds)})"
+            raise UsageError(f"{source.path}: {several}; name one, as in {source.path}:{min(kinds)}")
         return next(iter(kinds.values()))
-    if kind != "table":
+    if source.content != "table":
         return "score"
-    table = read_table(source)
     if source.column is None:
-        named = [kind for kind in LABELS if COLUMNS[kind] in table]
-        return named[0] if named and "score" not in table else "score"
-    words = (text.strip().lower() for text in table.texts(source.column) if text and not tables.is_empty(text))
-    word = next(words, "")
+        named = [kind for kind, column in COLUMNS.items() if column in source.frame]
+        return named[0] if named else "score"
+    texts = source.texts(source.column)
+    word = next((text.strip().lower() for text in texts if text and not tables.is_empty(text)), "")
     return next((kind for kind, labels in LABELS.items() if word in labels), "score")
 
 
@@ -113,10 +106,8 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
     """
-    kind = file_kind(Source(path))
-    if kind != "judgments" and path.is_file():
-        what = "human-scored rows" if kind == "human-scored rows" else "a table"
-        raise UsageError(f"{path}: {what}, no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
+    if Source(path).content != "judgments" and path.is_file():
+        raise UsageError(f"{path}: no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
     by_criterion: dict[str, list[AuditItem]] = {}
     for item in read_items(Source(path)):
         by_criterion.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
@@ -156,7 +147,7 @@ def of_tables(
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
     settled = set(people.index)
-    if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
+    if human.content == "human-scored rows":  # those that people scored, but that cannot be used
         settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
     rows = _joined(people, first, [*people.index, *(key for key in first.index if key not in settled)])
     rows["judgment"] = first["judgment"].reindex(rows.index)
@@ -165,7 +156,7 @@ def of_tables(
     for name, other in given.items():
         notes += _unmatched(people.index, other.index, sample.ids, "score", name)
     notes += _sample_notes(sample, len(people), *scales)
-    notes += _table_notes([human, *judges.values()], "score", not sample.ungrouped)
+    notes += column_notes([human, *judges.values()], "score", not sample.ungrouped)
     return replace(sample, notes=notes)
 
 
@@ -207,7 +198,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for name, rows in given.items():
         notes += _unmatched(people.index, rows.index, people.index, kind, name)
     people = _joined(people, next(iter(given.values())), list(people.index))
-    notes += _table_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
+    notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     weight = _weight(human, people)
     try:
         return _preferences(people, given, weight, notes, yes_or_no=kind == "yes or no")
@@ -231,27 +222,30 @@ def _read(
 
 def _people(source: Source, kind: Kind, scale: Scale) -> tuple[Labels, list[str]]:
     """People's scores or labels, and what to say of them."""
-    held = file_kind(source)
-    if held == "human-scored rows":
+    if source.content == "human-scored rows":
         left_out = Counter[str]()
         rows = _of_items([of_response(row) for _, _, row in human_scored.walk(source.path, left_out, _NO_REFERENCE)])
         if rows.empty:
             raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
         return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
-    if held == "judgments":
+    if source.content == "judgments":
         return _people_in_judgments(source, kind)
-    table, column = read_table(source), source.column or COLUMNS[kind]
-    keys = table.keys()
-    values, notes = _values(table, column, kind, scale)
-    rated, repeated = _by_rater(table, keys, values, column)
-    rows = _of_table(table, keys, kind)
+    column, keys = source.column or COLUMNS[kind], source.keys()
+    values, notes = _values(source, column, kind, scale)
+    several = "rater" in source.frame
+    by_rater = list(zip(keys, source.filled("rater") if several else [PEOPLE] * len(keys), strict=True))
+    more = " by the same rater" if several else " (several raters need a column rater)"
+    verdicts = source.by_key(by_rater, values, column, more)
+    notes += _repeated(source, len(keys) - len(verdicts))
+    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    for (key, rater), value in verdicts.items():
+        if value is not None or kind != "score":
+            raters[key][rater] = value
+    rows = _of_table(source, keys, kind)
     if kind == "score":
-        raters = [{who: score for who, score in scores.items() if score is not None} for scores in rated]
-        rows["score"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters]
-        rows["raters"] = raters if "rater" in table else [{} for _ in raters]
-    else:
-        rows["raters"] = rated
-    return rows, notes + repeated
+        rows["score"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters.values()]
+    rows["raters"] = list(raters.values()) if several or kind != "score" else [{} for _ in raters]
+    return rows, notes
 
 
 def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]:
@@ -278,7 +272,7 @@ def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]
 def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple[Labels, list[str]]:
     """A judge's scores or verdicts, and what to say of them; of scores of conversations, and by criteria, those like
     the ones that `people` gave. Verdicts have a shown first and b shown first, or are single ones."""
-    if file_kind(source) == "judgments":
+    if source.content == "judgments":
         items, notes = [item for item in read_items(source) if item.kind == kind], _unlearned(source.path)
         if not items:
             raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
@@ -288,18 +282,16 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
         rows = _of_items(items)
         rows["score"] = pd.Series([item.score for item in items], index=rows.index, dtype=object)
         return rows.assign(response=None), notes
-    table, column = read_table(source), source.column or COLUMNS[kind]
-    keys = table.keys()
-    values, notes = _values(table, column, kind, scale, judge=True)
-    more = "; beside several raters a judge has one verdict on each id" if "rater" in table else ""
-    said = table.by_key(keys, values, column, more)
-    rows = _of_table(table, keys, kind)
+    column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
+    values, notes = _values(source, column, kind, scale, judge=True)
+    more = "; beside several raters a judge has one verdict on each id" if several else ""
+    verdicts = source.by_key(keys, values, column, more)
+    rows = _of_table(source, keys, kind)
     if kind == "score":
-        rows["score"] = list(said.values())
-        notes += [] if "rater" in table else _repeated(table, len(keys) - len(said))
+        rows["score"] = list(verdicts.values())
     else:
-        rows["labels"] = pd.Series([(label or "failed",) for label in said.values()], index=rows.index)
-    return rows, notes
+        rows["labels"] = pd.Series([(label or "failed",) for label in verdicts.values()], index=rows.index)
+    return rows, notes + ([] if several else _repeated(source, len(keys) - len(verdicts)))
 
 
 def _of_items(items: Sequence[AuditItem]) -> Labels:
@@ -322,10 +314,10 @@ def _of_items(items: Sequence[AuditItem]) -> Labels:
     return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
 
 
-def _of_table(table: LabelTable, keys: Sequence[str], kind: Kind) -> Labels:
+def _of_table(source: Source, keys: Sequence[str], kind: Kind) -> Labels:
     """What a table says of each id, but for scores and labels."""
     known = dict.fromkeys(("score", "length", "length_b", "probability", "response", "judgment"))
-    known |= table.about(keys, ("",) if kind == "score" else ("_a", "_b"))
+    known |= source.about(keys, ("",) if kind == "score" else ("_a", "_b"))
     return pd.DataFrame(known, index=list(dict.fromkeys(keys)), dtype=object)
 
 
@@ -408,18 +400,12 @@ def _check_common(human: Source, people: "pd.Index[Any]", judge: Source, judged:
     if people.isin(judged).any():
         return
     for source in (human, judge):
-        if file_kind(source) == "table" and human.path != judge.path and "id" not in (table := read_table(source)):
-            columns = ", ".join(table.frame)
-            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (--id names it)")
+        if source.content == "table" and human.path != judge.path and "id" not in source.frame:
+            columns = ", ".join(source.frame)
+            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (or --map COLUMN=id)")
     raise UsageError(
         f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
     )
-
-
-def _table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """`column_notes` of files that are nothing but tables."""
-    held = {source.path for source in sources if file_kind(source) != "table"}
-    return column_notes([source for source in sources if source.path not in held], column, grouped)
 
 
 def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
@@ -436,63 +422,38 @@ def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[l
 
 
 def _values(
-    table: LabelTable, column: str, kind: Kind, scale: Scale, *, judge: bool = False
+    source: Source, column: str, kind: Kind, scale: Scale, *, judge: bool = False
 ) -> tuple[list[Any], list[str]]:
     """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
     judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
+    notes = source.empty_notes(column)
     if kind != "score":
-        return _labels_in(table, column, kind), table.empty_notes(column)
+        return _labels_in(source, column, kind), notes
     (low, high), option = scale, "--judge-scale" if judge else "--scale"
-    fastchat = judge and not low <= NO_VERDICT <= high
-
-    def fits(score: float) -> bool:
-        return low <= score <= high or (fastchat and score == NO_VERDICT)
-
-    values = table.numbers(column, fits, f"is outside {low:g}..{high:g} (see {option})", high)
-    notes = table.empty_notes(column)
-    if fastchat and (count := values.count(NO_VERDICT)):
-        notes.append(
-            f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
-            "verdict; they count as failed"
-        )
-        values = [None if score == NO_VERDICT else score for score in values]
+    none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
+    values = source.numbers(column, low, high, f" (see {option})", none)
+    if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
+        notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
     highest = max((score for score in values if score is not None), default=high)
     if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
         most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
-        notes.insert(0, f"{table.path}: {most}; if they are not, give their scale with {option}")
+        notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
     return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 
-def _labels_in(table: LabelTable, column: str, kind: Kind) -> list[Label | None]:
-    table.column(column)  # which has to be there
+def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
     labels: list[Label | None] = []
-    for row, text in enumerate(table.texts(column)):
-        word = text.strip().lower() if text else ""
+    for row, cell in enumerate(source.cells(column)):
+        word = str(cell).strip().lower()
         # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
-        if word not in LABELS[kind] and (not tables.is_empty(text) or word == "none"):
-            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
+        if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
+            raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
         labels.append(LABELS[kind].get(word))
     return labels
 
 
-def _by_rater(
-    table: LabelTable, keys: Sequence[str], values: Sequence[V | None], name: str
-) -> tuple[list[dict[str, V | None]], list[str]]:
-    """What each rater said of each id, all being PEOPLE where there is no column rater, and what to say of repeated
-    rows."""
-    by_id: dict[str, dict[str, V | None]] = {key: {} for key in keys}
-    if "rater" in table:
-        pairs = list(zip(keys, table.filled("rater"), strict=True))
-        for (key, rater), value in table.by_key(pairs, values, name).items():
-            by_id[key][rater] = value
-    else:
-        for key, value in table.by_key(keys, values, name, SEVERAL_RATERS).items():
-            by_id[key][PEOPLE] = value
-    return list(by_id.values()), _repeated(table, len(keys) - sum(map(len, by_id.values())))
-
-
-def _repeated(table: LabelTable, count: int) -> list[str]:
-    return [f"{table.path}: {count} rows repeat another row and count once"] if count else []
+def _repeated(source: Source, count: int) -> list[str]:
+    return [f"{source.path}: {count} rows repeat another row and count once"] if count else []
 
 
 def _preferences(

@@ -1,23 +1,23 @@
-"""Scores and preferences in tables: a data frame, and what its rows say of each id."""
+"""Files of scores and labels, and what the rows of a table say of each id."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
-
-from critic import tables
+from critic import jsonl, tables
 from critic.errors import UsageError
-from critic.records import RATINGS, Question, Response
+from critic.records import RATINGS, Question, Response, is_judgment
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Key = TypeVar("Key", bound=Hashable)
-V = TypeVar("V")
-
+FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tuple[float, float]
+Key = str | tuple[str, str]
+"""An id, or an id and a rater."""
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
@@ -42,54 +42,60 @@ USED = {
 }
 """Columns that an audit reads beside the scores."""
 
-SEVERAL_RATERS = " (several raters need a column rater)"
-"""What to do about people's table in which an id stands twice."""
 
-
-class Source(Struct, frozen=True):
+@dataclass(frozen=True, eq=False)
+class Source:
     """A file and the column that holds the scores; None: the usual one. `named` are pairs of the usual name of another
-    column and the name that it has here, if it is here at all. A table that was read is in `frame`; `shapes` says the
-    `scale` of scores and, in a `note`, what was taken for what."""
+    column and the name that it has here, if it is here at all. A result file that `shapes` has read is in `table`, with
+    the `scale` of its scores and a `note` of what was taken for what."""
 
     path: Path
     column: str | None = None
     named: tuple[tuple[str, str], ...] = ()
     scale: Scale | None = None
-    frame: "pd.DataFrame | None" = None
+    table: "pd.DataFrame | None" = None
     note: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Source":
+    def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
         """FILE or FILE:COLUMN."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file():
-            return cls(Path(text))
-        return cls(Path(file), column)
+            return cls(Path(text), None, named)
+        return cls(Path(file), column, named)
 
+    @cached_property
+    def content(self) -> FileKind:
+        """What the file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it
+        names the protocol. Raises UsageError for JSONL that cannot be read."""
+        if self.table is not None or jsonl.suffix(self.path) != ".jsonl":
+            return "table"
+        _, first = next(jsonl.read(self.path, dict[str, Any]))
+        if is_judgment(first):
+            return "judgments"
+        is_row = {"human_score", "scale_min", "response"} <= set(first)
+        return "human-scored rows" if is_row and not self.column else "table"
 
-class LabelTable(Struct, frozen=True):
-    """A file as a data frame (`critic.tables.frame`), its columns under their usual names as well."""
-
-    path: Path
-    frame: "pd.DataFrame"
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The table (`critic.tables.frame`), its columns under their usual names as well."""
+        frame = tables.frame(self.path) if self.table is None else self.table
+        return frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
 
     def place(self, row: int) -> str:
         return tables.place(self.path, self.frame.index[row])
 
-    def __contains__(self, column: str) -> bool:
-        return column in self.frame
-
-    def column(self, name: str) -> list[Any]:
-        """Raises UsageError naming the columns there are."""
-        if name not in self:
+    def cells(self, name: str) -> list[Any]:
+        """A column. Raises UsageError naming the columns there are."""
+        if name not in self.frame:
             there = ", ".join(self.frame)
             raise UsageError(f"{self.path}: no column {name!r}; there are {there} (name one as FILE:COLUMN)")
-        cells: list[Any] = self.frame[name].tolist()
-        return cells
+        return list(self.frame[name])
 
     def texts(self, name: str) -> list[str | None]:
         """A column as texts, None where empty; all None where there is no such column."""
-        return [tables.cell_text(cell) for cell in self.frame[name]] if name in self else [None] * len(self.frame)
+        cells = self.frame[name] if name in self.frame else [None] * len(self.frame)
+        return [tables.cell_text(cell) for cell in cells]
 
     def filled(self, name: str) -> list[str]:
         """A column of texts. Raises UsageError with the line where one is empty."""
@@ -99,44 +105,43 @@ class LabelTable(Struct, frozen=True):
         return [text for text in texts if text is not None]
 
     def numbers(
-        self, name: str, fits: Callable[[float], bool], problem: str, high: float = math.inf
+        self, name: str, low: float, high: float, more: str = "", none: float | None = None
     ) -> list[float | None]:
-        """A column of numbers, as `critic.tables.number` has them, of which none should be above `high`; None where
-        empty. Raises UsageError with the line, for one that does not fit with the `problem`."""
+        """A column of numbers from `low` to `high`, None where empty, or where a cell is `none`. Raises UsageError with
+        the line, for another number with `more` to say."""
         numbers: list[float | None] = []
-        for row, cell in enumerate(self.column(name)):
+        for row, cell in enumerate(self.cells(name)):
             try:
                 number = tables.number(cell, high)
             except ValueError as error:
                 raise UsageError(f"{self.place(row)}: {name} {cell!r} {error}") from None
-            if number < math.inf and not fits(number):
-                raise UsageError(f"{self.place(row)}: {name} {number:g} {problem}")
-            numbers.append(None if math.isnan(number) else number)
+            is_none = math.isnan(number) or number == none
+            if not is_none and not low <= number <= high:
+                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g}{more}")
+            numbers.append(None if is_none else number)
         return numbers
 
     def keys(self) -> list[str]:
         """The ids; places where there is no such column."""
-        if "id" not in self:
+        if "id" not in self.frame:
             return [self.place(row) for row in range(len(self.frame))]
         keys = self.filled("id")
         tables.check_ids(keys, self.place)
         tables.check_ids(self.texts("group"), self.place, "group")
         return keys
 
-    def by_key(self, keys: Sequence[Key], values: Sequence[V | None], name: str, more: str = "") -> dict[Key, V | None]:
-        """What the rows say of each key, an id or an id and a rater, in the order of the keys: the first that is not
-        None. Raises UsageError with the line, and `more` to say, where another row says another thing."""
-        by_key: dict[Key, V | None] = dict.fromkeys(keys)
+    def by_key(self, keys: Sequence[Key], values: Sequence[Any], name: str, more: str = "") -> dict[Any, Any]:
+        """What the rows say of each key, in the order of the keys: the first value that is not None. Raises UsageError
+        with the line, and `more` to say, where another row says another thing."""
+        by_key = dict.fromkeys(keys)
         for row, (key, now) in enumerate(zip(keys, values, strict=True)):
             before = by_key[key]
             if before is None:
                 by_key[key] = now
             elif now is not None and before != now:
-                of, by = (key[0], f" by {key[1]}") if isinstance(key, tuple) else (key, "")
+                of = key if isinstance(key, str) else key[0]
                 shown = [f"{value:g}" if isinstance(value, float) else value for value in (now, before)]
-                raise UsageError(
-                    f"{self.place(row)}: {of!r} has the {name} {shown[0]}, but {shown[1]} before{by}{more}"
-                )
+                raise UsageError(f"{self.place(row)}: {of!r} has the {name} {shown[0]}, but {shown[1]} before{more}")
         return by_key
 
     def about(self, keys: Sequence[str], sides: Sequence[str]) -> dict[str, list[Any]]:
@@ -148,42 +153,37 @@ class LabelTable(Struct, frozen=True):
 
         columns = {part: known(name, self.texts(name)) for name, part in PART_COLUMNS.items()}
         columns["group"] = known("group", self.texts("group"))
-        if (name := "label_probability") in self:
-            chances = self.numbers(name, lambda chance: 0 < chance <= 1, "is not above 0 and at most 1", 1)
-            columns["probability"] = known(name, chances)
+        if (name := "label_probability") in self.frame:
+            columns["probability"] = known(name, self.numbers(name, 1e-9, 1))
         for side, column in zip(sides, ("length", "length_b"), strict=False):
-            if (name := f"length{side}") in self:
-                columns[column] = known(name, self.numbers(name, lambda length: length >= 0, "is below 0"))
+            texts = self._first(keys, next((f"{text}{side}" for text in TEXTS if f"{text}{side}" in self.frame), ""))
+            if (name := f"length{side}") in self.frame:
+                columns[column] = known(name, self.numbers(name, 0, math.inf))
             else:
-                texts = self._answers(keys, side).values()
                 columns[column] = [None if text is None else float(len(text)) for text in texts]
-        answers = self._answers(keys)
-        if any(text is not None for text in answers.values()):
-            columns["response"] = self._responses(keys, answers)
+            if side == "" and any(text is not None for text in texts):
+                columns["response"] = self._responses(keys, texts, columns)
         return columns
 
-    def _answers(self, keys: Sequence[str], side: str = "") -> dict[str, str | None]:
-        """The text of each id's answer, or of one of two. An empty cell is an empty answer where no other row of the id
-        has one. Raters may have a text of their own: the first counts."""
-        column = next((f"{name}{side}" for name in TEXTS if f"{name}{side}" in self), None)
-        answers: dict[str, str | None] = dict.fromkeys(keys)
-        for key, text in zip(keys, self.frame[column] if column else (), strict=False):
-            if not answers[key] and (text == "" or tables.cell_text(text) is not None):
-                answers[key] = str(text)
-        return answers
+    def _first(self, keys: Sequence[str], name: str) -> list[str | None]:
+        """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all
+        are."""
+        first: dict[str, str | None] = dict.fromkeys(keys)
+        for key, cell in zip(keys, self.frame.get(name, ()), strict=False):
+            first[key] = first[key] or ("" if cell == "" else tables.cell_text(cell))
+        return list(first.values())
 
-    def _responses(self, keys: Sequence[str], answers: dict[str, str | None]) -> list[Response]:
+    def _responses(
+        self, keys: Sequence[str], answers: Sequence[str | None], columns: dict[str, list[Any]]
+    ) -> list[Response]:
         """The answers with what the table says of their questions, to be shown."""
-        cells = {name: self.texts(name) for name in ("question", "reference", "task", "group", "system")}
-        rows = {key: row for row, key in zip(reversed(range(len(keys))), reversed(keys), strict=True)}
+        told = [self._first(keys, name) for name in ("question", "reference")]
+        about = [columns[name] for name in ("task", "group", "answerer")]
         responses = []
-        for key, answer in answers.items():
-            prompt, reference, task, group, system = (texts[rows[key]] for texts in cells.values())
-            text, prompt = answer or "", prompt or ""
+        for key, *texts, system in zip(dict.fromkeys(keys), answers, *told, *about, strict=True):
+            text, prompt, reference, task, group = (text or "" for text in texts)
             lang: Any = "zh" if tables.CHINESE.search(prompt + text) else "en"
-            question = Question(
-                id="", prompt=prompt, reference=reference, task=task or "", group=group or "", lang=lang
-            )
+            question = Question(id="", prompt=prompt, reference=reference or None, task=task, group=group, lang=lang)
             responses.append(Response(id=key, question=question, text=text, system=system))
         return responses
 
@@ -194,25 +194,15 @@ class LabelTable(Struct, frozen=True):
         return [f"{note} and count as empty"] if words else []
 
 
-def read_table(source: Source) -> LabelTable:
-    """The table in a file, with the columns that `source` names under their usual names as well. Raises UsageError
-    naming file and line."""
-    frame = tables.frame(source.path) if source.frame is None else source.frame
-    named = {usual: frame[name] for usual, name in source.named if name in frame}
-    return LabelTable(source.path, frame.assign(**named))
-
-
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """What to say of the columns of tables, of which `column` is the usual one of the scores: those that an audit does
-    not read, and that none names the question, unless it is `grouped`."""
-    notes = [source.note for source in sources if source.note]
-    for path in dict.fromkeys(source.path for source in sources if not notes):
-        read = USED | {source.column or column for source in sources if source.path == path}
-        read |= {name for _, name in sources[0].named}
-        frame = next(read_table(source).frame for source in sources if source.path == path)
-        if left := [name for name in frame if name not in read]:
+    """What to say of files that are nothing but tables, of which `column` is the usual one of the scores: of columns
+    that an audit does not read, and that none names the question, unless it is `grouped`."""
+    records = {source.path for source in sources if source.content != "table"}
+    alone = [source for source in sources if source.path not in records]
+    notes = [source.note for source in alone if source.note]
+    for path, source in ({} if notes else {source.path: source for source in alone}).items():
+        read = USED | {one.column or column for one in alone if one.path == path} | {name for _, name in source.named}
+        if left := [name for name in source.frame if name not in read]:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
             notes.append(f"{path}: columns that are not used: {', '.join(left[:MOST_NAMED])}{more}")
-    if sources and not grouped:
-        notes.append(NO_GROUP)
-    return notes
+    return notes if grouped or not alone else [*notes, NO_GROUP]

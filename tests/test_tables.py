@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import Turn
-from eval_agreement.tables import Source, read_table
+from eval_agreement.tables import Source
 
 BROKEN: list[tuple[str, bytes, str]] = [
     ("empty.csv", b"", "empty.csv: no header"),
@@ -164,20 +164,20 @@ def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
-        read_table(Source(path)).keys()
+        Source(path).keys()
     with pytest.raises(UsageError, match=r"here: the id .* is a long number"):
         tables.Ids().add("here", tables.cell_text(key) or "")
     if isinstance(key, float):  # as it stands in a sheet
         with pytest.raises(UsageError, match=r"t\.xlsx:row 3: the group '1"):
             cells: list[dict[str, object]] = [{"id": 1.0, "group": "g"}, {"id": 2.0, "group": key}]
-            read_table(Source(write_xlsx(tmp_path / "t.xlsx", cells))).keys()
+            Source(write_xlsx(tmp_path / "t.xlsx", cells)).keys()
 
 
 def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one}) + "\n" for one in WHOLE), "utf-8")
     expected = ["3", "123456789012345", "1234567890123456789", *WHOLE[3:]]
-    assert read_table(Source(path)).keys() == expected
+    assert Source(path).keys() == expected
 
 
 def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from eval_agreement.ppi import corrected_mean
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import RatedSample
 from eval_agreement.sources import kind_of, of_labels, of_tables
-from eval_agreement.tables import Source, read_table
+from eval_agreement.tables import Source
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four
@@ -213,10 +213,10 @@ def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
         book.active.append(values)
     book.save(tmp_path / "t.xlsx")
     for name, place in {"t.csv": ":3", "t.jsonl": ":2", "t.parquet": ":row 2", "t.xlsx": ":row 3"}.items():
-        table = read_table(Source(tmp_path / name))
+        table = Source(tmp_path / name)
         assert (table.texts("id"), table.texts("task")) == (["a", "b"], [None, "OCR"]), name
         assert table.texts("group") == ["7", None], name
-        assert table.numbers("score", bool, "") == [4.0, None], name
+        assert table.numbers("score", 1, 10) == [4.0, None], name
         assert table.place(1) == f"{tmp_path / name}{place}"
 
 
@@ -260,7 +260,7 @@ def test_raters_stand_in_any_order_and_say_one_thing_of_an_answer(tmp_path: Path
     found = joined(tmp_path, rows)
     assert found.raters[:2] == [{"bob": 2.0, "ann": 9.0}, {"bob": 4.0, "ann": 7.0}] and found.ids[:2] == ["b", "a"]
     assert found.human[:2].tolist() == [5.5, 5.5] and "1 rows repeat another row" in found.notes[0]
-    for more, said in [("a,ann,8\n", ":7: 'a' has the score 8, but 7 before by ann"), ("c,,8\n", ":7: the rater is")]:
+    for more, said in [("a,ann,8\n", "'a' has the score 8, but 7 before by the same"), ("c,,8\n", ":7: the rater is")]:
         with pytest.raises(UsageError, match=said):
             joined(tmp_path, rows + more + "b,bob,3\n")
 
@@ -313,7 +313,7 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
 def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
     """A rater's own remark, or a space behind the same answer."""
     (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
-    table = read_table(Source(tmp_path / "t.csv"))
+    table = Source(tmp_path / "t.csv")
     assert table.about(table.keys(), [""])["length"] == [3, 0]
 
 
@@ -341,7 +341,7 @@ def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "no common id": (PEOPLE, "id,score\nx,3\n", "no id in common: the first holds 'a', the second 'x'"),
     "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
-    "a rater twice": ("id,rater,score\na,r,4\na,r,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before by r"),
+    "a rater twice": ("id,rater,score\na,r,4\na,r,5\n", JUDGE, "'a' has the score 5, but 4 before by the same rater"),
     "off the scale": ("id,score\na,4\nb,11\n", JUDGE, "people.csv:3: score 11 is outside 1..10 (see --scale)"),
     "judge off the scale": (PEOPLE, "id,score\na,0\n", "judge.csv:2: score 0 is outside 1..10 (see --judge-scale)"),
     "two scores of a judge": (PEOPLE, "id,score\na,4\na,5\n", "judge.csv:3: 'a' has the score 5, but 4 before\n"),
@@ -355,12 +355,12 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         JUDGE,
         "people.csv: no column 'score'; there are id, rating (name one as FILE:COLUMN)",
     ),
-    "no chance": ("id,score,label_probability\na,3,0\n", JUDGE, "people.csv:2: label_probability 0 is not above 0"),
+    "no chance": ("id,score,label_probability\na,3,0\n", JUDGE, "people.csv:2: label_probability 0 is outside"),
     "an empty id": ("id,score\n,3\n", JUDGE, "people.csv:2: the id is empty"),
     "an empty rater": ("id,rater,score\na,,3\n", JUDGE, "people.csv:2: the rater is empty"),
     "an infinite score": ("id,score\na,inf\n", JUDGE, "people.csv:2: score 'inf' is not a finite number"),
     "nobody scored": ("id,score\na,\nb,\n", JUDGE, "people.csv: no answer has a score"),
-    "a negative length": ("id,score,length\na,3,-1\n", JUDGE, "people.csv:2: length -1 is below 0"),
+    "a negative length": ("id,score,length\na,3,-1\n", JUDGE, "people.csv:2: length -1 is outside 0..inf"),
     "two groups of one id": (
         "id,rater,score,group\na,x,3,\na,y,4,g\na,z,4,h\n",
         JUDGE,
@@ -397,19 +397,18 @@ def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        read_table(Source(tmp_path / name)).numbers("score", bool, "")
+        Source(tmp_path / name).numbers("score", 1, 10)
     with pytest.raises(UsageError, match="no such file"):
-        read_table(Source(tmp_path / "absent.csv"))
+        Source(tmp_path / "absent.csv").keys()
 
 
 def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
     odd = tmp_path / "odd:name.csv"
     odd.write_text("id,score\na,1\n")
     parse = Source.parse
-    assert parse("h.csv") == Source(Path("h.csv"))
-    assert parse("h.csv:expert") == Source(Path("h.csv"), "expert")
-    assert parse(str(odd)) == Source(odd)
-    assert parse(f"{odd}:x") == Source(odd, "x")
+    texts = {"h.csv": ("h.csv", None), "h.csv:expert": ("h.csv", "expert"), str(odd): (str(odd), None)}
+    for text, found in (texts | {f"{odd}:x": (str(odd), "x")}).items():
+        assert (str(parse(text).path), parse(text).column) == found
 
 
 PAIRS = """id,preference,rater,group,turn,response_a,response_b
@@ -461,7 +460,7 @@ def test_preferences_by_several_raters(tmp_path: Path) -> None:
         (PAIRS, "id,score\np,3\n", "no column 'preference'"),
         ("id,preference,rater\np,a,x\np,b,\n", "id,preference\np,a\n", "pairs.csv:3: the rater is empty"),
         ("id,preference\np,\n", "id,preference\np,a\n", "pairs.csv: no pair has a preference"),
-        ("id,preference,length_a,length_b\np,a,-1,2\n", "id,preference\np,a\n", "length_a -1 is below 0"),
+        ("id,preference,length_a,length_b\np,a,-1,2\n", "id,preference\np,a\n", "length_a -1 is outside 0..inf"),
     ],
 )
 def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge: str, message: str) -> None:
