@@ -1,10 +1,10 @@
 """critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -12,9 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import judged_file
+from critic.certificate import HowJudged, judged_file
 from critic.errors import UsageError
-from critic.page.blocks import as_text
+from critic.page.blocks import Section, as_text
+from critic.records import Judgment
+from critic.stats.estimate import Estimate
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
@@ -44,7 +46,6 @@ from eval_agreement.summary import (
     write_certificate,
 )
 from eval_agreement.tables import SCALE, Scale, Source
-from eval_agreement.widths import pooled
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 
@@ -64,6 +65,29 @@ class _Target(Struct, frozen=True, kw_only=True):
 
     def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
         return [] if self.gates is None else gate.parse(self.gates, names)
+
+    def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
+        """Make the folder before anything takes long; how the judge was asked, where that is to be certified. Raises
+        UsageError where judgments are not alike."""
+        how = how_judged(judged, judgments) if self.certificate else None
+        self.out.mkdir(parents=True, exist_ok=True)
+        return how
+
+
+class _Audited(Struct, frozen=True, kw_only=True):
+    """What is to be written and said of an audit: `failed` verdicts of each sample, and all; `certified`, the judged
+    file, people's with the labels and raters in it, and how far both agree."""
+
+    judge: str
+    how: HowJudged | None
+    certified: tuple[Path, tuple[Path, int, int], Mapping[str, Estimate]]
+    outcomes: Sequence[gate.Outcome]
+    content: dict[str, Any]
+    verdicts: Mapping[str, list[str]]
+    sections: Sequence[Section]
+    printed: Sequence[str]
+    failed: Mapping[str, tuple[int, int]]
+    findings: Mapping[str, Findings] = {}
 
 
 def main(
@@ -152,34 +176,31 @@ def main(
     target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
     on = human_scored.parse_scale(scale or _SCALE), human_scored.parse_scale(judge_scale or scale or _SCALE)
+    files = inputs.named_files(judgments or [])
     if since or exchange:
-        left: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
-        _refuse({**left, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
-        named = [f"{name}={path}" for name, path in inputs.named_files(judgments or []).items()]
+        unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
+        _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
+        named = [f"{name}={path}" for name, path in files.items()]
         return _two_judges(_then_and_now(since, exchange, named or judge or [], mapped), on, target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped)
-    if judgments and (found := inputs.found_sources(judgments, mapped, scale, judge_scale)):
-        judgments, (kind, people, judges), of = [], found, judgments[0]
+    if files and (found := inputs.found_sources(files, mapped, scale, judge_scale)):
+        files, (kind, people, judges) = {}, found
     else:
-        _refuse({"--map": judgments and mapped}, "files of judgments")
-        kind, of = _kind(judgments or [], people)
+        _refuse({"--map": files and mapped}, "files of judgments")
+        kind = _kind(files, people)
     if kind != "score":
         unused = {"--train": train, "--target-half-width": within, "--attacked": attacked}
-        unused["--epsilon"] = epsilon != EPSILON
-        _refuse(unused | scales, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
-        return _audit_labels(judgments or [], people, judges, kind, target)
-    limits = target.limits()
-    if judgments:
+        _refuse({**unused, **scales, "--epsilon": epsilon != EPSILON}, _MANY[kind])
+        return _write(_audit_labels(files, people, judges, kind, target), target)
+    if files:
         _refuse(scales, f"judgments, which are on {_SCALE}")
-    samples = _samples(judgments or [], people, judges, *on)
-    for sample, files in samples:
-        inputs.check_no_attacks(sample.ids, files.get(PEOPLE, files[sample.judge]).path)
+    samples = _samples(files, people, judges, *on)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     asked = AuditRequest(training=training, epsilon=epsilon, within=within)
-    return _audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), limits, target)
+    return _write(_audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), target), target)
 
 
 def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]) -> Files:
@@ -202,7 +223,7 @@ def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> i
     sample = of_two_judges(files[before], files[name], name, scales)
     found = change(sample) if before == "then" else None
     converted = [] if found else both_ways(sample, (before, name))
-    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
+    target.prepare(files[name].path, [])
     shown = change_sections(name, found) if found else exchange_sections(converted)
     readings = [found.reading if found else converted[0].reading, *sample.notes]
     origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
@@ -221,34 +242,33 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
             raise UsageError(f"{option} says nothing about {what}")
 
 
-def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
-    """What is audited, and the file that says so."""
+def _kind(files: Mapping[str, Path], people: Source | None) -> Kind:
+    """What is audited."""
     from eval_agreement.sources import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
 
-    if people:
-        return kind_of(people), str(people.path)
-    for path in inputs.named_files(judgments).values():
-        if Source(path).content == "judgments" and (kind := kind_of(Source(path))) != "score":
-            return kind, str(path)
-    return "score", ""
+    kinds = map(kind_of, [people] if people else map(Source, files.values()))
+    return next((kind for kind in kinds if kind != "score"), "score")
 
 
 def _samples(
-    judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
+    files: Mapping[str, Path], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
 ) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
-    if judgments:
-        files = inputs.named_files(judgments).items()
-        return [(sample, {sample.judge: Source(path)}) for name, path in files for sample in of_judgments(name, path)]
-    if not people:
+    if files:
+        read = ((sample, path) for name, path in files.items() for sample in of_judgments(name, path))
+        samples: list[tuple[RatedSample, Files]] = [(sample, {sample.judge: Source(path)}) for sample, path in read]
+    elif not people:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    if taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
+    elif taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
         raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; give yours another name")
-    sample = of_tables(people, judges, scale, judge_scale)
-    sample = replace(sample, name=inputs.sample_name(people.path))
-    return [(sample, {PEOPLE: people, **judges})]
+    else:
+        sample = of_tables(people, judges, scale, judge_scale)
+        samples = [(replace(sample, name=inputs.sample_name(people.path)), {PEOPLE: people, **judges})]
+    for sample, sources in samples:
+        inputs.check_no_attacks(sample.ids, next(iter(sources.values())).path)
+    return samples
 
 
 def _audit_scores(
@@ -256,113 +276,103 @@ def _audit_scores(
     asked: AuditRequest,
     train: Path | None,
     attacked: tuple[list[Injection], dict[Path, Looking]],
-    limits: Sequence[gate.Limit],
     target: _Target,
-) -> int:
-    """An audit of scores; the exit code."""
+) -> _Audited:
     injections, looks = attacked
     (first, first_files), *_ = samples
+    limits, judged = target.limits(), first_files[first.judge].path
     gate.check_samples(limits, [sample.name for sample, _ in samples])
-    judged = first_files[first.judge].path
-    how = how_judged(judged, first.judgments) if target.certificate else None
-    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
+    how = target.prepare(judged, first.judgments)
     found = {sample.name: run_audit(sample, asked) for sample, _ in samples}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
-    origin = provenance(samples, train, asked.training)
-    if target.certificate is not None and how is not None:
-        raters = set[str]().union(*first.raters)
-        labels = first_files.get(PEOPLE, first_files[first.judge]).path, len(first.labelled.ids), len(raters)
-        write_certificate(target.certificate, how, judged, labels, found[first.name].judge.estimates, outcomes)
-    extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
-    extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
-    jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
+    content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
+    content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
-    verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
-    shown = sections(found, outcomes, injections, looks)
-    page = report.write(target.out, f"Audit of {first.judge}", verdicts, shown, origin, found)
-    models = [as_text([replace(section, note="")]) + "\n" for section in models_of(found)]
-    printed = [table(found), "", *models, *_lines([sample for sample, _ in samples], verdicts, looks)]
-    printed += _write_rows(target.out, [sample for sample, _ in samples], found)
-    failed = {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()}
-    return _finish(target, page, "\n".join(printed), outcomes, failed)
+    verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
+    if lines := row_lines([sample for sample, _ in samples], found):
+        tables.write_csv(target.out / "rows.csv", lines)
+    notes = [f"{one.name}: {note}" if len(samples) > 1 else note for one, _ in samples for note in one.notes]
+    raters = {rater for rated in first.raters for rater in rated}
+    labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
+    return _Audited(
+        judge=first.judge,
+        how=how,
+        certified=(judged, labelled, found[first.name].judge.estimates),
+        outcomes=outcomes,
+        content=content | {"provenance": provenance(samples, train, asked.training)},
+        verdicts=verdicts,
+        sections=sections(found, outcomes, injections, looks),
+        printed=[
+            *(table(found), ""),
+            *(as_text([replace(section, note="")]) + "\n" for section in models_of(found)),
+            *notes,
+            *(f"{name}: {sentences[0]}" for name, sentences in verdicts.items()),
+            *(f"{path}: {looking.reading}" for path, looking in looks.items()),
+        ],
+        failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
+        findings=found,
+    )
 
 
-def _write_rows(out: Path, samples: Sequence[RatedSample], found: Mapping[str, Findings]) -> list[str]:
-    """Write the interval of each row, where there are some; what to say of several samples together."""
-    if lines := row_lines(samples, found):
-        tables.write_csv(out / "rows.csv", lines)
-    narrow = {name: findings.widths for name, findings in found.items() if findings.widths}
-    return [pooled(narrow)] if len(narrow) > 1 else []
-
-
-def _lines(
-    samples: Sequence[RatedSample], verdicts: Mapping[str, Sequence[str]], looks: Mapping[Path, Looking]
-) -> Iterator[str]:
-    """What was left out on reading, and the decisions."""
-    for sample in samples:
-        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
-    yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
-    yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
-
-
-def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:
-    """An audit of preferences, or of yes and no; the exit code."""
+def _audit_labels(
+    files: Mapping[str, Path], people: Source | None, sources: Files, kind: Kind, target: _Target
+) -> _Audited:
+    """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
     if people:
         name = inputs.sample_name(people.path)
-    elif len(judgments) > 1:
+    elif len(files) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     else:
-        ((name, path),) = inputs.named_files(judgments).items()
+        ((name, path),) = files.items()
         people, sources = Source(path), {judge_in(path): Source(path)}
-    given, how = of_labels(people, sources, kind), None
+    given = of_labels(people, sources, kind)
     inputs.check_no_attacks(given.ids, people.path)
-    if target.certificate is not None:
-        judge, source = next(iter(sources.items()))
-        items = () if source.content == "table" else read_items(source)
-        how = how_judged(source.path, (item.judgment for item in items if item.kind == kind))
-    target.out.mkdir(parents=True, exist_ok=True)  # before anything takes long
+    judge, source = next(iter(sources.items()))
+    items = read_items(source) if source.content == "judgments" else ()
+    how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
     found = preference_audit(given)
-    judge, result = next(iter(found.agreement.items()))
+    result = found.agreement[judge]
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
-    if target.certificate is not None and how is not None:
-        agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
-        write_certificate(
-            target.certificate, how, source.path, (people.path, found.rated, found.raters), agreement, outcomes
-        )
-    files = files_of({PEOPLE: people, **sources})
-    things = "verdicts" if found.yes_or_no else "pairs"
-    origin = {"samples": {name: {things: found.items, **files}}, "train": None, **made_by()}
-    verdicts = {name: preference_verdict(name, found, outcomes, target.max_failed)}
-    content = {name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
-    jsonl.write_json(target.out / "summary.json", content)
-    shown = [*preference_sections(name, found), *gate_sections(outcomes)]
-    return _finish(
-        target,
-        report.write(target.out, f"Audit of {judge}", verdicts, shown, origin, {}),
-        "\n".join([*verdicts[name], *found.notes]),
-        outcomes,
-        {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
+    verdicts = preference_verdict(name, found, outcomes, target.max_failed)
+    facts = {"verdicts" if found.yes_or_no else "pairs": found.items, **files_of({PEOPLE: people, **sources})}
+    origin = {"samples": {name: facts}, "train": None, **made_by()}
+    agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
+    return _Audited(
+        judge=judge,
+        how=how,
+        certified=(source.path, (people.path, found.rated, found.raters), agreement),
+        outcomes=outcomes,
+        content={name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin},
+        verdicts={name: verdicts},
+        sections=[*preference_sections(name, found), *gate_sections(outcomes)],
+        printed=[*verdicts, *found.notes],
+        failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )
 
 
-def _finish(
-    target: _Target,
-    page: Path,
-    said: str,
-    outcomes: Sequence[gate.Outcome],
-    failed: Mapping[str, tuple[int, int]],
-) -> int:
-    """Say what was found, how the gate stands and where everything is; the exit code, 3 where more than the allowed
-    share of a sample (failed, of all) has no score."""
-    print(said, end="\n\n")
+def _write(audited: _Audited, target: _Target) -> int:
+    """Write what was found, say it, how the gate stands and where everything is; the exit code.
+
+    1 when a limit is not kept, 3 when more than the allowed share of a sample has no score, else 0, with the lines that
+    say why on standard error.
+    """
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+
+    outcomes, origin = audited.outcomes, audited.content["provenance"]
+    if target.certificate and audited.how:
+        write_certificate(target.certificate, audited.how, *audited.certified, outcomes)
+    jsonl.write_json(target.out / "summary.json", audited.content)
+    title = f"Audit of {audited.judge}"
+    page = report.write(target.out, title, audited.verdicts, audited.sections, origin, audited.findings)
+    print(*audited.printed, sep="\n", end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")
-    too_many = {name: counts for name, counts in failed.items() if counts[0] > target.max_failed * counts[1]}
+    too_many = {name: counts for name, counts in audited.failed.items() if counts[0] > target.max_failed * counts[1]}
     for name, (count, total) in too_many.items():
         print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
     if not all(outcome.holds for outcome in outcomes):

@@ -1,7 +1,7 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from critic import human_scored, jsonl, tables
@@ -57,13 +57,13 @@ def parse_sources(
 
 
 def found_sources(
-    arguments: Sequence[str], mapped: Mapping[str, str], scale: str | None, judge_scale: str | None
+    files: Mapping[str, Path], mapped: Mapping[str, str], scale: str | None, judge_scale: str | None
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Files of other tools, and tables, in place of judgments: the kind of verdicts in them, and their sources; None
     where the first is of judgments. The scales (LOW:HIGH) are found as well, unless they are given."""
     from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
-    paths = [*named_files(arguments).values()]
+    paths = [*files.values()]
     content = Source(paths[0]).content
     if content == "judgments":
         return None

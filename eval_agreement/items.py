@@ -18,7 +18,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import RATINGS, Call, HumanScore, Judgment, Protocol, Response
+from critic.records import RATINGS, Call, Judgment, Protocol, Response
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.sample import PARTS
@@ -41,10 +41,10 @@ class AuditItem(Struct, frozen=True, kw_only=True):
       a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
       "failed" is a failed judgment, None an order that was not asked.
 
-    `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
-    them. Items that share a `group` are resampled together; `parts` is what agreement is broken down by (None: not
-    known), `lengths` the characters of the answer, or of both (None: not known), `probability` the chance that people
-    were asked (None: the same for all).
+    `human` (with its `raters`) or `human_label`, and `others` (scores by column), are people's and other judges' where
+    the record holds them. Items that share a `group` are resampled together; `parts` is what agreement is broken down
+    by, `length` the characters of the answer (and `length_b` of the other), `probability` the chance that people were
+    asked (None: the same for all). None is not known.
     """
 
     id: str
@@ -52,12 +52,14 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     group: str
     score: float | None = None
     labels: tuple[Label | None, ...] = ()
-    human: HumanScore | None = None
+    human: float | None = None
+    raters: dict[str, float] = field(default_factory=dict)
     human_label: Label | None = None
     probability: float | None = None
     others: dict[str, float] = field(default_factory=dict)
     parts: dict[str, str | None]
-    lengths: tuple[float | None, ...]
+    length: float | None = None
+    length_b: float | None = None
     response: Response | None = None
     judgment: Judgment | None = None
 
@@ -96,7 +98,7 @@ def _base(judgment: Judgment) -> AuditItem:
     if judgment.protocol is not None:
         parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
     base = of_response(sample.response)
-    return replace(base, id=label_id(judgment), parts=parts, lengths=(sample.length,), judgment=judgment)
+    return replace(base, id=judgment.id, parts=parts, length=sample.length, judgment=judgment)
 
 
 def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
@@ -109,11 +111,9 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     wanted = 1 + form.pair
     label = _LABELS.get(form.kind.right(scores)) if len(scores) == wanted else None
     label = label if sample.preference is None else _winner(sample.preference)
-    lengths = [one.length for one in shown]
-    if len(lengths) < wanted:
-        # Of another model's answer, or of the references of a whole conversation, the record does not say the length.
-        reference = asked.reference if asked and sample.opponent is None else None
-        lengths.append(None if reference is None else len(reference))
+    other = sample.other.length if sample.other else None
+    if other is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
+        other = len(asked.reference)  # of another model's answer the record does not say the length
     return replace(
         base,
         kind="yes or no" if "yes" in form.kind.choices else "preference",
@@ -122,7 +122,7 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
         human=None,
         # Answers are drawn independently of each other.
         probability=math.prod(chances) if len(chances) == wanted else None,
-        lengths=tuple(lengths),
+        length_b=other,
     )
 
 
@@ -153,7 +153,8 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
                 base,
                 id=f"{base.id}/criterion={name}",
                 score=verdict and distribution.scored(verdict, judgment.score_kind),
-                human=HumanScore(score=people[name]) if name in people else None,
+                human=people.get(name),
+                raters={},
                 others={},
                 parts={**base.parts, "criterion": name},
             )
@@ -163,22 +164,19 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
 
 def of_response(response: Response) -> AuditItem:
     """An answer that no judge of ours has scored yet."""
+    human = response.human
     return AuditItem(
         id=response.id,
         kind="score",
         group=response.question.group,
-        human=response.human,
-        probability=response.human.probability if response.human else None,
+        human=human and human.score,
+        raters=human.raters if human else {},
+        probability=human and human.probability,
         others={name.removesuffix(COLUMN_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
-        lengths=(len(response.text),),
+        length=len(response.text),
         response=response,
     )
-
-
-def label_id(judgment: Judgment, *, whole: bool = False) -> str:
-    """The id by which people's labels of a sample go (see above); `whole`: of the conversation that its turn is in."""
-    return replace(judgment, sample=replace(judgment.sample, turn=None)).id if whole else judgment.id
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
@@ -256,8 +254,8 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
         if item.response:
             found |= {f"sample.columns.{name}": score for name, score in item.response.columns.items()}
         if item.human:
-            found["sample.human.score"] = item.human.score
-            found |= {f"sample.human.raters.{name}": score for name, score in item.human.raters.items()}
+            found["sample.human.score"] = item.human
+            found |= {f"sample.human.raters.{name}": score for name, score in item.raters.items()}
         for key, score in found.items():
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")

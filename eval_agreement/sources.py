@@ -4,7 +4,7 @@ What a file says is a data frame (`Labels`) whose index is the ids, whatever the
 conversations, human-scored rows or a table. Two of them, people's and a judge's, make a `RatedSample` of scores or
 `Preferences`. Its columns, None where a thing is not known:
 
-- `score` on 1..10; `labels`, a judge's verdicts on preferences and on yes and no (see `AuditItem`);
+- `human` and `score`, people's and a judge's on 1..10; `labels`, verdicts on preferences and on yes and no;
 - `raters`, who gave which score or label;
 - `group`, `length` and `length_b` (characters of the answer, or of two), `probability`, `response`, `judgment`;
 - every other column is a part that agreement is broken down by.
@@ -51,7 +51,10 @@ COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes o
 
 _THINGS: dict[Kind, str] = {"score": "answers", "preference": "pairs", "yes or no": "items"}
 
-_NOT_PARTS = (*("score", "labels", "raters", "group", "length", "length_b", "probability", "response", "judgment"),)
+_PEOPLES = ("human", "human_label", "score", "raters", "labels", "probability", "judgment")
+"""Columns that people's file alone fills."""
+
+_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response")
 
 _CRITERION = "/criterion="
 """What the id of a score by one of several criteria holds."""
@@ -143,7 +146,7 @@ def of_tables(
     first_judge = next(iter(judges.values()))
     scales = (human.scale or scale, first_judge.scale or (scale if judge_scale is None else judge_scale))
     people, given, notes = _read(human, judges, "score", *scales)
-    if people["score"].isna().all():
+    if people["human"].isna().all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
     settled = set(people.index)
@@ -173,7 +176,9 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     new.index = pd.Index([f"{key} now" if key in changed else key for key in new.index])
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
-    sample = _sample(name, _joined(old.assign(raters=None), new, ids), {name: _floats(new["score"].reindex(ids))})
+    sample = _sample(
+        name, _joined(old.assign(human=old["score"], raters=None), new, ids), {name: _floats(new["score"].reindex(ids))}
+    )
     return replace(sample, notes=notes)
 
 
@@ -243,7 +248,7 @@ def _people(source: Source, kind: Kind, scale: Scale) -> tuple[Labels, list[str]
             raters[key][rater] = value
     rows = _of_table(source, keys, kind)
     if kind == "score":
-        rows["score"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters.values()]
+        rows["human"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters.values()]
     rows["raters"] = list(raters.values()) if several or kind != "score" else [{} for _ in raters]
     return rows, notes
 
@@ -255,16 +260,16 @@ def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]
     items = [item for item in read_items(source) if item.kind == kind]
     if kind != "score":
         rows = _of_items(items)
-        label: list[Label | None] = [item.human_label for item in items]
+        label = rows["human_label"].tolist()
         if own:
-            names: list[Label | None] = ["a", "tie", "b", None, None]
-            label = [names[code] for code in both_orders(_both(rows["labels"])).tolist()]
+            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_both(rows["labels"]))]
         rows["raters"] = [{PEOPLE: one} for one in label]
         return rows, []
     if own:
-        return _judged(source, kind, SCALE, set())
+        rows, notes = _judged(source, kind, SCALE, set())
+        return rows.assign(human=rows["score"]), notes
     rows = _of_items([item for item in items if item.parts.get("criterion", OVERALL) == OVERALL])
-    if rows["score"].isna().all():
+    if rows["human"].isna().all():
         raise UsageError(_NO_PEOPLE.format(source.path))
     return rows, []
 
@@ -279,9 +284,7 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
         if kind == "score":
             items, left_out = _graded(items, people, source.path.stem)
             notes += left_out
-        rows = _of_items(items)
-        rows["score"] = pd.Series([item.score for item in items], index=rows.index, dtype=object)
-        return rows.assign(response=None), notes
+        return _of_items(items).assign(response=None), notes
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     values, notes = _values(source, column, kind, scale, judge=True)
     more = "; beside several raters a judge has one verdict on each id" if several else ""
@@ -295,28 +298,18 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
 
 
 def _of_items(items: Sequence[AuditItem]) -> Labels:
-    """What people say of items, and what is known of these."""
-    rows = [
-        {
-            "score": item.human.score if item.human else None,
-            "raters": item.human.raters if item.human else {},
-            "labels": item.labels,
-            "group": item.group,
-            "length": item.lengths[0],
-            "length_b": item.lengths[1] if len(item.lengths) > 1 else None,
-            "probability": item.probability,
-            "response": item.response,
-            "judgment": item.judgment,
-            **{part: value for part, value in item.parts.items() if part != "criterion"},
-        }
-        for item in items
-    ]
+    """What is known of items."""
+    columns = [name for name in AuditItem.__struct_fields__ if name not in ("id", "kind", "parts", "others")]
+    rows = []
+    for item in items:
+        parts = {part: value for part, value in item.parts.items() if part != "criterion"}
+        rows.append({name: getattr(item, name) for name in columns} | parts)
     return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
 
 
 def _of_table(source: Source, keys: Sequence[str], kind: Kind) -> Labels:
     """What a table says of each id, but for scores and labels."""
-    known = dict.fromkeys(("score", "length", "length_b", "probability", "response", "judgment"))
+    known = dict.fromkeys(("human", "score", "length", "length_b", "probability", "response", "judgment"))
     known |= source.about(keys, ("",) if kind == "score" else ("_a", "_b"))
     return pd.DataFrame(known, index=list(dict.fromkeys(keys)), dtype=object)
 
@@ -328,7 +321,7 @@ def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     theirs = judge.reindex(index=ids, columns=rows.columns)
     for column in rows:
         texts = column == "response" and people["response"].notna().any()
-        if column not in ("score", "raters", "labels", "probability", "judgment") and not texts:
+        if column not in _PEOPLES and not texts:
             rows[column] = rows[column].where(rows[column].notna(), theirs[column])
     rows["raters"] = [one if isinstance(one, dict) else {} for one in rows["raters"]]
     return rows
@@ -340,7 +333,7 @@ def _sample(name: str, rows: Labels, judges: Mapping[str, Floats]) -> RatedSampl
     return RatedSample(
         name=name,
         ids=list(rows.index),
-        human=_floats(rows["score"]),
+        human=_floats(rows["human"]),
         judges=dict(judges),
         group=_listed(rows["group"]),
         raters=raters if any(raters) else [],

@@ -27,7 +27,7 @@ from critic.records import (
 from critic.stats.leaderboard import aggregate_of
 from critic.stats.verdicts import TIE, UNASKED, A, B
 from eval_agreement import agreement_interval
-from eval_agreement.items import items_of, label_id
+from eval_agreement.items import items_of
 from eval_agreement.sources import of_labels
 from eval_agreement.tables import Source
 
@@ -86,27 +86,25 @@ def audit(folder: Path, *words: object, code: int = 0) -> tuple[dict[str, Any], 
 
 
 def test_a_verdict_has_a_stable_id() -> None:
-    assert label_id(verdict(7, "direct", 2)) == "c7/own/direct/2"
-    assert label_id(verdict(7, "pairwise", None)) == "c7/own/pairwise/whole"
+    assert verdict(7, "direct", 2).id == "c7/own/direct/2"
+    assert verdict(7, "pairwise", None).id == "c7/own/pairwise/whole"
     other = verdict(7, "pairwise", 3, judging="no_focus", opponent="gpt", condition="oracle")
-    assert label_id(other) == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
+    assert other.id == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
     (_, second) = items_of(verdict(7, "checklist", 1, score=0.5, answers=[True, False]))
     assert second.id == "c7/own/checklist/1/item=2"
 
 
 def test_the_length_of_the_other_answer_is_known_of_a_turn_s_reference_only() -> None:
-    lengths = [
-        items_of(verdict(7, "pairwise", turn, score=1.0, opponent=opponent))[0].lengths
-        for turn, opponent in ((1, None), (None, None), (1, "gpt"))
-    ]
-    assert lengths == [(16, len("four")), (16, None), (16, None)]
+    for turn, opponent, other in ((1, None, len("four")), (None, None, None), (1, "gpt", None)):
+        (item,) = items_of(verdict(7, "pairwise", turn, score=1.0, opponent=opponent))
+        assert (item.length, item.length_b) == (16, other)
 
 
 def test_grades_are_scores(tmp_path: Path) -> None:
     """Against a table of people's: the numbers of `agreement`, and groups that the table does not hold."""
     ours, people = grades(1), grades(2)
     jsonl.write(tmp_path / "ours.jsonl", [*ours, *grades(3, "quality"), *pairs(lambda n: False, lambda n: "model")])
-    rows = [(label_id(line), line.score) for line in people]
+    rows = [(line.id, line.score) for line in people]
     table(tmp_path / "people.csv", "score", rows)
     words = ["--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "mae<=1.5,failed<=0.1"]
     summary, done = audit(tmp_path, *words)
@@ -129,7 +127,7 @@ def test_grades_are_scores(tmp_path: Path) -> None:
 def test_what_people_did_not_mean_to_judge_is_no_answer_without_a_label(tmp_path: Path) -> None:
     """People graded turn 1 of some conversations under one condition."""
     jsonl.write(tmp_path / "ours.jsonl", [*grades(1), *grades(3, condition="oracle")])
-    rows = [(label_id(line), line.score) for line in grades(2) if line.turn == 1]
+    rows = [(line.id, line.score) for line in grades(2) if line.turn == 1]
     table(tmp_path / "people.csv", "score", rows[: COUNT // 2])
     summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl")
     found = summary["people.csv"]
@@ -157,7 +155,7 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     table(
         tmp_path / "people.csv",
         "preference",
-        [(label_id(line), labels[line.score or 0.0]) for line in people],
+        [(line.id, labels[line.score or 0.0]) for line in people],
     )
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
     found = summary["people.csv"]
@@ -181,7 +179,7 @@ def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None
         one(3, failure="not_run"),
     ]
     jsonl.write(tmp_path / "ours.jsonl", lines)
-    people = table(tmp_path / "people.csv", "preference", [(label_id(line), "a") for line in lines])
+    people = table(tmp_path / "people.csv", "preference", [(line.id, "a") for line in lines])
     found = of_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
     assert found.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
     assert [items_of(line)[0].labels for line in lines][3] == ("failed",)
@@ -203,11 +201,7 @@ def checklists(seed: int) -> list[Judgment]:
 
 
 def answered(lines: Sequence[Judgment]) -> dict[str, bool | None]:
-    return {
-        f"{label_id(line)}/item={place}": answer
-        for line in lines
-        for place, answer in enumerate(line.verdict.answers, 1)
-    }
+    return {f"{line.id}/item={place}": answer for line in lines for place, answer in enumerate(line.verdict.answers, 1)}
 
 
 @pytest.mark.parametrize("from_table", [True, False])

@@ -168,7 +168,7 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
     done = run("critic", "audit", "pairs.jsonl", "lists.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "one file of judgments is audited at a time")
     done = run("critic", "audit", "pairs.jsonl", "--target-half-width", "0.2", cwd=tmp_path)
-    assert_one_line_error(done, "--target-half-width says nothing about preferences; pairs.jsonl holds preferences")
+    assert_one_line_error(done, "--target-half-width says nothing about preferences")
     odd = judgment("checklist", response(0, 5, answers=[True]), Verdict(answers=[True, True]))
     jsonl.write(tmp_path / "odd.jsonl", [judgment("pointwise", response(1, 5), Verdict(rating=5), score=5.0), odd])
     done = run("critic", "audit", "odd.jsonl", cwd=tmp_path)
