@@ -6,8 +6,7 @@ from eval_agreement.metrics import (
     STRICT_RANGES,
     Agreement,
     agreement,
-    agreement_interval,
     measured,
 )
 
-__all__ = ["FUZZY_RANGES", "METRICS", "STRICT_RANGES", "Agreement", "agreement", "agreement_interval", "measured"]
+__all__ = ["FUZZY_RANGES", "METRICS", "STRICT_RANGES", "Agreement", "agreement", "measured"]

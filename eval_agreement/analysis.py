@@ -99,13 +99,21 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     nearest = nearest_rating(raters, labelled.scores)
     baselines = trivial(labelled, asked.training)
     intervals, ends = widths(sample)
+    judge, plan = {labelled.judge: labelled.scores}, None
+    if asked.within:
+        why = None if sample.grouped else _UNGROUPED
+        scored = sample.human, sample.scores, sample.groups
+        plan = labels_needed(asked.within, *scored, weight=sample.weight, undefined=why)
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
         lines=scorers(labelled, baselines),
         by=breakdown(labelled),
         comparisons=comparisons(labelled),
-        over_trivial=[_against(labelled, name, scores) for name, (scores, _) in baselines.items()],
+        over_trivial=[
+            compare(replace(labelled, judges={**judge, name: scores}), labelled.judge, name)
+            for name, (scores, _) in baselines.items()
+        ],
         raters=rater_agreement(raters, labelled.groups, labelled.scores) if several else None,
         soft=soft_agreement(raters, labelled.scores, labelled.groups) if several else None,
         replaces=alternative_annotator(raters, nearest, labelled.groups, asked.epsilon) if several else None,
@@ -115,18 +123,8 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
         ends=ends,
         corrected=corrected(sample),
         models=differences(sample if sample.grouped else labelled),
-        plan=_plan(sample, asked.within) if asked.within else None,
+        plan=plan,
     )
-
-
-def _against(sample: RatedSample, name: str, scores: Floats) -> Comparison:
-    """The judge under audit against other scores of the same answers."""
-    return compare(replace(sample, judges={sample.judge: sample.scores, name: scores}), sample.judge, name)
-
-
-def _plan(sample: RatedSample, within: float) -> LabelPlan:
-    why = None if sample.grouped else _UNGROUPED
-    return labels_needed(within, sample.human, sample.scores, sample.groups, weight=sample.weight, undefined=why)
 
 
 def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:

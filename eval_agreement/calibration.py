@@ -108,9 +108,8 @@ def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
     if rows.resamples.groups < FEWEST_FIT_GROUPS:
         return f"{rows.resamples.groups} groups to fit on; at least {FEWEST_FIT_GROUPS} are needed"
     fewest = int(np.bincount(fold, minlength=FOLDS).min())
-    if fewest < FEWEST_ROWS:
-        return f"only {fewest} rows in a fifth of the groups; at least {FEWEST_ROWS} are needed"
-    return None
+    few = f"only {fewest} rows in a fifth of the groups; at least {FEWEST_ROWS} are needed"
+    return few if fewest < FEWEST_ROWS else None
 
 
 def _errors(error: Floats) -> Errors:

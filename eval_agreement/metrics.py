@@ -226,18 +226,6 @@ def measured(
     return Agreement(**about, estimates=estimates)
 
 
-def agreement_interval(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    resamples: int | None = None,
-    seed: int = SEED,
-    weight: Floats | None = None,
-) -> dict[str, Interval | None]:
-    """The 95 % interval of every metric by name, as `measured` gives it."""
-    return measured(human, judge, group, weight, resamples, seed).interval
-
-
 def mean_estimate(
     values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
 ) -> Estimate:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from critic.stats.arrays import Group
+from critic.stats.arrays import Group, group_numbers
 from critic.stats.estimate import SEED, Bootstrap
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
@@ -27,22 +27,16 @@ class JudgedRows:
         seed: int = SEED,
     ) -> None:
         self._human, self._judge, self.kept = paired(human, judge)
-        self._group, self._drawn = group, (resamples, seed)
-        same_length(human, {"groups": group})
+        self._group, self._drawn = group_numbers(group), (resamples, seed)
+        same_length(human, {"judge scores": judge, "groups": group})
         kept = self.kept
         self.human, self.judge = self._human[kept], self._judge[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
-        self.resamples = Bootstrap(_pick(group, kept), resamples, seed)
+        self.resamples = Bootstrap(self._group[kept], resamples, seed)
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
-        return JudgedRows(self._human[which], self._judge[which], _pick(self._group, which), *self._drawn)
-
-
-def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
-    if isinstance(names, np.ndarray):
-        return names[kept]
-    return [name for name, is_kept in zip(names, kept, strict=True) if is_kept]
+        return JudgedRows(self._human[which], self._judge[which], self._group[which], *self._drawn)
 
 
 def folds(group: Indices) -> Indices:

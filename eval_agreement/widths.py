@@ -7,8 +7,7 @@ ratings' probabilities are the judge's own; where its records do not hold them, 
 other answers that it scored alike.
 """
 
-from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -74,18 +73,6 @@ def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
         chances = own if own is not None else _by_score(sample, fit_on)
         low[at], high[at] = _intervals(chances, sample.human, task, others & ~fit_on, at)
     return _said(sample, own is not None, known, low, high), np.stack([low, high])
-
-
-def pooled(found: Mapping[str, Widths]) -> str:
-    """What several samples together leave to the judge, beside the one that leaves most."""
-    rows = np.array([width.tasks[0].n for width in found.values()])
-    facts = [(width.tasks[0].narrow.value, width.routed_mae, width.random_mae) for width in found.values()]
-    share, routed, by_chance = np.average(np.array(facts, dtype=np.float64), axis=0, weights=rows)
-    name, best = max(((name, width.tasks[0].narrow.value or 0.0) for name, width in found.items()), key=itemgetter(1))
-    return (
-        f"Over {len(found)} samples {share:.0%} of {rows.sum()} answers have a narrow interval, most in {name} "
-        f"({best:.0%}); with people on the others the mean error is {routed:.2f}, by chance {by_chance:.2f}."
-    )
 
 
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:

@@ -21,7 +21,6 @@ from eval_agreement import (
     METRICS,
     STRICT_RANGES,
     agreement,
-    agreement_interval,
     measured,
     pairs,
 )
@@ -296,7 +295,7 @@ def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
     with (ROOT / "data/samples/scores.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     human, judge = ([float(row[name]) for row in rows] for name in ("score", "overlap"))
-    found = agreement_interval(human, judge, [row["group"] for row in rows])
+    found = measured(human, judge, [row["group"] for row in rows]).interval
     for name, ends in SAMPLE_ENDS.items():
         assert found[name] == pytest.approx(ends, abs=0.003 if METRICS[name].exact else 1e-4), name
     random = np.random.default_rng(7)
@@ -304,7 +303,7 @@ def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
         group = np.arange(5 * groups) // 5
         true = random.normal(5.5, 2, 5 * groups) + random.normal(0, 1, groups)[group]
         human, judge = (np.clip(true + random.normal(0, 1, 5 * groups), 1, 10) for _ in range(2))
-        found = agreement_interval(human, judge, group)
+        found = measured(human, judge, group).interval
         assert [found["spearman"], found["kendall"]] == [pytest.approx(ends, abs=within) for ends in expected]
 
 
@@ -354,12 +353,12 @@ def test_a_p_value_is_the_interval_read_backwards() -> None:
 
 
 def test_no_interval_where_none_can_be_had() -> None:
-    assert set(agreement_interval([1, 2, 3, 4], [1, 2, 4, 4], ["a", "a", "b", "c"]).values()) == {None}
-    assert set(agreement_interval([], [], []).values()) == {None}
-    constant = agreement_interval([1, 2, 3, 4, 5, 6], [5] * 6, list("abcdef"))
+    assert set(measured([1, 2, 3, 4], [1, 2, 4, 4], ["a", "a", "b", "c"]).interval.values()) == {None}
+    assert set(measured([], [], []).interval.values()) == {None}
+    constant = measured([1, 2, 3, 4, 5, 6], [5] * 6, list("abcdef")).interval
     assert constant["pearson"] is None and constant["mae"] is not None
     with pytest.raises(ValueError, match="2 human scores but 1 groups"):
-        agreement_interval([1, 2], [1, 2], ["a"])
+        measured([1, 2], [1, 2], ["a"])
 
 
 def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
@@ -368,5 +367,5 @@ def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
     human, judge = rng.integers(1, 11, 60), rng.integers(1, 11, 60)
     group = [f"g{number // 3}" for number in range(60)]
     order = rng.permutation(60)
-    shuffled = agreement_interval(human[order], judge[order], [group[number] for number in order])
-    assert shuffled == agreement_interval(human, judge, group)
+    shuffled = measured(human[order], judge[order], [group[number] for number in order]).interval
+    assert shuffled == measured(human, judge, group).interval

@@ -17,7 +17,7 @@ from judgments import of_answer
 
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
-from eval_agreement import METRICS, agreement, agreement_interval
+from eval_agreement import METRICS, agreement, measured
 from eval_agreement.analysis import people
 from eval_agreement.baselines import trivial
 from eval_agreement.page.report import WORST, confusion, failures, worst
@@ -144,7 +144,7 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
         }
         for found, scores in columns.values():
             expected = agreement(human, scores)
-            bounds = agreement_interval(human, scores, group)
+            bounds = measured(human, scores, group).interval
             assert (found["n"], found["failed"]) == (expected.n, expected.failed)
             assert found["coverage"] == pytest.approx(expected.n / len(records))
             assert found["undefined"] == expected.undefined

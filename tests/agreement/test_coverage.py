@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement import METRICS, agreement, agreement_interval
+from eval_agreement import METRICS, agreement, measured
 
 ROWS, GROUPS, EACH = 200, 40, 5
 
@@ -192,7 +192,7 @@ def covered(make: Make) -> dict[str, float]:
     held: dict[str, list[bool]] = {name: [] for name in METRICS}
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(1000)):
         world = make(np.random.default_rng(stream))
-        for name, interval in agreement_interval(world.human, world.one, world.group, 500, index).items():
+        for name, interval in measured(world.human, world.one, world.group, None, 500, index).interval.items():
             held[name].append(interval is not None and interval[0] <= getattr(true, name) <= interval[1])
     return {name: float(np.mean(values)) for name, values in held.items()}
 

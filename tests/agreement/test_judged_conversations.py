@@ -26,7 +26,7 @@ from critic.records import (
 )
 from critic.stats.leaderboard import aggregate_of
 from critic.stats.verdicts import TIE, UNASKED, A, B
-from eval_agreement import agreement_interval
+from eval_agreement import measured
 from eval_agreement.items import items_of
 from eval_agreement.sources import of_labels
 from eval_agreement.tables import Source
@@ -113,9 +113,9 @@ def test_grades_are_scores(tmp_path: Path) -> None:
     assert (found["n"], found["failed"], found["unlabelled"]) == (3 * COUNT - 1, 1, 0)
     by_image = [line.conversation.group for line in ours]
     assert found["groups"] == COUNT // 2
-    expected = agreement_interval(human, judge, by_image)
+    expected = measured(human, judge, by_image).interval
     assert {name: end and tuple(end) for name, end in found["interval"].items()} == expected
-    assert expected != agreement_interval(human, judge, list(range(len(human))))
+    assert expected != measured(human, judge, list(range(len(human)))).interval
     assert set(found["by"]) == {"task", "turn"} and set(found["by"]["turn"]) == {"1", "2", "whole"}
     origin = summary["provenance"]["samples"]["people.csv"]
     assert (origin["judge"], origin["prompt"]) == ("j", "direct_turn, direct_whole")

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement import widths as intervals
 from eval_agreement.sample import RatedSample
-from eval_agreement.widths import NARROW, _nested, _quantile, pooled, widths
+from eval_agreement.widths import NARROW, _nested, _quantile, widths
 
 NOISE = {"OCR": 0.4, "Counting": 1.0, "Meme": 2.2}
 EDGES = np.arange(0.5, 11)
@@ -93,8 +93,6 @@ def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     assert found.routed_mae == pytest.approx(error[known & narrow].sum() / 1200)
     assert found.routed_mae < 0.7 * found.random_mae
     assert narrow[~known].mean() == pytest.approx(share["all"], abs=0.1)
-    both = pooled({"w": found, "v": found})
-    assert both.startswith(f"Over 2 samples {share['all']:.0%} of 2400 answers") and "most in w" in both
 
 
 def test_sets_grow_to_the_likelier_neighbour() -> None:

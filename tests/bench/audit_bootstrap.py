@@ -24,7 +24,7 @@ from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement import agreement, agreement_interval
+from eval_agreement import agreement, measured
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
 
 PAIRS, GROUPS, RESAMPLES, LOOP_RESAMPLES, ROUNDS = 5000, 1000, 10_000, 40, 5
@@ -89,7 +89,7 @@ def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], re
     assert difference <= 1e-12, difference
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(seconds(lambda: agreement_interval(human, judge, group, resamples)) / resamples)
+        ours.append(seconds(lambda: measured(human, judge, group, None, resamples).interval) / resamples)
         theirs.append(seconds(lambda: loop(human, judge, Bootstrap(group, LOOP_RESAMPLES))) / LOOP_RESAMPLES)
     ratio = median(theirs) / median(ours)
     micros = median(ours) * 1e6
@@ -107,7 +107,7 @@ def sizes() -> None:
             group, times = np.arange(rows) // each, []
             for _ in range(ROUNDS):
                 theirs = seconds(lambda: loop(human, judge, Bootstrap(group, looped))) / looped  # noqa: B023 - run at once
-                ours = seconds(lambda: agreement_interval(human, judge, group, resamples)) / resamples  # noqa: B023
+                ours = seconds(lambda: measured(human, judge, group, None, resamples).interval) / resamples  # noqa: B023
                 times.append((theirs / ours, ours * 1e6, theirs * 1e6))
             ratio, mine, library = np.median(times, axis=0)
             spread = f"{min(times)[0]:.0f}-{max(times)[0]:.0f}"
@@ -131,7 +131,7 @@ def main() -> None:
         "both": compare("continuous on both sides", rough, smooth, grouped, RESAMPLES // 5),
     }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    agreement_interval(human, judge, grouped, 10 * RESAMPLES)
+    measured(human, judge, grouped, None, 10 * RESAMPLES)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"ten times the resamples: {grown:.0f} MB more memory")
     facts = {"pairs": PAIRS, "groups": GROUPS, "resamples": RESAMPLES, "python": platform.python_version()}
