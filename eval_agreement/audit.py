@@ -328,7 +328,7 @@ def _audit_labels(
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     else:
         ((name, path),) = files.items()
-        people, sources = Source(path), {judge_in(path): Source(path)}
+        people, sources = Source(path), {judge_in(path)[0]: Source(path)}
     given = of_labels(people, sources, kind)
     inputs.check_no_attacks(given.ids, people.path)
     judge, source = next(iter(sources.items()))

@@ -128,18 +128,11 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
 
 def _checklist(base: AuditItem, answers: Sequence[bool | None], right: Sequence[bool | None]) -> list[AuditItem]:
     """The judge's answers and people's, item by item."""
-    kind: Kind = "yes or no"
-    given = zip([_yes_or_no(answer) for answer in answers], right, strict=True)
-    return [
-        replace(
-            base,
-            id=f"{base.id}/item={number}",
-            kind=kind,
-            labels=(label,),
-            human_label=None if human is None else _yes_or_no(human),
-        )
-        for number, (label, human) in enumerate(given, 1)
-    ]
+    items, base = [], replace(base, kind="yes or no")
+    for number, (answer, human) in enumerate(zip(answers, right, strict=True), 1):
+        label = None if human is None else _yes_or_no(human)
+        items.append(replace(base, id=f"{base.id}/item={number}", labels=(_yes_or_no(answer),), human_label=label))
+    return items
 
 
 def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
@@ -250,15 +243,9 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
     except ValueError as error:
         raise UsageError(f"people's and the judge's answers are not alike: {error}") from None
     for item in items:
-        found = {"score": item.score}
-        if item.response:
-            found |= {f"sample.columns.{name}": score for name, score in item.response.columns.items()}
-        if item.human:
-            found["sample.human.score"] = item.human
-            found |= {f"sample.human.raters.{name}": score for name, score in item.raters.items()}
-        for key, score in found.items():
+        for score in (item.score, item.human, *item.raters.values(), *item.others.values()):
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"{key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+                raise UsageError(f"the score {score:g} of {item.id!r} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items
 
 

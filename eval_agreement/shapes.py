@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -34,9 +33,6 @@ Row = dict[str, Any]
 
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """What scores are taken to be on: the first that holds them all, else from the lowest to the highest."""
-
-LONGEST_ID = 100
-"""Characters of an id of several parts; a longer one is shown by its hash."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
@@ -161,11 +157,7 @@ def _document(path: Path) -> tuple[list[int], Any]:
 
 def _recognised(path: Path, document: Any) -> tuple[Shape, list[Row]]:
     """The first shape that a document has, and its rows: a list of objects, objects by key, or columns and data."""
-    if (
-        isinstance(document, dict)
-        and isinstance(document.get("columns"), list)
-        and _is_list(document.get("data"), list)
-    ):
+    if isinstance(document, dict) and "columns" in document and _is_list(document.get("data"), list):
         document = [dict(zip(document["columns"], cells, strict=False)) for cells in document["data"]]
     for shape in known().shapes:
         value = _at(document, shape.rows)
@@ -219,7 +211,8 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
-            frame[usual] = [_joined(cells) for cells in zip(*columns, strict=True)]
+            joined = ["/".join(filter(None, cells)) for cells in zip(*columns, strict=True)]
+            frame[usual] = columns[0] if len(columns) == 1 else joined
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
     if "group" not in taken and "question" in taken:
@@ -236,13 +229,6 @@ def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
         ranked = sorted((order.index(name), len(column), column) for column, name in last.items() if name in order)
         fields[usual] = [column for *_, column in ranked[:1]]
     return fields
-
-
-def _joined(cells: Sequence[str | None]) -> str | None:
-    if len(cells) == 1:
-        return cells[0]
-    whole = "/".join(cell for cell in cells if cell)
-    return whole if len(whole) <= LONGEST_ID else hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def _by_line(

@@ -89,16 +89,11 @@ def kind_of(source: Source) -> Kind:
     return next((kind for kind, labels in LABELS.items() if word in labels), "score")
 
 
-def judge_in(path: Path) -> str:
-    """Who judged the answers in a file of judgments."""
+def judge_in(path: Path) -> tuple[str, list[str]]:
+    """Who judged the answers in a file of judgments, and what to say of one asked in forms that it did not learn."""
     _, first = next(jsonl.read(path, Judgment))
-    return first.judge
-
-
-def _unlearned(path: Path) -> list[str]:
-    """What to say of a judge that was asked in forms that it did not learn."""
-    _, first = next(jsonl.read(path, Judgment))
-    return [f"{path}: {first.judge} {NOT_LEARNED.format(first.setup.unlearned)}"] if first.setup.unlearned else []
+    unlearned = first.setup.unlearned
+    return first.judge, [f"{path}: {first.judge} {NOT_LEARNED.format(unlearned)}"] if unlearned else []
 
 
 def of_judgments(name: str, path: Path) -> list[RatedSample]:
@@ -114,11 +109,11 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     by_criterion: dict[str, list[AuditItem]] = {}
     for item in read_items(Source(path)):
         by_criterion.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
-    judge, samples = judge_in(path), []
+    (judge, notes), samples = judge_in(path), []
     for criterion, items in by_criterion.items():
         by = None if criterion == OVERALL else criterion
         sample = _sample(f"{name}/{by}" if by else name, _of_items(items), _judges_in(items, judge))
-        samples.append(replace(sample, criterion=by, notes=_unlearned(path)))
+        samples.append(replace(sample, criterion=by, notes=notes))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
@@ -278,7 +273,7 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
     """A judge's scores or verdicts, and what to say of them; of scores of conversations, and by criteria, those like
     the ones that `people` gave. Verdicts have a shown first and b shown first, or are single ones."""
     if source.content == "judgments":
-        items, notes = [item for item in read_items(source) if item.kind == kind], _unlearned(source.path)
+        items, notes = [item for item in read_items(source) if item.kind == kind], judge_in(source.path)[1]
         if not items:
             raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
         if kind == "score":
@@ -361,11 +356,8 @@ def _sample_notes(sample: RatedSample, n: int, scale: Scale, judge_scale: Scale)
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     if sample.weight is not None:
-        notes.append(
-            "each label stands for 1 / label_probability rows: agreement, differences, the constant judge and "
-            "corrected means are those of all rows, bias, calibration and what raters say of each other those of the "
-            "labelled ones"
-        )
+        weighted = "agreement, differences, the constant judge and corrected means are those of all rows"
+        notes.append(f"each label stands for 1 / label_probability rows: {weighted}, the rest those of labelled ones")
     scales = {"": scale} if judge_scale == scale else {"people's ": scale, "judges' ": judge_scale}
     for whose, (low, high) in scales.items():
         if (low, high) != SCALE:
@@ -392,13 +384,8 @@ def _check_common(human: Source, people: "pd.Index[Any]", judge: Source, judged:
     """Raises UsageError where the two have no id in common."""
     if people.isin(judged).any():
         return
-    for source in (human, judge):
-        if source.content == "table" and human.path != judge.path and "id" not in source.frame:
-            columns = ", ".join(source.frame)
-            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (or --map COLUMN=id)")
-    raise UsageError(
-        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
-    )
+    both = f"the first holds {people[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
+    raise UsageError(f"{human.path} and {judge.path} have no id in common: {both}")
 
 
 def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:

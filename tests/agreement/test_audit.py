@@ -367,13 +367,11 @@ def by(record: Judgment, judge: str) -> Judgment:
 MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
     "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no people's verdicts"),
     "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate response id 'r2', first at line 3"),
-    "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], "j.jsonl:7: sample.human.score 11 is outside"),
-    "rater off scale": (lambda rows: [*rows, judgment(90, 5, 5, raters={"z": 0})], "sample.human.raters.z 0 is"),
-    "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: score 0.5 is outside 1..10"),
-    "column off scale": (
-        lambda rows: [*rows, change(judgment(90, 5, 5), columns={"x_score_1_10": 12})],
-        "sample.columns.x_score_1_10 12 is",
+    "human off scale": (
+        lambda rows: [*rows, judgment(90, 11.0, 5)],
+        ":7: the score 11 of 'r90' is outside 1..10",
     ),
+    "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: the score 0.5"),
     "two judges": (
         lambda rows: [*rows, by(judgment(90, 5, 5), "other")],
         "j.jsonl:7: judged by 'other'",

@@ -226,7 +226,7 @@ def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
     found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
     assert list(found.human) == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
-    with pytest.raises(UsageError, match="no column 'id' to join by; there are expert, model"):
+    with pytest.raises(UsageError, match="no id in common.*--map COLUMN=id names their column"):
         of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
 
 
