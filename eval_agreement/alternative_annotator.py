@@ -7,11 +7,10 @@ import numpy as np
 import scipy
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
 from eval_agreement.metrics import Indices
-from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
+from eval_agreement.ratings import Judge, RatingEntries, Ratings, mean_of_others, rated_items
 
 EPSILON = 0.2
 """Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 skilled raters, 0.1 a crowd."""
@@ -90,7 +89,27 @@ def alternative_annotator(
     # same for judge and rater: the one nearer to the mean has the higher S.
     mean = mean_of_others(entries)
     lead = np.abs(entries.score - mean) - np.abs(counted.judge[entries.item] - mean)
-    lines = _lines(counted, lead >= -_DUST, lead <= _DUST, epsilon)
+    lines = []
+    for number, name in enumerate(entries.names):
+        rows = np.flatnonzero(entries.rater == number)
+        members = group_numbers(counted.group[entries.item[rows]])
+        groups = int(members.max(initial=-1)) + 1
+        if len(rows) < FEWEST_ITEMS or groups < FEWEST_BLOCKS:
+            continue
+        wins, losses = ((sign * lead[rows] >= -_DUST).astype(np.float64) for sign in (1, -1))
+        test = RaterTest(
+            rater=name,
+            n=len(rows),
+            groups=groups,
+            judge_advantage=float(wins.mean()),
+            rater_advantage=float(losses.mean()),
+            p=_p_value(losses - wins, members, epsilon),
+            rejected=False,
+        )
+        lines.append(test)
+    # Benjamini and Yekutieli's correction is undefined of no p-values.
+    adjusted = scipy.stats.false_discovery_control([line.p for line in lines], method="by") if lines else []
+    lines = [replace(line, rejected=bool(p <= FALSE_DISCOVERIES)) for line, p in zip(lines, adjusted, strict=True)]
     undefined = _no_test(entries, lines)
     omega = None if undefined else float(np.mean([line.rejected for line in lines]))
     rho = None if undefined else float(np.mean([line.judge_advantage for line in lines]))
@@ -108,36 +127,6 @@ def alternative_annotator(
         reading=_reading(lines, omega, rho, epsilon, undefined),
         undefined=undefined,
     )
-
-
-def _lines(
-    counted: RatedItems, judge_wins: NDArray[np.bool_], rater_wins: NDArray[np.bool_], epsilon: float
-) -> list[RaterTest]:
-    """The tests of the raters with items enough, by rater; the wins, W^f and W^h, are of each rating."""
-    entries = counted.entries
-    by_rater = np.argsort(entries.rater, kind="stable")
-    ends = np.cumsum(np.bincount(entries.rater, minlength=len(entries.names)))
-    lines = []
-    for name, rows in zip(entries.names, np.split(by_rater, ends), strict=False):
-        group = group_numbers(counted.group[entries.item[rows]])
-        groups = int(group.max(initial=-1)) + 1
-        if len(rows) < FEWEST_ITEMS or groups < FEWEST_BLOCKS:
-            continue
-        judge, rater = judge_wins[rows].astype(np.float64), rater_wins[rows].astype(np.float64)
-        test = RaterTest(
-            rater=name,
-            n=len(rows),
-            groups=groups,
-            judge_advantage=float(judge.mean()),
-            rater_advantage=float(rater.mean()),
-            p=_p_value(rater - judge, group, epsilon),
-            rejected=False,
-        )
-        lines.append(test)
-    if not lines:
-        return []
-    adjusted = scipy.stats.false_discovery_control([line.p for line in lines], method="by")
-    return [replace(line, rejected=bool(p <= FALSE_DISCOVERIES)) for line, p in zip(lines, adjusted, strict=True)]
 
 
 def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:

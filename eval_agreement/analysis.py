@@ -55,12 +55,10 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """What an audit found on one sample.
 
-    `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are the
-    ends of the interval of either. `lines` begins with the
-    judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
-    `over_trivial` the judge under audit against each trivial one. `raters`, `soft` and `replaces` are None where no
-    answer has
-    two raters, `corrected[answerer]` is there for answerers with labels and answers without.
+    `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are those
+    of the interval of either. `lines` begins with the judge under audit, `by[part][value]` is its agreement on a part.
+    `raters`, `soft` and `replaces` are None where no answer has two raters, `corrected[answerer]` is there for
+    answerers with labels and answers without.
     """
 
     sample: RatedSample

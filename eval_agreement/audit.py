@@ -1,7 +1,7 @@
 """critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -292,7 +292,6 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     if lines := row_lines([sample for sample, _ in samples], found):
         tables.write_csv(target.out / "rows.csv", lines)
-    notes = [f"{one.name}: {note}" if len(samples) > 1 else note for one, _ in samples for note in one.notes]
     raters = {rater for rated in first.raters for rater in rated}
     labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
     return _Audited(
@@ -303,16 +302,24 @@ def _audit_scores(
         content=content | {"provenance": provenance(samples, train, asked.training)},
         verdicts=verdicts,
         sections=sections(found, outcomes, injections, looks),
-        printed=[
-            *(table(found), ""),
-            *(as_text([replace(section, note="")]) + "\n" for section in models_of(found)),
-            *notes,
-            *(f"{name}: {sentences[0]}" for name, sentences in verdicts.items()),
-            *(f"{path}: {looking.reading}" for path, looking in looks.items()),
-        ],
+        printed=[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks)],
         failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
         findings=found,
     )
+
+
+def _lines(
+    samples: Sequence[RatedSample],
+    found: Mapping[str, Findings],
+    verdicts: Mapping[str, Sequence[str]],
+    looks: Mapping[Path, Looking],
+) -> Iterator[str]:
+    """The models, what was left out on reading, and the decisions."""
+    yield from (as_text([replace(section, note="")]) + "\n" for section in models_of(found))
+    for sample in samples:
+        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
+    yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
+    yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
 
 
 def _audit_labels(

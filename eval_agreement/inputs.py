@@ -49,10 +49,11 @@ def parse_sources(
     people, sources = Source.parse(human, named), parse_judges(judges, named=named)
     frames = {one.path: one.frame for one in (people, *sources.values()) if mapped and one.content == "table"}
     for usual, name in named:
-        if usual in FOUND or not any(name in frame for frame in frames.values()):
+        if usual in FOUND:
+            raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
+        if not any(name in frame for frame in frames.values()):
             listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
-            how = "FILE:COLUMN names it" if usual in FOUND else "no table has such a column"
-            raise UsageError(f"--map {name}={usual}: {how}; {listed or 'there is none'}")
+            raise UsageError(f"--map {name}={usual}: no table has such a column; {listed or 'there is none'}")
     return people, sources
 
 

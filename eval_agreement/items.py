@@ -1,14 +1,9 @@
 """What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record.
-
-An answer goes by its id, two that are compared by ID1+ID2; behind it stand, where there are any, `/criterion=NAME` and
-`/item=N` (of a checklist, from 1). A verdict on a conversation goes by `CONVERSATION/CONDITION/PROTOCOL/TURN`, where
-TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (other than standard), `/opponent=MODEL`
-(other than the reference) and `/item=N`.
+The README says by which id people's verdicts on each are found.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 from msgspec import Struct, field
@@ -247,10 +242,3 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"the score {score:g} of {item.id!r} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items
-
-
-def by_protocol(path: Path) -> bool:
-    """Whether a file's judgments are of conversations: people's own are then written like a judge's, and theirs of
-    single answers stand inside a judge's."""
-    _, first = next(jsonl.read(path, Judgment))
-    return first.protocol is not None

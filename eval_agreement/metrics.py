@@ -178,12 +178,9 @@ def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.boo
 def agreement(human: Scores, judge: Scores) -> Agreement:
     """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment.
 
-    - Failed judgments are dropped and counted; nothing is put in their place.
-    - What is undefined is None with a reason, never 0 and never NaN: everything without pairs; the
-      correlations with one pair, or where either side is constant (MAE and ranges stay defined); kappa
-      where both sides are the same constant.
-    - Scores need not be whole. MAE and correlations take them as they are; for the ranges a score is
-      rounded half up first, so 2.5 counts as 3. Scores equal to 12 decimals are equal.
+    Failed judgments are dropped and counted. What is undefined is None with a reason, never 0 and never NaN: everything
+    without pairs; correlations with one pair, or where either side is constant; kappa where both sides are the same
+    constant. Scores need not be whole: for the ranges they are rounded half up. Equal to 12 decimals is equal.
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """

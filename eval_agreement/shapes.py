@@ -211,8 +211,7 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
-            joined = ["/".join(filter(None, cells)) for cells in zip(*columns, strict=True)]
-            frame[usual] = columns[0] if len(columns) == 1 else joined
+            frame[usual] = [_joined(cells) for cells in zip(*columns, strict=True)]
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
     if "group" not in taken and "question" in taken:
@@ -229,6 +228,10 @@ def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
         ranked = sorted((order.index(name), len(column), column) for column, name in last.items() if name in order)
         fields[usual] = [column for *_, column in ranked[:1]]
     return fields
+
+
+def _joined(cells: Sequence[str | None]) -> str | None:
+    return cells[0] if len(cells) == 1 else "/".join(filter(None, cells))
 
 
 def _by_line(

@@ -1,8 +1,5 @@
-"""From files to samples: judgments with people's scores inside, or any two columns, joined by id.
-
-What a file says is a data frame (`Labels`) whose index is the ids, whatever the file is: judgments, judged
-conversations, human-scored rows or a table. Two of them, people's and a judge's, make a `RatedSample` of scores or
-`Preferences`. Its columns, None where a thing is not known:
+"""From files to samples: what a file says is a data frame (`Labels`) whose index is the ids, whatever the file is.
+Two of them, people's and a judge's, make a `RatedSample` of scores or `Preferences`. Its columns, None where not known:
 
 - `human` and `score`, people's and a judge's on 1..10; `labels`, verdicts on preferences and on yes and no;
 - `raters`, who gave which score or label;
@@ -30,7 +27,6 @@ from eval_agreement.items import (
     OVERALL,
     AuditItem,
     Kind,
-    by_protocol,
     of_response,
     read_items,
 )
@@ -230,28 +226,38 @@ def _people(source: Source, kind: Kind, scale: Scale) -> tuple[Labels, list[str]
         return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
     if source.content == "judgments":
         return _people_in_judgments(source, kind)
-    column, keys = source.column or COLUMNS[kind], source.keys()
-    values, notes = _values(source, column, kind, scale)
-    several = "rater" in source.frame
-    by_rater = list(zip(keys, source.filled("rater") if several else [PEOPLE] * len(keys), strict=True))
-    more = " by the same rater" if several else " (several raters need a column rater)"
-    verdicts = source.by_key(by_rater, values, column, more)
-    notes += _repeated(source, len(keys) - len(verdicts))
-    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    for (key, rater), value in verdicts.items():
-        if value is not None or kind != "score":
-            raters[key][rater] = value
-    rows = _of_table(source, keys, kind)
+    rows, notes = _in_table(source, kind, scale)
     if kind == "score":
-        rows["human"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters.values()]
-    rows["raters"] = list(raters.values()) if several or kind != "score" else [{} for _ in raters]
+        raters = [{who: score for who, score in each.items() if score is not None} for each in rows["raters"]]
+        rows["human"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters]
+        rows["raters"] = raters if "rater" in source.frame else [{} for _ in raters]
     return rows, notes
 
 
+def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) -> tuple[Labels, list[str]]:
+    """A table, in its column `raters` what each rater said of each id: PEOPLE, and a judge, where none is named."""
+    column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
+    values, notes = _values(source, column, kind, scale, judge=judge)
+    more = " by the same rater" if several else " (several raters need a column rater)"
+    if judge:
+        more = "; beside several raters a judge has one verdict on each id" if several else ""
+    names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
+    verdicts = source.by_key(list(zip(keys, names, strict=True)), values, column, more)
+    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    for (key, rater), verdict in verdicts.items():
+        raters[key][rater] = verdict
+    if len(verdicts) < len(keys) and not (judge and several):
+        notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
+    known = dict.fromkeys(("human", "score", "length", "length_b", "probability", "response", "judgment"))
+    known |= source.about(keys, ("",) if kind == "score" else ("_a", "_b"))
+    return pd.DataFrame({**known, "raters": list(raters.values())}, index=list(raters), dtype=object), notes
+
+
 def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]:
-    """People's verdicts inside a judge's, or their own in the judges' format (`by_protocol`), where what they did not
+    """People's verdicts inside a judge's, or their own of conversations in the judges' format, where what they did not
     say is no failure of theirs."""
-    own = by_protocol(source.path)
+    _, first = next(jsonl.read(source.path, Judgment))
+    own = first.protocol is not None
     items = [item for item in read_items(source) if item.kind == kind]
     if kind != "score":
         rows = _of_items(items)
@@ -280,16 +286,11 @@ def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple
             items, left_out = _graded(items, people, source.path.stem)
             notes += left_out
         return _of_items(items).assign(response=None), notes
-    column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
-    values, notes = _values(source, column, kind, scale, judge=True)
-    more = "; beside several raters a judge has one verdict on each id" if several else ""
-    verdicts = source.by_key(keys, values, column, more)
-    rows = _of_table(source, keys, kind)
+    rows, notes = _in_table(source, kind, scale, judge=True)
+    verdicts = [each[PEOPLE] for each in rows["raters"]]
     if kind == "score":
-        rows["score"] = list(verdicts.values())
-    else:
-        rows["labels"] = pd.Series([(label or "failed",) for label in verdicts.values()], index=rows.index)
-    return rows, notes + ([] if several else _repeated(source, len(keys) - len(verdicts)))
+        return rows.assign(score=verdicts), notes
+    return rows.assign(labels=[(label or "failed",) for label in verdicts]), notes
 
 
 def _of_items(items: Sequence[AuditItem]) -> Labels:
@@ -300,13 +301,6 @@ def _of_items(items: Sequence[AuditItem]) -> Labels:
         parts = {part: value for part, value in item.parts.items() if part != "criterion"}
         rows.append({name: getattr(item, name) for name in columns} | parts)
     return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
-
-
-def _of_table(source: Source, keys: Sequence[str], kind: Kind) -> Labels:
-    """What a table says of each id, but for scores and labels."""
-    known = dict.fromkeys(("human", "score", "length", "length_b", "probability", "response", "judgment"))
-    known |= source.about(keys, ("",) if kind == "score" else ("_a", "_b"))
-    return pd.DataFrame(known, index=list(dict.fromkeys(keys)), dtype=object)
 
 
 def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
@@ -430,10 +424,6 @@ def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
             raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
         labels.append(LABELS[kind].get(word))
     return labels
-
-
-def _repeated(source: Source, count: int) -> list[str]:
-    return [f"{source.path}: {count} rows repeat another row and count once"] if count else []
 
 
 def _preferences(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
@@ -29,9 +30,6 @@ NO_GROUP = (
     "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
     "are too narrow where several share one; --map COLUMN=group names another column that says so"
 )
-
-MOST_NAMED = 8
-"""Unused columns that are named."""
 
 TEXTS = ("response", "text")
 """Columns that hold the answer; the first that is there counts."""
@@ -203,6 +201,5 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     for path, source in ({} if notes else {source.path: source for source in alone}).items():
         read = USED | {one.column or column for one in alone if one.path == path} | {name for _, name in source.named}
         if left := [name for name in source.frame if name not in read]:
-            more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
-            notes.append(f"{path}: columns that are not used: {', '.join(left[:MOST_NAMED])}{more}")
+            notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
     return notes if grouped or not alone else [*notes, NO_GROUP]

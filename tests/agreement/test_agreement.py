@@ -264,16 +264,6 @@ def test_weights_are_rows_that_occur_so_often(both: list[tuple[int, int]], coars
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
 
 
-def test_kendall_of_many_values_with_weights_forgets_no_row() -> None:
-    """Every second row, which counts for a third of the others, has the judge's scores in reverse."""
-    human = np.linspace(1, 10, 40)
-    judge, weight = (
-        np.where(np.arange(40) % 2, one, other) for one, other in ((human, 10.9 - 0.9 * human), (3.0, 1.0))
-    )
-    found = measured(human, judge, np.zeros(40, dtype=int), weight)
-    assert found.kendall is not None and 0.1 < found.kendall < 0.9
-
-
 SAMPLE_ENDS = {
     "mae": (1.9574, 2.3248),
     "pearson": (0.3325, 0.5703),
@@ -305,18 +295,6 @@ def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
         human, judge = (np.clip(true + random.normal(0, 1, 5 * groups), 1, 10) for _ in range(2))
         found = measured(human, judge, group).interval
         assert [found["spearman"], found["kendall"]] == [pytest.approx(ends, abs=within) for ends in expected]
-
-
-def test_a_resample_without_variation_is_undefined() -> None:
-    human, judge = np.array([8.0, *[3.0] * 8]), np.array([9.0, *[4.0, 5.0] * 4])
-    draws = Bootstrap([1, 0, 0, 2, 2, 3, 3, 4, 4], resamples=50)
-    values = columns(human, judge, draws)[:, 1:]
-    one_sided = counts_of(draws)[1] == 0
-    assert one_sided.any()
-    assert (values[0, one_sided] == 1.5).all() and (values[4, one_sided] == 1.0).all()
-    assert np.isnan(values[1:4, one_sided]).all() and not np.isnan(values[[0, 4, 5, 6]]).any()
-    alike = np.where(human == 8.0, 7.7, 3.3)
-    assert np.isnan(columns(alike, alike, draws)[6, 1:][one_sided]).all()  # whatever a mean of 3.3 rounds to
 
 
 def test_few_groups_make_wider_intervals_than_the_plain_percentiles() -> None:

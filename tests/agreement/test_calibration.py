@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draws import times_of
 from numpy.typing import NDArray
 
-from critic.stats.estimate import Bootstrap
 from eval_agreement import calibration
 from eval_agreement.calibration import calibrate, fitted
 from eval_agreement.metrics import half_up
@@ -40,17 +38,6 @@ def test_bins_by_hand() -> None:
     assert [(b.score, b.human.n, b.groups, b.human.value) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
     assert result.bins[1].judge == pytest.approx(26.9 / 3)
     assert all(b.human.interval is None and "at least 10" in (b.human.undefined or "") for b in result.bins)
-
-
-def test_intervals_of_bins_are_those_of_rows_drawn_group_by_group() -> None:
-    human, judge, group = answers(np.random.default_rng(1), 60, 4)
-    for part in calibrate(JudgedRows(human, judge, group)).bins:
-        inside = judge == part.score
-        draws = Bootstrap(group[inside])
-        weights = times_of(draws)
-        means = (weights * human[inside, None]).sum(axis=0) / weights.sum(axis=0)
-        assert part.human.interval == pytest.approx(draws.interval(means), abs=1e-9)
-        assert part.human.value == pytest.approx(human[inside].mean())
 
 
 def test_the_map_is_pooled_adjacent_violators_and_that_of_scikit_learn() -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, Done, run
-from draws import times_of
 
-from critic.stats.estimate import Bootstrap
 from eval_agreement import metrics
-from eval_agreement.metrics import METRICS, agreement, resampled
+from eval_agreement.metrics import METRICS, agreement
 
 
 @pytest.fixture(autouse=True)
@@ -55,34 +53,9 @@ def test_it_is_printed_written_and_compared(tmp_path: Path) -> None:
     assert report.count("too high") >= 3 and "Too high: share of answers scored above people." in report
 
 
-def test_it_is_among_the_choices(tmp_path: Path) -> None:
-    done = audit(tmp_path, "--gate", "no_metric<=0.5")
-    assert done.returncode == 2 and ", above" in done.stderr
-
-
 def test_a_gate_on_it_knows_which_way_is_better(tmp_path: Path) -> None:
     done = audit(tmp_path, "--gate", "above>=0.5")
     assert done.returncode == 2 and "a gate on above reads above<=0.5" in done.stderr
-
-
-@pytest.mark.parametrize("people_vary_more", [True, False])
-@pytest.mark.parametrize("whole", [True, False])
-def test_resamples_say_what_repeated_rows_say_whichever_side_has_more_values(
-    people_vary_more: bool, whole: bool
-) -> None:
-    """Exactly, but for ranks in a coarse table."""
-    random = np.random.default_rng(1)
-    few = random.integers(1, 11, 80).astype(np.float64) if whole else random.uniform(1, 10, 80)
-    many = np.clip(np.round(few + random.normal(0, 1, 80), 2), 1, 10)
-    human, judge = (many, few) if people_vary_more else (few, many)
-    draws = Bootstrap(np.arange(80) // 2, resamples=4)
-    (found,) = resampled(np.asarray(human, dtype=np.float64), [np.asarray(judge, dtype=np.float64)], draws)
-    for place, times in enumerate(times_of(draws).T, 1):
-        rows = np.repeat(np.arange(80), times)
-        expected = agreement(human[rows], judge[rows])
-        for name in METRICS:
-            within = 0.03 if METRICS[name].exact and not whole else 1e-12
-            assert found[name][place] == pytest.approx(getattr(expected, name), abs=within, nan_ok=True), name
 
 
 def test_it_is_a_field_of_agreement() -> None:

@@ -52,12 +52,6 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     }
 
 
-def test_groups_that_not_every_line_tells_are_those_of_all_answers(tmp_path: Path) -> None:
-    people = "id,rater,score,group\na,ann,4,g1\na,bob,6,\nb,ann,9,g2\nb,bob,7,\n"
-    found = joined(tmp_path, people, "id,score\na,5\nb,8\n")
-    assert found.group == ["g1", "g2"] and list(found.scores) == [5, 8]
-
-
 def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Path) -> None:
     """Sheets of several raters behind each other, of which only some say what the answer is."""
     ann = ["a,ann,4,,,,,0.5", "b,ann,9,g1,OCR,m1,nine,"]
@@ -190,43 +184,13 @@ def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path:
     assert [one and one.text for one in found.responses] == ["one", "two"]
 
 
-def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
-    found = joined(tmp_path, "id,score\na,1\nb,3\nc,5\n", "id,score\na,5\nb,2\nc,1\n", scale=(1, 5))
-    assert list(found.human) == [1.0, 5.5, 10.0] and list(found.scores) == [10.0, 3.25, 1.0]
-
-
-def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import openpyxl
-    import pyarrow
-
-    rows: list[dict[str, Any]] = [
-        {"id": "a", "score": 4.0, "task": None, "group": 7.0},
-        {"id": "b", "score": None, "task": "OCR", "group": None},
-    ]
-    (tmp_path / "t.csv").write_text("\ufeffid,score,task,group\na,4,,7\nb,,OCR,\n", "utf-8")
-    write_jsonl(tmp_path / "t.jsonl", rows)
-    cells = [rows[0], rows[1] | {"group": float("nan")}]  # which a data frame has for an empty cell
-    parquet.write_table(pyarrow.Table.from_pylist(cells), tmp_path / "t.parquet")
-    book = openpyxl.Workbook()
-    for values in [list(rows[0]), *(list(row.values()) for row in rows)]:
-        book.active.append(values)
-    book.save(tmp_path / "t.xlsx")
-    for name, place in {"t.csv": ":3", "t.jsonl": ":2", "t.parquet": ":row 2", "t.xlsx": ":row 3"}.items():
-        table = Source(tmp_path / name)
-        assert (table.texts("id"), table.texts("task")) == (["a", "b"], [None, "OCR"]), name
-        assert table.texts("group") == ["7", None], name
-        assert table.numbers("score", 1, 10) == [4.0, None], name
-        assert table.place(1) == f"{tmp_path / name}{place}"
-
-
 def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("expert,model\n3,4\n5,\n", "utf-8")
     source = f"{tmp_path / 't.csv'}:"
     found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
     assert list(found.human) == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
-    with pytest.raises(UsageError, match="no id in common.*--map COLUMN=id names their column"):
+    with pytest.raises(UsageError, match=r"no id in common.*--map COLUMN=id names their column"):
         of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
 
 
@@ -247,22 +211,6 @@ def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, flags=["human_stars_below_scale"])])
     with pytest.raises(UsageError, match=r"rows.jsonl: no usable row: a human score lies below its scale"):
         of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
-
-
-def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
-    found = joined(tmp_path, "id,score\na,4\na,4\nb,5\n")
-    assert list(found.human)[:2] == [4.0, 5.0]
-    assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once", tables.NO_GROUP]
-
-
-def test_raters_stand_in_any_order_and_say_one_thing_of_an_answer(tmp_path: Path) -> None:
-    rows = "id,rater,score\nb,bob,2\na,bob,4\na,ann,7\nb,ann,9\na,bob,4\n"
-    found = joined(tmp_path, rows)
-    assert found.raters[:2] == [{"bob": 2.0, "ann": 9.0}, {"bob": 4.0, "ann": 7.0}] and found.ids[:2] == ["b", "a"]
-    assert found.human[:2].tolist() == [5.5, 5.5] and "1 rows repeat another row" in found.notes[0]
-    for more, said in [("a,ann,8\n", "'a' has the score 8, but 7 before by the same"), ("c,,8\n", ":7: the rater is")]:
-        with pytest.raises(UsageError, match=said):
-            joined(tmp_path, rows + more + "b,bob,3\n")
 
 
 def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
@@ -308,13 +256,6 @@ def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
     found = of_tables(Source(tmp_path / "people.jsonl"), {"ours": Source(tmp_path / "judge.csv")})
     assert (found.ids, found.notes) == ([row["id"] for row in rows], [])
     assert [response.text for response in found.responses if response] == [row["response"] for row in rows]
-
-
-def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
-    """A rater's own remark, or a space behind the same answer."""
-    (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
-    table = Source(tmp_path / "t.csv")
-    assert table.about(table.keys(), [""])["length"] == [3, 0]
 
 
 def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
@@ -385,21 +326,6 @@ def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str
     with pytest.raises(UsageError) as caught:
         joined(tmp_path, people, judge)
     assert message in f"{caught.value}\n" and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.jsonl", b'{"id": "a", "score": true}\n', "score True is not a number"),
-        ("t.jsonl", b"[1]\n", "t.jsonl:1: "),
-    ],
-)
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=message):
-        Source(tmp_path / name).numbers("score", 1, 10)
-    with pytest.raises(UsageError, match="no such file"):
-        Source(tmp_path / "absent.csv").keys()
 
 
 def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
