@@ -212,7 +212,9 @@ def _read(
     for name, source in judges.items():
         given[name], more = _judged(source, kind, source.scale or judge_scale, set(people.index))
         notes += more
-        _check_common(human, people.index, source, given[name].index)
+        if not people.index.isin(judged := given[name].index).any():
+            both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
+            raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     return people, given, notes
 
 
@@ -372,14 +374,6 @@ def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str]
             f"{len(unknown)} {_THINGS[kind]} only in the file of {judge} are left out, {unknown[0]!r} the first"
         )
     return notes
-
-
-def _check_common(human: Source, people: "pd.Index[Any]", judge: Source, judged: "pd.Index[Any]") -> None:
-    """Raises UsageError where the two have no id in common."""
-    if people.isin(judged).any():
-        return
-    both = f"the first holds {people[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
-    raise UsageError(f"{human.path} and {judge.path} have no id in common: {both}")
 
 
 def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:

@@ -297,19 +297,6 @@ def test_ends_of_intervals_are_those_of_ranks_that_were_resampled() -> None:
         assert [found["spearman"], found["kendall"]] == [pytest.approx(ends, abs=within) for ends in expected]
 
 
-def test_few_groups_make_wider_intervals_than_the_plain_percentiles() -> None:
-    """Percentiles of a bootstrap over G groups fall short by the square root of (G - 1) / G and by t against z."""
-    values = np.random.default_rng(0).normal(size=2000)
-    plain = np.quantile(values, [0.025, 0.975])
-    few, many = (Bootstrap(np.arange(groups), 2000).interval(values) for groups in (6, 5000))
-    assert few is not None and many is not None
-    assert few[0] < plain[0] - 0.3 and few[1] > plain[1] + 0.3
-    assert many == pytest.approx(tuple(plain), abs=0.02)
-    even = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
-    wide = Bootstrap(np.arange(6), len(even)).interval(even)
-    assert wide == pytest.approx((-2.816, 2.816), abs=0.005)  # 2.5706 (t, 5 degrees) x sqrt(6 / 5)
-
-
 def test_a_share_of_none_or_all_still_has_an_interval() -> None:
     """Twenty questions all in the same range do not prove that every question is."""
     result = measured([5] * 40, [5] * 40, [number // 2 for number in range(40)])
