@@ -78,15 +78,16 @@ class _Audited(Struct, frozen=True, kw_only=True):
     """What is to be written and said of an audit: `failed` verdicts of each sample, and all; `certified`, the judged
     file, people's with the labels and raters in it, and how far both agree."""
 
-    judge: str
-    how: HowJudged | None
-    certified: tuple[Path, tuple[Path, int, int], Mapping[str, Estimate]]
-    outcomes: Sequence[gate.Outcome]
+    title: str
     content: dict[str, Any]
     verdicts: Mapping[str, list[str]]
     sections: Sequence[Section]
     printed: Sequence[str]
-    failed: Mapping[str, tuple[int, int]]
+    about: str = "How far a judge can stand in for people"
+    how: HowJudged | None = None
+    certified: tuple[Path, tuple[Path, int, int], Mapping[str, Estimate]] | None = None
+    outcomes: Sequence[gate.Outcome] = ()
+    failed: Mapping[str, tuple[int, int]] = {}
     findings: Mapping[str, Findings] = {}
 
 
@@ -227,11 +228,15 @@ def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> i
     shown = change_sections(name, found) if found else exchange_sections(converted)
     readings = [found.reading if found else converted[0].reading, *sample.notes]
     origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
-    content = {name: msgspec.to_builtins(found or converted), "provenance": origin}
-    jsonl.write_json(target.out / "summary.json", content)
-    page = report.write(target.out, f"{name} after {before}", {name: readings}, shown, origin, {}, "Two judges")
-    print(as_text([replace(part, note="") for part in shown]), *sample.notes, "", sep="\n")
-    print(target.out / "summary.json", page, sep="\n")
+    audited = _Audited(
+        title=f"{name} after {before}",
+        content={name: msgspec.to_builtins(found or converted), "provenance": origin},
+        verdicts={name: readings},
+        sections=shown,
+        printed=[as_text([replace(part, note="") for part in shown]), *sample.notes],
+        about="Two judges",
+    )
+    _write(audited, target)
     return 0 if found is None or found.holds else 1
 
 
@@ -295,7 +300,7 @@ def _audit_scores(
     raters = {rater for rated in first.raters for rater in rated}
     labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
     return _Audited(
-        judge=first.judge,
+        title=f"Audit of {first.judge}",
         how=how,
         certified=(judged, labelled, found[first.name].judge.estimates),
         outcomes=outcomes,
@@ -349,7 +354,7 @@ def _audit_labels(
     origin = {"samples": {name: facts}, "train": None, **made_by()}
     agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
     return _Audited(
-        judge=judge,
+        title=f"Audit of {judge}",
         how=how,
         certified=(source.path, (people.path, found.rated, found.raters), agreement),
         outcomes=outcomes,
@@ -370,11 +375,11 @@ def _write(audited: _Audited, target: _Target) -> int:
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     outcomes, origin = audited.outcomes, audited.content["provenance"]
-    if target.certificate and audited.how:
+    if target.certificate and audited.how and audited.certified:
         write_certificate(target.certificate, audited.how, *audited.certified, outcomes)
     jsonl.write_json(target.out / "summary.json", audited.content)
-    title = f"Audit of {audited.judge}"
-    page = report.write(target.out, title, audited.verdicts, audited.sections, origin, audited.findings)
+    shown = audited.verdicts, audited.sections, origin, audited.findings
+    page = report.write(target.out, audited.title, *shown, audited.about)
     print(*audited.printed, sep="\n", end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)

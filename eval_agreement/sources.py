@@ -195,9 +195,23 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         notes += _unmatched(people.index, rows.index, people.index, kind, name)
     people = _joined(people, next(iter(given.values())), list(people.index))
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
-    weight = _weight(human, people)
+    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+    length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
+    known = not np.isnan([length_a, length_b]).any()
+    ids = list(people.index)
     try:
-        return _preferences(people, given, weight, notes, yes_or_no=kind == "yes or no")
+        return Preferences(
+            ids=ids,
+            group=own_groups(_listed(people["group"]), ids),
+            people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
+            judges={name: _as_codes(rows, ids) for name, rows in given.items()},
+            parts=_varying(people),
+            length_a=length_a if known else None,
+            length_b=length_b if known else None,
+            yes_or_no=kind == "yes or no",
+            weight=_weight(human, people),
+            notes=notes,
+        )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
 
@@ -351,9 +365,6 @@ def _sample_notes(sample: RatedSample, n: int, scale: Scale, judge_scale: Scale)
     short = 0 if sample.length is None else int(np.isnan(sample.length[:n]).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
-    if sample.weight is not None:
-        weighted = "agreement, differences, the constant judge and corrected means are those of all rows"
-        notes.append(f"each label stands for 1 / label_probability rows: {weighted}, the rest those of labelled ones")
     scales = {"": scale} if judge_scale == scale else {"people's ": scale, "judges' ": judge_scale}
     for whose, (low, high) in scales.items():
         if (low, high) != SCALE:
@@ -420,26 +431,10 @@ def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
     return labels
 
 
-def _preferences(
-    people: Labels, given: Mapping[str, Labels], weight: Floats | None, notes: list[str], *, yes_or_no: bool
-) -> Preferences:
-    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+def _varying(people: Labels) -> dict[str, list[str]]:
+    """The parts that have several values."""
     parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
-    length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
-    known = not np.isnan([length_a, length_b]).any()
-    ids = list(people.index)
-    return Preferences(
-        ids=ids,
-        group=own_groups(_listed(people["group"]), ids),
-        people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
-        judges={name: _as_codes(rows, ids) for name, rows in given.items()},
-        parts={part: values for part, values in parts.items() if len(set(values)) > 1},
-        length_a=length_a if known else None,
-        length_b=length_b if known else None,
-        yes_or_no=yes_or_no,
-        weight=weight,
-        notes=notes,
-    )
+    return {part: values for part, values in parts.items() if len(set(values)) > 1}
 
 
 def _weight(source: Source, people: Labels) -> Floats | None:
