@@ -73,12 +73,11 @@ def alternative_annotator(
 ) -> AlternativeAnnotator:
     """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
 
-    Each rater j is left out in turn. On every item i that j and others rated, judge and rater are scored by S:
-    minus the root mean square distance to the others' ratings. W^f_ij = 1 where S(judge) >= S(rater) and W^h_ij = 1
-    where S(rater) >= S(judge); rho^f_j and rho^h_j are their means. H0 of rater j, rho^f_j <= rho^h_j - epsilon, with
-    epsilon in 0..1 (1 excluded), is tested one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters after
-    Benjamini and Yekutieli. The t-test is clustered by `group`. Raters with fewer than FEWEST_ITEMS items or
-    FEWEST_BLOCKS groups are left out: the paper's signed ranks reject a fifth to a third of true hypotheses there.
+    Each rater j is left out in turn; S is minus the root mean square distance to the others' ratings. On item i is
+    W^f_ij = 1 where S(judge) >= S(rater), W^h_ij = 1 where S(rater) >= S(judge). H0 of rater j, that the mean of W^f_ij
+    is at most that of W^h_ij less epsilon, is tested one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters.
+    The t-test is clustered by `group`. Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out:
+    the paper's signed ranks reject a fifth to a third of true hypotheses there.
 
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
     items enough, or where the median item has fewer ratings than that.

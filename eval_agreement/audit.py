@@ -104,8 +104,7 @@ def main(
         str | None,
         typer.Option(
             metavar="FILE[:COLUMN]",
-            help="People's scores (id, score[, rater, group, …]), preferences between two answers (id, preference: a, "
-            "b or tie) or verdicts (id, verdict: yes or no): CSV, JSONL, Parquet or Excel; or judged conversations.",
+            help="People's scores, preferences or verdicts: CSV, JSONL, Parquet or Excel; or judged conversations.",
         ),
     ] = None,
     judge: Annotated[
@@ -372,7 +371,6 @@ def _write(audited: _Audited, target: _Target) -> int:
     1 when a limit is not kept, 3 when more than the allowed share of a sample has no score, else 0, with the lines that
     say why on standard error.
     """
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     outcomes, origin = audited.outcomes, audited.content["provenance"]
     if target.certificate and audited.how and audited.certified:

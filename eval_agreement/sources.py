@@ -431,7 +431,7 @@ def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
     return labels
 
 
-def _varying(people: Labels) -> dict[str, list[str]]:
+def _varying(people: Labels) -> dict[str, Sequence[str]]:
     """The parts that have several values."""
     parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     return {part: values for part, values in parts.items() if len(set(values)) > 1}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from draws import counts_of
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats

@@ -258,16 +258,6 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     assert "truncated" in text[text.index("Failures external") :]
 
 
-def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
-    jsonl.write(tmp_path / "j.jsonl", [judgment(i, 4.0 + i % 2, 10.0 - i % 2) for i in range(60)])
-    jsonl.write(tmp_path / "train.jsonl", training_rows())
-    done = run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out")
-    assert done.returncode == 0
-    page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    decision = "Do not use small-judge here: it is not shown to beat the trivial judges constant"
-    assert decision in page and decision in done.stdout
-
-
 def decided(folder: Path, rows: list[Judgment], *arguments: str) -> str:
     jsonl.write(folder / "j.jsonl", rows)
     run(folder, "j.jsonl", "--out", "out", *arguments)

@@ -10,7 +10,7 @@ import pytest
 from draws import counts_of
 from scipy import stats
 
-from critic.stats.estimate import FEWEST_GROUPS, Bootstrap
+from critic.stats.estimate import Bootstrap
 from eval_agreement import alternative_annotator as alternative
 from eval_agreement import raters
 from eval_agreement.alternative_annotator import FEWEST_BLOCKS, AlternativeAnnotator
@@ -172,12 +172,6 @@ def test_people_and_judge_are_compared_on_the_same_items() -> None:
     assert rater_agreement(ratings[kept], group[kept], judge[kept], resamples=100).people == result.people
 
 
-def test_no_interval_where_none_can_be_had() -> None:
-    ratings, judge, _ = scored(40, 3, 9)
-    few = rater_agreement(ratings, ["a", "b", "c", "d"] * 10, judge, resamples=50)
-    assert few.people.value is not None and few.people.interval is None
-    assert str(FEWEST_GROUPS) in (few.people.undefined or "")
-    assert rater_agreement(ratings, (), judge, resamples=0).people.interval is None
 
 
 def test_leave_one_out() -> None:

@@ -202,12 +202,6 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     assert not any("not used" in note or "no column group" in note for note in found.notes)
 
 
-def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, flags=["human_stars_below_scale"])])
-    with pytest.raises(UsageError, match=r"rows.jsonl: no usable row: a human score lies below its scale"):
-        of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
-
-
 def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("id,score\na,1\nx,2\ny,3\n")
     (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
@@ -379,9 +373,3 @@ def test_what_the_join_of_preferences_leaves_out_is_said(tmp_path: Path) -> None
         "2 pairs only in the file of ours are left out, 'q ' the first",
         tables.NO_GROUP,
     ]
-
-
-def test_scores_are_no_preferences(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("id,score,winner\na,3,tie\n", "utf-8")
-    kinds = [kind_of(Source(tmp_path / "t.csv", column)) for column in (None, "winner", "score")]
-    assert kinds == ["score", "preference", "score"]
