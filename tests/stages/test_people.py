@@ -46,7 +46,7 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
         ("1", None): ("pairwise", 0.5), ("2", 1): ("direct", 5.5),
         ("3", 1): ("pairwise", 0.5), ("3", 2): ("pairwise", 0.5), ("3", 3): ("pairwise", 0.0),
     }  # fmt: skip
-    assert {one.judge for one in found.values()} == {"people"} and found["1", 1].length == len("m on 1 turn 1.")
+    assert {one.judge for one in found.values()} == {"people"} and found["1", 1].sample.length == len("m on 1 turn 1.")
 
 
 def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path) -> None:
