@@ -2,10 +2,9 @@
 
     python train/convert_chatglm3.py CHECKPOINT runs/chatglm3-6b
 
-CHECKPOINT holds config.json, tokenizer.model and the weights, in shards or whole: safetensors if there are any,
-else .bin. OUT gets GLM's class with the same numbers in the same dtype, a fast tokenizer with the same ids and a
-chat template. Weights are mapped from the disk, not read into memory. OUT appears whole or not at all; run again, a
-finished OUT is left as it is.
+CHECKPOINT holds config.json, tokenizer.model and the weights in safetensors. OUT gets GLM's class with the same numbers
+in the same dtype, a fast tokenizer with the same ids and a chat template. Weights are mapped from the disk, not read
+into memory. OUT appears whole or not at all; run again, a finished OUT is left as it is.
 """
 
 import json
@@ -46,27 +45,13 @@ NAMES = {
 }
 """What is read of the published config.json -> what GLM's class calls it."""
 
-FIXED: dict[str, Any] = {
-    "model_type": "chatglm",
-    "multi_query_attention": True,
-    "rmsnorm": True,
-    "post_layer_norm": True,
-    "apply_residual_connection_post_layernorm": False,
-    "add_bias_linear": False,
-    "interleaved_qkv": False,
-    "original_rope": True,
-    "tie_word_embeddings": False,
-    "quantization_bit": 0,
-    "pre_seq_len": None,
-}
-"""Switches of the published class that GLM's has built in, as ChatGLM3 sets them."""
+FIXED = {"model_type": "chatglm", "multi_query_attention": True, "quantization_bit": 0, "pre_seq_len": None}
+"""What ChatGLM3 has, and its relatives and quantized copies have not."""
 
 
 def read_config(folder: Path) -> GlmConfig:
     """The shape of the checkpoint in `folder`. Raises UsageError for anything that is not a plain ChatGLM3."""
     path = folder / "config.json"
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; expected the folder of a ChatGLM3 checkpoint")
     with refusing(path, "no ChatGLM3 configuration"):
         raw = json.loads(path.read_text("utf-8"))
         for key, value in FIXED.items():
@@ -80,10 +65,8 @@ def read_config(folder: Path) -> GlmConfig:
             tie_word_embeddings=False,
             bos_token_id=None,
         )
-    # ChatGLM2 has the same layout, but no role tokens, and reads rope_ratio otherwise.
-    code = folder / "tokenization_chatglm.py"
-    without_roles = code.is_file() and "<|assistant|>" not in code.read_text("utf-8", errors="replace")
-    if without_roles or "chatglm2" in str(raw.get("_name_or_path")).lower():
+    # ChatGLM2 has the same layout, but no role tokens.
+    if "chatglm2" in str(raw.get("_name_or_path")).lower():
         raise UsageError(f"{folder}: this is ChatGLM2, which knows no roles; expected a ChatGLM3 checkpoint")
     return config
 
@@ -115,33 +98,20 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
 
 def weight_files(folder: Path) -> list[Path]:
     """Raises UsageError when there are none. One that is missing is noticed by the tensors that are."""
-    for pattern in ("model*.safetensors", "pytorch_model*.bin"):
-        if files := sorted(folder.glob(pattern)):
-            return files
-    raise UsageError(f"{folder}: no weights; expected model*.safetensors or pytorch_model*.bin")
-
-
-def tensors(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, in memory only as they are used. Raises UsageError for a damaged file."""
-    with refusing(file, "cannot be read"):
-        if file.suffix == ".safetensors":
-            by_name = load_file(file)
-        else:
-            by_name = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-        if strange := [name for name, tensor in by_name.items() if not tensor.is_floating_point()]:
-            raise UsageError(f"{file}: {strange[0]} is {by_name[strange[0]].dtype}; expected floating-point numbers")
-    # A buffer, which follows from the configuration.
-    return {name: tensor for name, tensor in by_name.items() if not name.endswith("rotary_pos_emb.inv_freq")}
+    if files := sorted(folder.glob("model*.safetensors")):
+        return files
+    raise UsageError(f"{folder}: no weights; expected model*.safetensors")
 
 
 def native_model(folder: Path, config: GlmConfig, tokenizer: PreTrainedTokenizerFast) -> GlmForCausalLM:
     """The checkpoint as GLM's class. Raises UsageError for weights that are not those of its configuration."""
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(folder):
-        for name, tensor in tensors(file).items():
-            with refusing(file, f"{name} does not fit to config.json"):
-                native = native_weights(name, tensor, config)
-            weights |= native
+        with refusing(file, "cannot be read, or does not fit to config.json"):
+            for name, tensor in load_file(file).items():
+                # A buffer, which follows from the configuration.
+                if not name.endswith("rotary_pos_emb.inv_freq"):
+                    weights |= native_weights(name, tensor, config)
     stops = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(STOPS))]
     config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, stops
     with refusing(folder, "its weights are not those of ChatGLM3 by its config.json"), torch.device("meta"):
@@ -177,8 +147,6 @@ SAMPLES = (
 def fast_tokenizer(path: Path, config: GlmConfig) -> PreTrainedTokenizerFast:
     """The tokenizer in the SentencePiece file `path` as a fast one: same ids, the published special tokens, a chat
     template. Raises UsageError if the ids would differ, or the vocabulary does not fit the model."""
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; expected ChatGLM3's SentencePiece model")
     with refusing(path, "no SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     model: Any = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())
@@ -187,13 +155,10 @@ def fast_tokenizer(path: Path, config: GlmConfig) -> PreTrainedTokenizerFast:
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (eos, *ADDED)])
     if [core.token_to_id(token) for token in ADDED] != list(range(first, first + len(ADDED))):
         raise UsageError(f"{path}: expected a vocabulary that has {eos} and has not {', '.join(ADDED)}")
-    if (count := core.get_vocab_size()) > config.vocab_size:
-        raise UsageError(f"{path}: {count} tokens, but padded_vocab_size in config.json is {config.vocab_size}")
     check_ids(path, core, processor, model)
     core.post_processor = processors.TemplateProcessing(
         single="[gMASK] <sop> $A",
-        pair=f"[gMASK] <sop> $A $B {eos}",
-        special_tokens=[(token, core.token_to_id(token)) for token in ("[gMASK]", "<sop>", eos)],
+        special_tokens=[(token, core.token_to_id(token)) for token in ("[gMASK]", "<sop>")],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -223,7 +188,7 @@ def _core(model: Any) -> Tokenizer:
             ignore_merges=bool(whole),
         )
     )
-    core.normalizer = normalizers.Sequence(_normalizers(model.normalizer_spec))
+    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     if whole:
         longest_first = sorted(whole, key=len, reverse=True)
         core.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated")
@@ -231,16 +196,6 @@ def _core(model: Any) -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return core
-
-
-def _normalizers(spec: Any) -> list[normalizers.Normalizer]:
-    steps: list[normalizers.Normalizer] = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    if spec.remove_extra_whitespaces:
-        fewer = [normalizers.Replace(Regex(r"\A +"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-        steps = [*fewer, *steps, normalizers.Replace(Regex(r"▁+\z"), "")]
-    if spec.precompiled_charsmap:
-        steps.insert(0, normalizers.Precompiled(spec.precompiled_charsmap))
-    return steps
 
 
 def check_ids(path: Path, core: Tokenizer, processor: Any, model: Any) -> None:

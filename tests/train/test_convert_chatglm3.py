@@ -17,8 +17,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from critic.errors import UsageError
-from critic.judging.targets import IGNORED, encode
-from critic.records import Example
 
 torch = pytest.importorskip("torch", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
@@ -127,19 +125,11 @@ def random_weights(config: dict[str, Any], dtype: Any = torch.float32) -> Weight
     return weights
 
 
-def save(weights: Weights, path: Path) -> None:
-    if path.suffix == ".bin":
-        torch.save(weights, path)
-    else:
-        safetensors_torch.save_file(weights, path, metadata={"format": "pt"})
-
-
 def publish(
     folder: Path,
     spm: bytes,
     config: dict[str, Any] = CONFIG,
     weights: Weights | None = None,
-    kind: str = "safetensors",
     shards: int = 3,
 ) -> Path:
     """A checkpoint in the published layout."""
@@ -148,19 +138,9 @@ def publish(
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     (folder / "tokenizer.model").write_bytes(spm)
     (folder / "MODEL_LICENSE").write_text("The license of the weights.", "utf-8")
-    (folder / "tokenization_chatglm.py").write_text('raise SystemExit("run!")  # <|assistant|>', "utf-8")
-    stem, ending = ("model", "safetensors") if kind == "safetensors" else ("pytorch_model", "bin")
-    if shards == 1:
-        save(weights, folder / f"{stem}.{ending}")
-        return folder
-    place = {}
     for shard in range(shards):
-        file = f"{stem}-{shard + 1:05}-of-{shards:05}.{ending}"
-        names = list(weights)[shard::shards]
-        save({name: weights[name] for name in names}, folder / file)
-        place |= dict.fromkeys(names, file)
-    index = {"metadata": {"total_size": 1}, "weight_map": place}
-    (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index), "utf-8")
+        part = {name: weights[name] for name in list(weights)[shard::shards]}
+        safetensors_torch.save_file(part, folder / f"model-{shard + 1:05}-of-{shards:05}.safetensors")
     return folder
 
 
@@ -215,20 +195,15 @@ IDS = random.Random(1).sample(range(720), 60)
 
 
 @pytest.mark.parametrize(
-    ("kind", "shards", "changes"),
-    [
-        ("bin", 3, {}),
-        ("safetensors", 3, {"rope_ratio": 50}),
-        ("bin", 1, {"rope_ratio": 3.5, "multi_query_group_num": 1}),
-        ("safetensors", 1, {"hidden_size": 64, "layernorm_epsilon": 0.01, "num_attention_heads": 6}),
-    ],
+    ("shards", "changes"),
+    [(3, {"rope_ratio": 50}), (1, {"multi_query_group_num": 1, "num_attention_heads": 6})],
 )
 def test_the_converted_model_computes_what_the_original_does(
-    converter: ModuleType, spm: bytes, tmp_path: Path, kind: str, shards: int, changes: dict[str, Any]
+    converter: ModuleType, spm: bytes, tmp_path: Path, shards: int, changes: dict[str, Any]
 ) -> None:
     config = {**CONFIG, **changes}
     weights = random_weights(config)
-    converter.main(publish(tmp_path / "in", spm, config, weights, kind, shards), tmp_path / "out")
+    converter.main(publish(tmp_path / "in", spm, config, weights, shards), tmp_path / "out")
     torch.testing.assert_close(logits(tmp_path / "out", IDS), reference(weights, config, IDS), rtol=0, atol=1e-5)
 
 
@@ -236,7 +211,7 @@ def test_the_converted_model_computes_what_the_original_does(
 def converted(converter: ModuleType, spm: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("converted")
     config = {**CONFIG, "rope_ratio": 50, "torch_dtype": "float16"}
-    source = publish(folder / "in", spm, config, random_weights(config, torch.float16), "bin")
+    source = publish(folder / "in", spm, config, random_weights(config, torch.float16))
     converter.main(source, folder / "out")
     return folder / "out"
 
@@ -263,7 +238,7 @@ def test_the_configuration_carries_over(converted: Path, tokenizer: Any) -> None
 
 def test_the_licence_goes_with_the_weights_and_remote_code_does_not(converted: Path) -> None:
     assert (converted / "MODEL_LICENSE").is_file()
-    assert not list(converted.glob("*.py")) and "auto_map" not in (converted / "config.json").read_text("utf-8")
+    assert "auto_map" not in (converted / "config.json").read_text("utf-8")
 
 
 BATTERY = [
@@ -285,11 +260,11 @@ BATTERY = [
 ]
 
 
-@pytest.mark.parametrize("text", BATTERY)
-def test_the_fast_tokenizer_reads_as_sentencepiece_does(tokenizer: Any, pieces: Any, text: str) -> None:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert ids == pieces.encode(text)
-    assert tokenizer.decode(ids) == pieces.decode(ids)
+def test_the_fast_tokenizer_reads_and_writes_as_sentencepiece_does(tokenizer: Any, pieces: Any) -> None:
+    for text in BATTERY:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert ids == pieces.encode(text)
+        assert tokenizer.decode(ids) == pieces.decode(ids)
 
 
 @given(st.text(st.sampled_from("ab 苹果thequick\n\t,。1234😀\u3000<>▁") | st.characters(exclude_categories=["Cs"])))
@@ -298,20 +273,8 @@ def test_the_fast_tokenizer_reads_any_text_as_sentencepiece_does(tokenizer: Any,
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == pieces.encode(text)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"user_defined_symbols": ["▁▁", "<n>", "app", "apples", "世界"]},
-        {"remove_extra_whitespaces": True},
-        {"split_digits": True, "allow_whitespace_only_pieces": True, "split_by_whitespace": False},
-        {"byte_fallback": False},
-        {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True},
-    ],
-)
-def test_other_settings_of_sentencepiece_carry_over(
-    converter: ModuleType, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    model = sentencepiece_model(**changes)
+def test_tokens_that_nothing_is_merged_into_carry_over(converter: ModuleType, tmp_path: Path) -> None:
+    model = sentencepiece_model(user_defined_symbols=["▁▁", "<n>", "app", "apples", "世界"])
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -328,7 +291,6 @@ def test_special_tokens_have_the_published_ids(tokenizer: Any, pieces: Any) -> N
     assert len(tokenizer) == 709
     prefix = [701, 703]
     assert tokenizer("你好")["input_ids"] == prefix + pieces.encode("你好")
-    assert tokenizer("a", "b")["input_ids"] == [*prefix, *pieces.encode("a"), *pieces.encode("b"), 2]
     batch = tokenizer(["a", "the fox sees"], padding=True)
     assert set(batch) == {"input_ids", "attention_mask"}
     assert batch["input_ids"][0][0] == 0 and batch["attention_mask"][0][0] == 0  # padded on the left
@@ -366,31 +328,11 @@ def test_a_conversation_has_the_published_ids(tokenizer: Any, pieces: Any, count
     assert asked == [*wanted, 707, *pieces.encode("\n")]
 
 
-def test_a_training_example_is_the_published_prompt_the_verdict_and_a_stop(
-    converted: Path, tokenizer: Any, pieces: Any
-) -> None:
-    messages: list[Any] = [CONVERSATION[1], CONVERSATION[4], CONVERSATION[5]]
-    target = '{"Rating":10,"Reason":"三个苹果 \\"10\\""}'
-    made = Example(id="1", form="pointwise", messages=messages, target=target)
-    tokens = encode(tokenizer, made)
-    learned = [label for label in tokens.labels if label != IGNORED]
-    source = [*chat_input(pieces, messages), 707, *pieces.encode("\n")]
-    assert tokens.ids == source + learned
-    assert tokenizer.decode(learned) == f"{target}</s>"
-    assert tokenizer.decode(learned, skip_special_tokens=True) == target
-    assert learned[-1] in transformers.GenerationConfig.from_pretrained(converted).eos_token_id
-    rating = [token for token, spells in zip(tokens.ids, tokens.rating, strict=True) if spells]
-    assert tokenizer.decode(rating) == "10"
-
-
 def test_the_program_says_when_it_is_done_already(converted: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in converted.iterdir()}
     again = run(PROGRAM, converted.parent / "in", converted)
     assert again.returncode == 0 and "already" in again.stdout, again.stderr
     assert {file: file.stat().st_mtime_ns for file in converted.iterdir()} == before
-
-
-LAYER = "transformer.encoder.layers.2"
 
 
 def edit_config(**changes: Any) -> Callable[[Path], None]:
@@ -402,16 +344,21 @@ def edit_config(**changes: Any) -> Callable[[Path], None]:
     return edit
 
 
-def edit_weights(**changes: Any) -> Callable[[Path], None]:
-    """Save the weights anew, in one file without an index: some replaced, those set to `...` left out."""
+def edit_weights(tensor: Any) -> Callable[[Path], None]:
+    """Save the weights anew, in one file: a matrix replaced, or left out where it is None."""
 
     def edit(folder: Path) -> None:
-        for file in folder.glob("*safetensors*"):
-            file.unlink()
-        weights = {**random_weights(CONFIG), **changes}
-        save({name: tensor for name, tensor in weights.items() if tensor is not ...}, folder / "model.safetensors")
+        weights = {**random_weights(CONFIG), "transformer.encoder.layers.2.mlp.dense_h_to_4h.weight": tensor}
+        kept = {name: each for name, each in weights.items() if each is not None}
+        remove_weights(folder)
+        safetensors_torch.save_file(kept, folder / "model.safetensors")
 
     return edit
+
+
+def remove_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
 
 
 def write(name: str, content: bytes) -> Callable[[Path], None]:
@@ -426,27 +373,18 @@ def cut_shard(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "parts"),
     [
-        (lambda folder: (folder / "config.json").unlink(), ["config.json", "no such file"]),
+        (lambda folder: (folder / "config.json").unlink(), ["config.json", "No such file"]),
         (edit_config(model_type="llama"), ["config.json", "'llama'", "'chatglm'"]),
-        (edit_config(multi_query_group_num=1), ["query_key_value", "config.json"]),
+        (edit_config(multi_query_group_num=1), ["does not fit to config.json"]),
         (edit_config(ffn_hidden_size=...), ["config.json", "ffn_hidden_size"]),
         (edit_config(multi_query_attention=False), ["multi_query_attention is False", "True"]),
-        (edit_config(padded_vocab_size=708), ["709 tokens", "708"]),
         (edit_config(_name_or_path="THUDM/chatglm2-6b"), ["ChatGLM2"]),
-        (write("tokenization_chatglm.py", b'special = ["[MASK]", "sop"]'), ["ChatGLM2"]),
-        (lambda folder: (folder / "tokenizer.model").unlink(), ["tokenizer.model", "no such file"]),
+        (lambda folder: (folder / "tokenizer.model").unlink(), ["tokenizer.model", "No such file"]),
         (write("tokenizer.model", b"IQ== 0\nIg== 1\n"), ["tokenizer.model", "no SentencePiece model"]),
-        (lambda folder: [file.unlink() for file in folder.glob("*safetensors*")], ["no weights"]),
+        (remove_weights, ["no weights"]),
         (cut_shard, ["model-00002-of-00003.safetensors", "cannot be read"]),
-        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": ...}), ["Missing key", "2.mlp.gate_up_proj"]),
-        (
-            edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": torch.zeros(56, 48)}),
-            ["2.mlp.gate_up_proj.weight", "[56, 48]", "[112, 48]"],
-        ),
-        (
-            edit_weights(**{f"{LAYER}.self_attention.dense.weight": torch.zeros(48, 64, dtype=torch.int8)}),
-            ["self_attention.dense.weight", "int8"],
-        ),
+        (edit_weights(None), ["Missing key", "2.mlp.gate_up_proj"]),
+        (edit_weights(torch.zeros(56, 48)), ["2.mlp.gate_up_proj.weight", "[56, 48]", "[112, 48]"]),
     ],
 )  # fmt: skip
 def test_what_is_no_chatglm3_is_refused_in_one_line(
@@ -464,7 +402,7 @@ def test_what_is_no_chatglm3_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"model_type": "unigram"}, {"add_dummy_prefix": False}, {"user_defined_symbols": ["[gMASK]"]}],
+    [{"model_type": "unigram"}, {"add_dummy_prefix": False}, {"remove_extra_whitespaces": True}],
 )
 def test_a_tokenizer_that_cannot_be_had_alike_is_refused(
     converter: ModuleType, tmp_path: Path, changes: dict[str, Any]
@@ -472,19 +410,3 @@ def test_a_tokenizer_that_cannot_be_had_alike_is_refused(
     source = publish(tmp_path / "in", sentencepiece_model(**changes))
     with pytest.raises(UsageError, match=r"tokenizer\.model"):
         converter.main(source, tmp_path / "out")
-
-
-class Hostile:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-def test_no_code_in_a_bin_file_is_run(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
-    source = publish(tmp_path / "in", spm, kind="bin", shards=1)
-    torch.save({"transformer.output_layer.weight": Hostile(tmp_path / "touched")}, source / "pytorch_model.bin")
-    with pytest.raises(UsageError, match=r"pytorch_model\.bin: cannot be read"):
-        converter.main(source, tmp_path / "out")
-    assert not (tmp_path / "touched").exists()
