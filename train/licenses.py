@@ -36,12 +36,9 @@ def copy_terms(base: Path, out: Path) -> None:
 
 def made_from(base: Path) -> dict[str, Any] | None:
     """What the base that base.py made says of itself: `base`, or the one that the judge in it was trained from."""
-    return _read(base / BASE_NOTES) or (_read(base / "critic.json") or {}).get("base")
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
+    own, judge = base / BASE_NOTES, base / "critic.json"
+    notes = own if own.is_file() else judge
+    if not notes.is_file():
         return None
-    return found if isinstance(found, dict) else None
+    told: dict[str, Any] = json.loads(notes.read_text("utf-8"))
+    return told if notes == own else told.get("base")
