@@ -19,17 +19,14 @@ def join_adapters(model: Any) -> Any:
 
 
 def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, x: torch.Tensor, *args: Any, **options: Any) -> Any:
-        names = [name for name in self.active_adapters if name in self.lora_A]
-        if args or options or self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
-            return peft_forward(x, *args, **options)
-        to, back, dropout = (part[names[0]] for part in (self.lora_A, self.lora_B, self.lora_dropout))
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        to, back, dropout = (part["default"] for part in (self.lora_A, self.lora_B, self.lora_dropout))
         # Under ZeRO-3 a weight is elsewhere until its module is called.
-        if back.bias is not None or hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
+        if hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
             return peft_forward(x)
         rows = x.reshape(-1, x.shape[-1])  # in place on a view, the gradient would be copied
         result = self.base_layer(rows)
-        seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling[names[0]]
+        seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling["default"]
         result = result.addmm_(seen, back.weight.t()) if result.dtype == seen.dtype else result + back(seen)
         return result.view(*x.shape[:-1], -1)
 
