@@ -41,15 +41,13 @@ def decided(wanted: str, *, packed: bool) -> str:
         return "sdpa" if wanted == AUTO else wanted
     if wanted != AUTO:
         return wanted
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    kind, why = FLEX, "one kernel over the prefix tree of packed rows"
-    if not packed:
-        kind, why = "sdpa", "rows are padded, not packed"
     # Triton, which FlexAttention's kernels are written in, compiles what starts them.
-    elif not (find_spec("triton") and compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()):
-        kind, why = "sdpa", f"{FLEX} needs Triton, a C compiler and Python's headers, which this machine lacks"
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    builds = find_spec("triton") and compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()
+    kind = FLEX if packed and builds else "sdpa"
     if os.environ.get("RANK", "0") == "0":
-        print(f"attention {kind}: {why}", flush=True)
+        wants = f" ({FLEX} wants packed rows, Triton, a C compiler and Python's headers)" if kind != FLEX else ""
+        print(f"attention {kind}{wants}", flush=True)
     return kind
 
 
@@ -67,13 +65,11 @@ def packs(model: Any) -> bool:
 
 def install(model: Any, kind: str | None = None) -> bool:
     """Let `model` look at prefix trees, by the attention `kind` (None: the one it has). False for an attention or a
-    kind of layer that cannot. Raises UsageError where FlexAttention would leave dropout out."""
+    kind of layer that cannot."""
     reads = model.get_decoder()  # not what looks at images
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
-        if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
-            raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])
     return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 

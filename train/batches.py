@@ -129,16 +129,9 @@ class Batches:
         def flat(values: Callable[[dict[str, Any]], list[Any]]) -> torch.Tensor:
             return torch.tensor([[each for node in nodes for each in values(rows[node.row])[node.start : node.end]]])
 
-        batch = sequence(nodes, [row["input_ids"] for row in rows])
-        if not self.share:
-            del batch["attention_mask"]
-            tree = batch.pop("tree")
-            ends = torch.tensor([0, *accumulate(tree.lengths)], dtype=torch.int32)
-            longest = max(tree.lengths)
-            batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
         labels = flat(self._labels)
         return {
-            **batch,
+            **sequence(nodes, [row["input_ids"] for row in rows]),
             "labels": labels,
             "learned": learned_places(labels),
             "weights": flat(self._row_weights),

@@ -207,10 +207,7 @@ def check_ids(path: Path, core: Tokenizer, processor: Any, model: Any) -> None:
     read = core.encode_batch(list(wanted), add_special_tokens=False)
     for (text, ids), encoded in zip(wanted.items(), read, strict=True):
         if encoded.ids != ids:
-            raise UsageError(
-                f"{path}: no fast tokenizer like it can be made: of {text[:40]!r} it would make"
-                f" {encoded.tokens[:8]}, SentencePiece makes {[processor.id_to_piece(number) for number in ids[:8]]}"
-            )
+            raise UsageError(f"{path}: no fast tokenizer like it can be made: {text[:40]!r} would have other ids")
 
 
 def main(

@@ -3,7 +3,6 @@ whether there is a GPU that does what is asked of it."""
 
 import ctypes
 import os
-import shutil
 import timeit
 from pathlib import Path
 from typing import Literal
@@ -14,10 +13,12 @@ import torch
 FASTER = 1.3
 """How many times as fast as in fp32 a matmul in bf16 must be to be worth its rounding."""
 
-HOPELESS = 4.0
-"""How many times as slow as in fp32 a small matmul in bf16 is where larger ones need not be tried."""
-
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def is_first() -> bool:
+    """Whether this is the first of a launcher's processes."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def keep_memory() -> bool:
@@ -53,17 +54,14 @@ def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return cores
 
 
-def free_cores(seconds: float = 1.0, tries: int = 3) -> int:
-    """The cores that this process may use and that nobody used for `seconds`; at least 1. The best of some tries: what
-    is just ending must not decide about hours.
+def free_cores(seconds: float = 3.0) -> int:
+    """The cores that this process may use and that nobody used for `seconds`; at least 1.
 
     OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
     """
-    free = []
-    for _ in range(tries):
-        busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
-        free.append(round(sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))))
-    return max(1, min(allowed_cores(), max(free)))
+    busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
+    free = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
+    return max(1, min(allowed_cores(), round(free)))
 
 
 def threads_of_a_process() -> int:
@@ -78,8 +76,9 @@ def threads_of_a_process() -> int:
     return free
 
 
-def matmul_seconds(dtype: torch.dtype, tokens: int = 512) -> float:
-    """The shortest of some matmuls as a layer of a small model has them, of 2.1 GFLOP with so many tokens."""
+def matmul_seconds(dtype: torch.dtype, tokens: int = 64) -> float:
+    """The shortest of some matmuls as a layer of a small model has them, of few tokens: where bf16 is emulated it can
+    take 150 times as long."""
     left, right = torch.ones(tokens, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
     return min(timeit.repeat(lambda: left @ right, repeat=6, number=1)[1:])
 
@@ -89,10 +88,7 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
     if torch.cuda.is_available():
         emulates = emulates_bf16()
         return ("fp32", emulates) if emulates else ("bf16", "the GPU has it")
-    # Where bf16 is emulated it can take 150 times as long: of whole matmuls a minute. A few tokens tell that.
-    fp32, bf16 = (matmul_seconds(dtype, tokens=8) for dtype in (torch.float32, torch.bfloat16))
-    if bf16 < HOPELESS * fp32:
-        fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
+    fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
     why = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
     return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), why
 
@@ -106,16 +102,13 @@ def emulates_bf16() -> str | None:
     return f"{torch.cuda.get_device_name()} (compute capability {major}.{minor}, below 8.0) only emulates bf16"
 
 
-def device_note(bf16: bool, devices: Path = Path("/dev")) -> str | None:
+def device_note(bf16: bool) -> str | None:
     """What to know of the device that is trained on, in `bf16` or not; None for a GPU with what is asked of it."""
     if torch.cuda.is_available():
         emulates = emulates_bf16() if bf16 else None
         return emulates and f"{emulates}, which is slow: fp32 may be faster"
-    if shutil.which("nvidia-smi") is None and not any(devices.glob("nvidia[0-9]*")):
-        return "no GPU is seen; training on the CPU, which takes tiny recipes minutes and large bases days"
-    if torch.version.cuda is None:
-        return f"there is a GPU, but PyTorch {torch.__version__} is built without CUDA; training on the CPU"
+    built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     return (
-        f"there is a GPU, but PyTorch {torch.__version__} sees none: is its driver too old for CUDA "
-        f"{torch.version.cuda} (see nvidia-smi), or CUDA_VISIBLE_DEVICES set? training on the CPU"
+        f"no GPU is seen by PyTorch, built {built} (nvidia-smi shows the driver's); training on the CPU, which takes "
+        "tiny recipes minutes and large bases days"
     )

@@ -31,8 +31,8 @@ def recipe_file(recipe: str) -> Path:
     path = Path(recipe)
     if path.is_file():
         return path
-    if (name := recipe.removesuffix(".yaml")) in known:
-        return known[name]
+    if recipe in known:
+        return known[recipe]
     raise UsageError(f"{recipe}: no such recipe; give a file, or one of {', '.join(known)}")
 
 
@@ -119,8 +119,10 @@ def main(
         if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import sft  # noqa: PLC0415 - with torch, DeepSpeed and transformers
+        from recipe import read_with_options  # noqa: PLC0415
 
-        sft.main(config, train, out, internal, overrides, cache, data_root, threads)
+        settings = read_with_options(config, overrides, internal)
+        sft.main(sft.TrainingRun(settings, train, out, internal, cache, data_root, threads))
         return 0
     import torch  # noqa: PLC0415 - these take seconds, for which --help need not wait
 

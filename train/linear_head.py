@@ -5,7 +5,6 @@ Behind a fitted one they start from what the base knows already (linear probing,
 arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judge.
 """
 
-import os
 import time
 import warnings
 from pathlib import Path
@@ -16,6 +15,7 @@ import datasets
 import deepspeed
 import numpy as np
 import torch
+from cpu import is_first
 from evaluation import last_hidden
 from numpy.typing import NDArray
 from recipe import Recipe
@@ -51,16 +51,12 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for each in heads:
             each.copy_(weights)
-    if _first():
+    if is_first():
         took = time.monotonic() - begun
         print(
             f"head fitted on {min(len(rows), recipe.probe or 0)} examples: loss {loss:.3f} held out, {took:.0f} s",
             flush=True,
         )
-
-
-def _first() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def fitted_head(
@@ -90,7 +86,7 @@ def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
         states = last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
         parts.append(states)
         computed += len(part)
-        if _first():
+        if is_first():
             with jsonl.replacing(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)

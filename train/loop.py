@@ -14,7 +14,6 @@ import cpu
 import datasets
 import export
 import torch
-import trainer_args
 import transformers
 from ema import ShardedEma
 from evaluation import HeldOut, distributions, figures
@@ -86,14 +85,6 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         super().__init__(**options)
         watch.trainer = self
 
-    def create_optimizer(self, *args: Any) -> Any:
-        with trainer_args.telling():
-            return super().create_optimizer(*args)
-
-    def create_scheduler(self, *args: Any, **options: Any) -> Any:
-        with trainer_args.telling():
-            return super().create_scheduler(*args, **options)
-
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         self.watch.meter.add(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
@@ -115,7 +106,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         if self.watch.recipe.together:
             most = self.watch.recipe.together
             sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
-        if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
+        if self.data_collator.packing and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
             return PrefixSharingSampler(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)
         return sampler
@@ -180,7 +171,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.ema: ShardedEma | None = None
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
-        self.seconds = 0.0
+        self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.recipe.ema is not None:
@@ -243,9 +234,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             found = "  ".join(
                 f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"
             )
-            left_out = len(self.held_out.refused) if self.held_out is not None else 0
-            more = f"  {left_out} refused (too long, or without what the form shows)" if left_out else ""
-            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}{more}"
+            refused = f"  {len(self.held_out.refused)} refused" if self.held_out and self.held_out.refused else ""
+            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}{refused}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
         left = (state.max_steps - state.global_step) / rate
         parts = [f"step {state.global_step}/{state.max_steps}", f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]

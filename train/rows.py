@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -119,37 +119,25 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     if tokenizer.chat_template is None:
         raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
     for name, value in (recipe.chat_template_kwargs or {}).items():
-        tokenizer.chat_template = _with_variable(tokenizer.chat_template, name, value, base)
+        line = f"{{%- set {name} = {value!r} %}}"
+        if line not in tokenizer.chat_template:  # as it is where the base is a judge that was trained with it
+            tokenizer.chat_template = f"{line}\n{tokenizer.chat_template}"
     if not tokenizer.is_fast:
         raise UsageError(f"base {base!r} has no fast tokenizer, which the place of the rating is found with")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    message = {"role": "user", "content": "?"}
-    begins = tokenizer.bos_token_id
-    # Without <bos> a Gemma writes nonsense, and not all who write its tokenizer put it in front of texts.
-    needed = begins in tokenizer("?")["input_ids"][:1] or tokenizer.bos_token == "<bos>"
-    if begins is not None and needed and source_ids(tokenizer, [message])[0] != begins:
-        raise UsageError(
-            f"base {base!r}: texts begin with {tokenizer.bos_token}, but its chat template leaves it out; "
-            "put {{ bos_token }} in front of it"
-        )
     try:
-        encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
+        encode(
+            tokenizer,
+            Example(
+                id="", form="pointwise", messages=[{"role": "user", "content": "?"}], target=target(RATINGS[0], "")
+            ),
+        )
     except UsageError as error:
         thinks = "enable_thinking" in tokenizer.chat_template and not recipe.chat_template_kwargs
         way = "set chat_template_kwargs: {enable_thinking: false}" if thinks else "choose a base that does not think"
         raise UsageError(f"base {base!r}: {error}; {way}") from None
     return tokenizer
-
-
-def _with_variable(template: str, name: str, value: object, base: str) -> str:
-    """A chat template that sets a variable itself. Raises UsageError for one that the template does not read."""
-    line = f"{{%- set {name} = {value!r} %}}"
-    if line in template:  # the base is a judge that was trained with it
-        return template
-    if not re.search(rf"\b{name}\b", template) or re.search(rf"\bset\s+{name}\b", template):
-        raise UsageError(f"base {base!r}: its chat template takes no {name}; leave it out of chat_template_kwargs")
-    return f"{line}\n{template}"
 
 
 def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
@@ -207,8 +195,12 @@ def _build(
         made = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
         kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns(["shortened", "failure"])
         counts, failed = _counts(made)
+        if failed and not len(kept):
+            shown = f"the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
+            raise UsageError(f"{train}: {shown}")
         if not len(kept):
-            raise _nothing_kept(recipe, train, failed)
+            most = f"max_source_tokens {limits[0]} and max_target_tokens {limits[1]}"
+            raise UsageError(f"{train}: no row fits into {most}")
         kept.save_to_disk(str(partial / "rows"))
         every_row = [response for source in sources for response in source.by_id.values()]
         by_source = {source.name: len(source.planned.examples) for source in sources}
@@ -224,11 +216,8 @@ def _build(
         shutil.rmtree(partial / "building")
         jsonl.write_json(partial / "counts.json", counts)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with suppress(OSError):  # another run was quicker
             partial.rename(folder)
-        except OSError:
-            if not (folder / "counts.json").is_file():  # another run was quicker
-                raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -274,15 +263,6 @@ def _nothing_planned(recipe: Recipe, train: Path, sources: list[Labelled], left_
     shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
     why = f": {_listed(left_out)}" if left_out else ""
     return UsageError(f"{train}: no row for the recipe's forms ({shares}){why}")
-
-
-def _nothing_kept(recipe: Recipe, train: Path, failed: Counter[str]) -> UsageError:
-    if failed:
-        return UsageError(
-            f"{train}: the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
-        )
-    most = f"max_source_tokens {recipe.max_source_tokens} and max_target_tokens {recipe.max_target_tokens}"
-    return UsageError(f"{train}: no row fits into {most}")
 
 
 def _listed(counts: Counter[str]) -> str:

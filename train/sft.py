@@ -34,13 +34,13 @@ import msgspec
 import preflight
 import trainer_args
 from batches import Batches, weights
-from evaluation import HeldOut, held_out
+from evaluation import held_out
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, read_with_options, watched
+from recipe import LoraSpec, Recipe, watched
 from rows import Data, prepare, prompt_names, sees
-from tiny import TinySpec, random_model
+from tiny import random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
@@ -62,7 +62,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     # FlexAttention is for what reads, whatever the model looks at images with.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
-    model = _read_base(recipe) if recipe.tiny is None else _random_model(recipe, recipe.tiny, tokenizer)
+    model = _read_model(recipe, tokenizer)
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
         raise UsageError(
@@ -81,19 +81,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     return model
 
 
-def _random_model(recipe: Recipe, spec: TinySpec, tokenizer: Any) -> Any:
-    longest = recipe.max_source_tokens + recipe.max_target_tokens
-    model = random_model(spec, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
-    try:
-        model.set_attn_implementation(recipe.attention)
-    except (ValueError, ImportError) as error:
-        raise UsageError(f"attention {recipe.attention}: {str(error).strip().splitlines()[0]}") from None
-    return model
-
-
 def _freeze(model: Any, recipe: Recipe) -> None:
     """Raises UsageError for a part that there is not, and where nothing is left to train."""
-    names = _parts(model)
+    words = {word for name, _ in model.named_parameters() for word in name.split(".")}
+    names = sorted(word for word in words if not word.isdigit())
     frozen = recipe.frozen
     if frozen is None:
         frozen = [name for name in TOWERS if name in names and recipe.images == "show" and recipe.base]
@@ -116,23 +107,29 @@ def _spare_gradients(model: Any) -> None:
             part.forward = torch.no_grad()(part.forward)
 
 
-def _read_base(recipe: Recipe) -> Any:
-    dtype = torch.float32 if recipe.precision == "fp32" else "auto"
+def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
     if recipe.objective == "head":
         transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
     try:
+        if recipe.tiny is not None:
+            longest = recipe.max_source_tokens + recipe.max_target_tokens
+            model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
+            model.set_attn_implementation(recipe.attention)
+            return model
         model, loaded = export.read_base(
             str(recipe.base),
             recipe.objective,
             recipe.images,
-            dtype=dtype,
+            dtype=torch.float32 if recipe.precision == "fp32" else "auto",
             revision=recipe.revision,
             attn_implementation=recipe.attention,
             output_loading_info=True,
             **_four_bits(recipe),
         )
     except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+        raise UsageError(
+            f"base {recipe.base or 'tiny'!r} cannot be loaded: {str(error).strip().splitlines()[0]}"
+        ) from None
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
     if recipe.objective == "head" and "score.weight" in loaded["missing_keys"]:
@@ -149,11 +146,6 @@ def _four_bits(recipe: Recipe) -> dict[str, Any]:
     kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16}
     packing = transformers.BitsAndBytesConfig(load_in_4bit=True, **kind)
     return {"quantization_config": packing, "device_map": {"": torch.cuda.current_device()}}
-
-
-def _parts(model: Any) -> list[str]:
-    """Names of what a model is made of, without numbers."""
-    return sorted({word for name, _ in model.named_parameters() for word in name.split(".") if not word.isdigit()})
 
 
 def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
@@ -190,17 +182,14 @@ def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
     in a folder its weights are part of it, which the first process reads."""
     whole = msgspec.to_builtins(recipe)
+    folder = Path(str(recipe.base))
+    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
     return {
         "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
-        **(_base_weights(recipe) if _is_first() else {}),
+        **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }
-
-
-def _base_weights(recipe: Recipe) -> dict[str, dict[str, str]]:
-    files = sorted(file for end in ("safetensors", "bin") for file in Path(str(recipe.base)).glob(f"*.{end}"))
-    return {"base_weights": {file.name: jsonl.sha256(file) for file in files}} if recipe.base and files else {}
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
@@ -231,49 +220,31 @@ def one_after_the_other(first: bool) -> Iterator[None]:
         torch.distributed.barrier()
 
 
-def main(
-    config: Path,
-    train: Path,
-    out: Path,
-    internal: Path | None = None,
-    overrides: list[str] | None = None,
-    cache: Path | None = None,
-    data_root: Path | None = None,
-    threads: int | None = None,
-) -> None:
-    """Fine-tune a judge on human-scored rows, as one of a launcher's processes (launch.py has the parameters)."""
-    recipe = preflight.pinned(read_with_options(config, overrides, internal), checkpoints.noted(out, "recipe"))
-    images = None
-    if sees(recipe):
-        images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
-    facts = describe(recipe, train)
-    run = TrainingRun(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
-    with jsonl.alone_in(out) if _is_first() else nullcontext():
-        if finished(out, facts):
-            print(f"{out} holds this judge already")
-        else:
-            _train(run)
-
-
 class TrainingRun(Struct, frozen=True):
-    """What a training is started with; `facts` are those of `describe`."""
+    """A recipe, and the options of the command (launch.py)."""
 
     recipe: Recipe
     train: Path
     out: Path
-    internal: Path | None
-    facts: dict[str, Any]
-    cache: Path
-    threads: int | None
-    images: Images | None
+    internal: Path | None = None
+    cache: Path | None = None
+    data_root: Path | None = None
+    threads: int | None = None
 
 
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
+def main(run: TrainingRun) -> None:
+    """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
+    run = msgspec.structs.replace(run, recipe=preflight.pinned(run.recipe, checkpoints.noted(run.out, "recipe")))
+    facts = describe(run.recipe, run.train)
+    with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
+        if finished(run.out, facts):
+            print(f"{run.out} holds this judge already")
+        else:
+            _train(run, facts)
 
 
-def _train(run: TrainingRun) -> None:
-    out, facts, first = run.out, run.facts, _is_first()
+def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
+    out, first = run.out, cpu.is_first()
     recipe, on = _prepare_device(run.recipe, out, run.threads)
     with trainer_args.telling():
         transformers.set_seed(recipe.training.get("seed", 42))
@@ -281,17 +252,19 @@ def _train(run: TrainingRun) -> None:
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
-    devices = preflight.device_names(settings.device)
-    with one_after_the_other(first), told_of_a_full_disk(out):
+    images = None
+    if sees(recipe):
+        root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
+        images = Images(root, resize_to=recipe.max_image_pixels)
+    with one_after_the_other(first):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
                 f"start {before} again, or choose another --out"
             )
-        preflight.require_alike(devices)
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
-        data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
+        data, tokenizer = prepare(recipe, run.train, run.cache or default_cache(), os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
@@ -299,12 +272,16 @@ def _train(run: TrainingRun) -> None:
         print(kernels, flush=True)
     with one_after_the_other(first):
         if first:
-            use = preflight.disk_use(recipe, settings, *export.parameters(model))
-            print(preflight.require_room(out, use, recipe.keep), flush=True)
-    bare = export.bare(model)
+            checkpoint, most = preflight.disk_use(recipe, settings, *export.parameters(model))
+            print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
-        linear_head.begin(bare, recipe, data.rows, tokenizer.pad_token_id, settings.device, out / "probe" / name)
+        kept = out / "probe" / name
+        linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, kept)
+    held = None
+    if run.internal is not None and recipe.evaluation is not None:
+        longest = recipe.max_source_tokens
+        held = held_out(run.internal, recipe.evaluation, tokenizer, tokens, longest, watched(recipe))
     watch = JudgeCallback(
         recipe,
         out,
@@ -313,7 +290,7 @@ def _train(run: TrainingRun) -> None:
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
-        held_out=_held_out(run, recipe, tokenizer, tokens),
+        held_out=held,
     )
     if first:
         _announce(model, data, resumed)
@@ -323,8 +300,7 @@ def _train(run: TrainingRun) -> None:
         packing=recipe.packing,
         raft=tokens if recipe.objective == "raft" else None,
         head=recipe.objective == "head",
-        share=attention.install(bare),
-        seeing=tokenizer if run.images is not None else None,
+        seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )
     with trainer_args.telling():
@@ -332,18 +308,12 @@ def _train(run: TrainingRun) -> None:
             watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
         )
     trainer.remove_callback(transformers.PrinterCallback)
-    with told_of_a_full_disk(out), trainer_args.telling_of_deepspeed():
+    with trainer_args.telling(lambda: watch.began > 0.0):
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:
         shutil.rmtree(out / "probe", ignore_errors=True)
         print(f"judge saved in {out}", flush=True)
-
-
-def _held_out(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> HeldOut | None:
-    if run.internal is None or recipe.evaluation is None:
-        return None
-    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
 
 
 def _warn(text: str) -> None:
@@ -367,7 +337,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
     it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
-    first = _is_first()
+    first = cpu.is_first()
     on: dict[str, Any] = {}
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
@@ -412,20 +382,6 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
         _warn(one_class)
     if resumed is not None:
         print(f"continuing from {resumed}", flush=True)
-
-
-@contextmanager
-def told_of_a_full_disk(out: Path) -> Iterator[None]:
-    """Turns a failed write into one line: the checkpoint that was being written does not count, the one before does."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:  # torch, safetensors and DeepSpeed each raise another one
-        if "No space left" not in str(error) and shutil.disk_usage(out).free >= 2**20:
-            raise
-        problem = "no space left to save in; the newest whole checkpoint stays: make room and start again"
-        raise UsageError(f"{out}: {problem}") from None
 
 
 if __name__ == "__main__":

@@ -64,13 +64,9 @@ class Meter:
         squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
         learned = (inputs["labels"] >= 0).sum().double()
         self.tokens, self.learned = self.tokens + tokens, self.learned + learned
-        layers = self.matrices * tokens * self._mean(self.passes)
-        pairs = self.attention * squares * self._mean(3)
+        layers = self.matrices * tokens * (self.below + (1.0 - self.below) * self.passes)
+        pairs = self.attention * squares * (self.below + (1.0 - self.below) * 3)
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
-
-    def _mean(self, passes: int) -> float:
-        """How often a layer is gone through, those below the first trained weight once."""
-        return self.below + (1.0 - self.below) * passes
 
     def start(self) -> None:
         """Let time count from now on, unless it does already."""

@@ -1,9 +1,8 @@
 """The sections of a recipe that go to transformers and DeepSpeed as they are: checked, and completed."""
 
 import difflib
-import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +12,7 @@ import deepspeed
 import msgspec
 import torch
 import transformers
-from cpu import allowed_cores
+from cpu import allowed_cores, is_first
 from recipe import Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
@@ -24,10 +23,8 @@ SET_HERE = {
         "output_dir": "give --out",
         "deepspeed": "give the section deepspeed",
         "gradient_accumulation_steps": "give global_batch",
-        "auto_find_batch_size": "a step has global_batch rows",
         "eval_strategy": "give evaluation",
         "eval_steps": "give evaluation",
-        "eval_on_start": "give evaluation",
         "load_best_model_at_end": "the best weights by MAE are in --out/best, with evaluation",
         "label_smoothing_factor": "with it labels would count alike, whatever the recipe weighs them by",
         "save_total_limit": "give keep",
@@ -35,12 +32,7 @@ SET_HERE = {
         "resume_from_checkpoint": "the newest whole checkpoint in --out is taken",
         "ignore_data_skip": "a killed run goes on with the rows that are left",
         "use_cpu": "a GPU is used where there is one",
-        "dataloader_pin_memory": "it follows from the device",
         "remove_unused_columns": "rows are made into batches here",
-        "label_names": "rows are made into batches here",
-        "length_column_name": "rows are made into batches here",
-        "disable_tqdm": "there is a line for each log",
-        "logging_nan_inf_filter": "a loss that is not finite ends the run",
     },
     "deepspeed": {
         "gradient_accumulation_steps": "give global_batch",
@@ -103,11 +95,11 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
     for name in NESTED & section.keys():
         if not isinstance(section[name], dict):
             raise _refuse(f"deepspeed.{name}", f"expected keys and values, got {section[name]!r}")
-    config, zero = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, section.get("zero_optimization", {})
-    aliases = {field.alias for field in config.model_fields.values() if field.alias}
-    _require_known("deepspeed.zero_optimization", zero, {*config.model_fields, *aliases})
+    zero = section.get("zero_optimization", {})
     try:
-        config(**{name: value for name, value in zero.items() if value != "auto"})  # which transformers fills in
+        deepspeed.runtime.zero.config.DeepSpeedZeroConfig(
+            **{name: value for name, value in zero.items() if value != "auto"}
+        )  # which transformers fills in
     except ValueError as error:  # pydantic's: how many, and then for each a line with its key and one that says it
         lines = str(error).splitlines()
         problem = " ".join(line.strip() for line in lines[1:3] or lines)
@@ -142,7 +134,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     section = {**defaults, **_training(recipe)}
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
-    if rows < most and os.environ.get("RANK", "0") == "0":
+    if rows < most and is_first():
         each = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
         print(f"per_device_train_batch_size {rows} instead of {most}: {each}", flush=True)
     micro_batches = recipe.global_batch // (rows * world)
@@ -164,7 +156,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             logging_nan_inf_filter=False,
             save_total_limit=None,
         )
-    _check_steps(settings, may_take_none=recipe.probe is not None)
+    takes_none = settings.max_steps == 0 or (settings.max_steps < 0 and settings.num_train_epochs <= 0)
+    if takes_none and (settings.max_steps == 0 or recipe.probe is None):
+        raise _refuse("training", "no step to take: max_steps, or else num_train_epochs, is above 0")
     return settings
 
 
@@ -211,51 +205,15 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check_steps(settings: transformers.TrainingArguments, *, may_take_none: bool) -> None:
-    """Raises UsageError for a run without a step, and for steps at which one that is continued would log otherwise."""
-    if settings.max_steps == 0 or (settings.max_steps < 0 and settings.num_train_epochs <= 0 and not may_take_none):
-        raise _refuse(
-            "training",
-            "no step to take: max_steps, or else num_train_epochs, is above 0 "
-            "(num_train_epochs may be 0 where probe fits a scoring head)",
-        )
-    both = settings.save_strategy == settings.logging_strategy == "steps" and settings.logging_steps > 0
-    times = settings.save_steps / settings.logging_steps if both else 1.0
-    if not math.isclose(times, round(times), rel_tol=1e-9):
-        raise UsageError(
-            f"save_steps {settings.save_steps:g} must be a multiple of logging_steps {settings.logging_steps:g}, "
-            "so that a run that is continued logs the same losses"
-        )
-
-
 @contextmanager
-def telling() -> Iterator[None]:
-    """Turns what transformers and PyTorch say against a value of the training section into one line."""
+def telling(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turns what transformers, PyTorch and DeepSpeed say against a value of their sections into one line; what is wrong
+    once training has `begun` is no value's fault."""
     try:
         yield
     except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame
         raise
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        raise _refuse("training", _words(error)) from None
-
-
-_OF_A_VALUE = ("is not supported on your device", "DeepSpeed does not recognize")
-"""What DeepSpeed says where a value of its section is to blame."""
-
-
-@contextmanager
-def telling_of_deepspeed() -> Iterator[None]:
-    """Turns what is said against the deepspeed section once training begins into one line: values that the training
-    section has otherwise, and a precision that the device does not have."""
-    try:
-        yield
-    except (ValueError, AssertionError) as error:
-        unlike = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ds ")]
-        if not unlike and not any(words in str(error) for words in _OF_A_VALUE):
+        if begun():
             raise
-        problem = f"unlike the training section: {'; '.join(unlike)}" if unlike else _words(error)
-        raise _refuse("deepspeed", problem) from None
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+        raise _refuse("training", " ".join(str(error).split())[:300]) from None

@@ -95,8 +95,6 @@ class SeeingTokenizer:
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             kind = type(self.processor).__name__
             raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
-        if self(text, add_special_tokens=False)["input_ids"] != list(made["input_ids"][0])[-len(self.ids(text)) :]:
-            raise UsageError(f"{type(self.processor).__name__} reads its own image tokens in another way")
         return text
 
     def ids(self, text: str) -> list[int]:

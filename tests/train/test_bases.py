@@ -64,14 +64,6 @@ def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path) -> Non
     assert again.chat_template.count("set enable_thinking") == 1
 
 
-@pytest.mark.parametrize("variables", [{"enable_thinkin": False}, {"role_of": "x"}])
-def test_a_variable_that_the_template_does_not_read_is_refused(variables: dict[str, Any], tmp_path: Path) -> None:
-    base = thinking_base(tmp_path / "base", write_rows(tmp_path))
-    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base), chat_template_kwargs=variables))
-    with pytest.raises(UsageError, match=f"its chat template takes no {next(iter(variables))}; leave it out"):
-        rows_module.base_tokenizer(recipe)
-
-
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 
 
@@ -141,10 +133,7 @@ def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) 
 HUB: dict[str, Any] = {"tiny": None, "base": "a/b"}
 SHARDED = {"zero_optimization": {"stage": 3}}
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"revision": "v1"}, "revision is for a base"),
-    ({"chat_template_kwargs": OFF}, "chat_template_kwargs is for a base"),
     ({"tiny": None, "base": ".", "revision": "v1"}, r"revision is for a base by a hub's name; \. is a folder"),
-    (HUB | {"chat_template_kwargs": {"a b": 1}}, "names of variables"),
     (HUB | {"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs"),
     (HUB | {"lora": {"bits": 8}}, r"lora\.bits"),
     (HUB | {"lora": {"bits": 4}, "deepspeed": SHARDED}, "lora bits 4 needs the base whole on each GPU"),

@@ -5,12 +5,9 @@ import fcntl
 import hashlib
 import json
 import math
-import os
-import re
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -342,38 +339,3 @@ def test_weights_that_a_gradient_has_spoilt_are_not_saved(norm: float) -> None:
     loop.JudgeCallback._require_finite(watch, 3, {"eval_mae": 1.0})
     watch.trainer.args.fp16 = True  # which then skips the step
     loop.JudgeCallback._require_finite(watch, 3, {"loss": 1.0, "grad_norm": norm})
-
-
-def mounted(folder: Path, *options: str) -> bool:
-    return not subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False).returncode
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() or not mounted(folder, "-t", "tmpfs", "-o", "size=3m", "tmpfs"):
-        pytest.skip("only root can mount a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk(tmp_path_factory: pytest.TempPathFactory, small_disk: Path) -> None:
-    """One line; the newest whole checkpoint stays; with room the same command ends as if there had been room."""
-    done, out = whole(tmp_path_factory), small_disk / "out"
-    words = ("--cache", str(done.out.parent / "cache"))
-    run = start(done.recipe, done.rows, out, *words, log=small_disk.parent / "log")
-    said = refused(run, "at most with keep: 20, and its disk has 3.1 MB; make room")
-    assert not list(out.glob("checkpoint-*"))
-    # Room for the numbers that were counted, but not for all that is written beside them.
-    most = float(re.search(r"([\d.]+) MB at most", said)[1])
-    assert mounted(small_disk, "-o", f"remount,size={1e6 * most + 2e5:.0f}")
-    run = start(done.recipe, done.rows, out, *words, log=small_disk.parent / "log")
-    refused(run, "no space left", "make room and start again")
-    kept = checkpoints.newest(out, {}, lambda text: None)
-    assert kept is not None and not (out / "critic.json").is_file()
-    assert mounted(small_disk, "-o", "remount,size=64m")
-    run = start(done.recipe, done.rows, out, *words, log=small_disk.parent / "log")
-    assert run.wait() == 0, run.stderr
-    assert f"continuing from {kept}" in run.stdout
-    assert_same(out, done)

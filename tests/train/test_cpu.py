@@ -39,21 +39,10 @@ def test_memory_that_is_kept_costs_no_page_faults() -> None:
     assert int(given_back) > 16_000 and int(kept) < 100
 
 
-@pytest.mark.parametrize(
-    ("loads", "free"),
-    [
-        ([[0, 0, 0, 0]] * 3, 4),
-        ([[96, 3, 51, 0]] * 3, 2),
-        ([[100, 100, 100, 100]] * 3, 1),
-        ([[100, 100, 100, 100], [90, 5, 90, 90], [2, 3, 0, 1]], 4),  # a moment's load decides nothing
-    ],
-)
-def test_cores_that_others_use_are_not_free(
-    loads: list[list[float]], free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    following = iter(loads)
+@pytest.mark.parametrize(("load", "free"), [([0, 0, 0, 0], 4), ([96, 3, 51, 0], 2), ([100, 100, 100, 100], 1)])
+def test_cores_that_others_use_are_not_free(load: list[float], free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: next(following))
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: load)
     monkeypatch.setattr(cpu, "allowed_cores", lambda: 4)
     assert cpu.free_cores() == free
 
@@ -68,55 +57,27 @@ def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monke
     assert cpu.allowed_cores(tmp_path / "cpu.max") == cores
 
 
-def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    for bf16, chosen, tried in ((0.002, "bf16", 512), (0.009, "fp32", 512), (0.02, "fp32", 512), (0.2, "fp32", 8)):
-        sizes = []
-
-        def taken(dtype: torch.dtype, tokens: int = 512, bf16: float = bf16, sizes: list[int] = sizes) -> float:
-            sizes.append(tokens)
-            return bf16 if dtype == torch.bfloat16 else 0.01
-
-        monkeypatch.setattr(cpu, "matmul_seconds", taken)
-        precision, why = cpu.choose_precision()
-        assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
-        assert max(sizes) == tried, "a whole matmul where a small one told that bf16 is emulated"
+@pytest.mark.parametrize(("bf16", "chosen"), [(0.002, "bf16"), (0.009, "fp32"), (0.2, "fp32")])
+def test_bf16_must_pay(bf16: float, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(cpu, "matmul_seconds", lambda dtype: bf16 if dtype == torch.bfloat16 else 0.01)
+    precision, why = cpu.choose_precision()
+    assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
 
 
-NO_GPU = "no GPU is seen; training on the CPU, which takes tiny recipes minutes and large bases days"
-NO_CUDA = "there is a GPU, but PyTorch 2.13.0 is built without CUDA; training on the CPU"
-TOO_OLD = (
-    "there is a GPU, but PyTorch 2.13.0 sees none: is its driver too old for CUDA 13.0 (see nvidia-smi), "
-    "or CUDA_VISIBLE_DEVICES set? training on the CPU"
-)
-
-
-@pytest.mark.parametrize(
-    ("device", "program", "cuda", "note"),
-    [
-        ("null", None, "13.0", NO_GPU),
-        ("nvidiactl", None, "13.0", NO_GPU),  # of a driver without a card
-        ("nvidia0", None, "13.0", TOO_OLD),
-        ("null", "/bin/nvidia-smi", "13.0", TOO_OLD),
-        ("nvidia0", "/bin/nvidia-smi", None, NO_CUDA),
-    ],
-)
-def test_why_a_cpu_trains(
-    device: str, program: str | None, cuda: str | None, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / device).touch()
-    monkeypatch.setattr("shutil.which", lambda name: program)
+@pytest.mark.parametrize(("cuda", "built"), [("13.0", "for CUDA 13.0"), (None, "without CUDA")])
+def test_why_a_cpu_trains(cuda: str | None, built: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch, "__version__", "2.13.0")
-    assert cpu.device_note(False, tmp_path) == cpu.device_note(True, tmp_path) == note
+    note = f"no GPU is seen by PyTorch, built {built} (nvidia-smi shows the driver's); training on the CPU, "
+    for bf16 in (False, True):
+        assert (cpu.device_note(bf16) or "").startswith(note)
 
 
 @pytest.mark.parametrize(
     ("name", "capability", "emulates"),
     [
-        ("Tesla T4", (7, 5), True),
         ("Tesla V100", (7, 0), True),
-        ("NVIDIA A100", (8, 0), False),
         ("NVIDIA H200", (9, 0), False),
     ],
 )

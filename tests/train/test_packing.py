@@ -24,8 +24,6 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.utils.data import DataLoader
 
-from critic.errors import UsageError
-
 VOCABULARY = 60
 TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
 WEIGHING = batches_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
@@ -185,32 +183,19 @@ def test_auto_is_flex_attention_where_it_can_be(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert attention.decided("auto", packed=True) == "sdpa" and not capsys.readouterr().out
-    for packed, more, said in (
-        (True, "a GPU", "sdpa: flex_attention needs Triton"),
-        (True, "triton", "sdpa: flex_attention needs Triton, a C compiler"),
-        (True, "clang", "sdpa: flex_attention needs Triton, a C compiler and Python's headers"),
-        (True, "Python.h", "flex_attention: one kernel"),
-        (False, "", "sdpa: rows are padded"),
+    for packed, more, kind in (
+        (True, "a GPU", "sdpa"),
+        (True, "triton", "sdpa"),
+        (True, "clang", "sdpa"),
+        (True, "Python.h", "flex_attention"),
+        (False, "", "sdpa"),
     ):
         there.add(more)
         (tmp_path / more).touch()
-        assert said.startswith(attention.decided("auto", packed=packed))
-        assert f"attention {said}" in capsys.readouterr().out
+        assert attention.decided("auto", packed=packed) == kind
+        said = capsys.readouterr().out
+        assert said.startswith(f"attention {kind}") and ("a C compiler" in said) == (kind == "sdpa")
     assert attention.decided("flash_attention_2", packed=True) == "flash_attention_2"
-    model = tiny_model("llama", "sdpa", VOCABULARY)
-    model.config.attention_dropout = 0.1
-    with pytest.raises(UsageError, match=r"no dropout, the base has 0\.1; set attention: sdpa"):
-        attention.install(model, "flex_attention")
-
-
-def test_without_sharing_rows_are_told_apart_by_their_ends(batch: list[dict[str, Any]]) -> None:
-    """As flash attention of transformers wants it."""
-    given = packed(batch, None, share=False)
-    lengths = sorted(row["length"] for row in batch)
-    assert sorted(given["cu_seq_lens_q"].diff().tolist()) == lengths and given["max_length_k"] == lengths[-1]
-    assert (
-        "tree" not in given and "attention_mask" not in given and int((given["position_ids"] == 0).sum()) == len(batch)
-    )
 
 
 def test_layers_that_keep_a_state_do_not_pack() -> None:
