@@ -51,6 +51,12 @@ _DEFINED = 0.9
 _DRAWN_AT_ONCE = 400_000
 """Numbers drawn at once: few enough for the processor's cache, enough for NumPy. What a seed draws depends on it."""
 
+_KEPT = 1 << 26
+"""Bytes of draws that are kept at most, for one number of groups."""
+
+_ROWS_OF_A_CELL = 4
+"""Where every row is a group, cells are drawn in place of rows if they are so many times fewer."""
+
 
 class Estimate(Struct, frozen=True, kw_only=True):
     """A number over `n` cases with its 95 % interval. `undefined` says why the value is None or, with a value, why the
@@ -88,13 +94,11 @@ def detectable(interval: Interval, groups: int) -> float:
     return float((interval[1] - interval[0]) / 2 * (1 + second / first))
 
 
-@lru_cache(maxsize=2)
-def _counts(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
-    """How often each group is drawn in each resample, in blocks of shape (G, r). Kept: an audit asks for the same draws
-    some forty times."""
+def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """How often each group is drawn in each resample, in blocks of shape (G, r)."""
     random = np.random.default_rng(seed)
     kind = np.uint16 if groups <= np.iinfo(np.uint16).max else np.int64
-    block, blocks = max(1, _DRAWN_AT_ONCE // groups), []
+    block = max(1, _DRAWN_AT_ONCE // groups)
     for start in range(0, resamples, block):
         shape = min(block, resamples - start), groups
         drawn = random.integers(groups, size=shape, dtype=kind)
@@ -103,15 +107,21 @@ def _counts(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
         # all draws of these but one in 256! differ.
         ends = np.arange(len(drawn) + 1) * groups
         counts = scipy.sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
-        blocks.append(np.ascontiguousarray(counts.toarray().T))
-    return blocks
+        yield np.ascontiguousarray(counts.toarray().T)
+
+
+@lru_cache(maxsize=2)
+def _kept_counts(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
+    """`_counts`, kept: an audit asks for the same draws some forty times."""
+    return list(_counts(groups, resamples, seed))
 
 
 class Bootstrap:
     """`resamples` draws of G groups out of the G groups of `group` (one name a row), with replacement.
 
     What is computed from `drawn`, `tables` or `sums` has the sample first and then each resample. All draws of a seed
-    are the same.
+    are the same, except where every row is a group of its own: there `tables` and `sums` draw the counts of alike rows,
+    so a paired difference has to come from one call.
     """
 
     def __init__(self, group: Group, resamples: int | None = None, seed: int = SEED) -> None:
@@ -120,6 +130,11 @@ class Bootstrap:
         usual = RESAMPLES if self.groups <= MANY_GROUPS else RESAMPLES_OF_MANY
         self.resamples = usual if resamples is None else resamples
         self.seed = seed
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are groups enough for an interval."""
+        return self.too_few() is None
 
     def too_few(self, groups: int | None = None) -> str | None:
         """Why what is about so many groups (None: all) has no interval; None where they are enough."""
@@ -130,13 +145,27 @@ class Bootstrap:
         """How often each group occurs, in blocks of shape (G, r): once in the sample, which is the first block, then as
         drawn. With fewer than FEWEST_GROUPS groups there is no other block."""
         yield np.ones((self.groups, 1))
-        if self.too_few() is None:
-            blocks = _counts(self.groups, self.resamples, self.seed)
-            yield from (block.astype(np.float64) for block in blocks)
+        if self.enough:
+            blocks = _kept_counts if self.groups * self.resamples <= _KEPT else _counts
+            yield from (block.astype(np.float64) for block in blocks(self.groups, self.resamples, self.seed))
+
+    def _drawn_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
+        """`drawn` of rows that are each a group of their own, as counts of those that are alike: how often each cell
+        occurs follows a multinomial distribution. `cells` (k,) are the counts in the sample."""
+        yield cells[:, None].astype(np.float64)
+        random = np.random.default_rng(self.seed)
+        block = max(1, _DRAWN_AT_ONCE // len(cells))
+        for start in range(0, self.resamples, block):
+            drawn = random.multinomial(self.groups, cells / self.groups, size=min(block, self.resamples - start))
+            yield np.ascontiguousarray(drawn.T, dtype=np.float64)
 
     def units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
-        """What is drawn: a sparse table (cells, G) of how many rows of each cell a group has (with a `weight` (n,), how
-        much they weigh), and how often each group occurs, in blocks of shape (G, r). `cell` is the cell of each row."""
+        """What is drawn: a sparse table (cells, U) of how many rows of each cell a unit has (with a `weight` (n,), how
+        much they weigh), and how often each unit occurs, in blocks of shape (U, r). `cell` is the cell of each row.
+        Units are the groups or, if every row is one, the cells."""
+        alone = self.enough and self.groups == len(cell) and weight is None
+        if alone and cells * _ROWS_OF_A_CELL <= len(cell):
+            return scipy.sparse.eye_array(cells, format="csr"), self._drawn_cells(np.bincount(cell, minlength=cells))
         times = np.ones(len(cell)) if weight is None else weight
         table = scipy.sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
         return table.tocsr(), self.drawn()
@@ -146,12 +175,12 @@ class Bootstrap:
         table, blocks = self.units(cell, cells, weight)
         return (table @ block for block in blocks)
 
-    def sums(self, cell: Codes, columns: "Floats | scipy.sparse.csr_array") -> Floats:
+    def sums(self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None) -> Floats:
         """The columns' sums over rows: shape (1 + resamples, k). `columns`, shape (k, cells), says what a row of each
-        cell adds to each sum; `cell` as in `units`."""
-        table, blocks = self.units(cell, columns.shape[1])
-        by_group = columns @ table
-        return np.concatenate([(by_group @ block).T for block in blocks])
+        cell adds to each sum; other arguments as in `units`."""
+        table, blocks = self.units(cell, columns.shape[1], weight)
+        by_unit = columns @ table
+        return np.concatenate([(by_unit @ block).T for block in blocks])
 
     def of_groups(self, by_group: Floats) -> Floats:
         """`sums` of what each group adds, shape (k, G): (1 + resamples, k)."""
@@ -179,11 +208,6 @@ class Bootstrap:
         seen = None if null is None else detectable(interval, self.groups if groups is None else groups)
         return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, detectable=seen)
 
-    def _defined(self, values: Floats, groups: int) -> Floats | None:
-        """The values that there are; None where they are too few, or about too few groups."""
-        defined = values[~np.isnan(values)]
-        return None if self.too_few(groups) or len(defined) < max(1, _DEFINED * self.resamples) else defined
-
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which
         is about `groups` of them where it is not about all.
@@ -192,8 +216,8 @@ class Bootstrap:
         FEWEST_GROUPS groups. A `share` that is 0 or 1 in every resample gets the exact interval of G trials
         (Clopper and Pearson 1934), because no resample can show what the sample does not hold.
         """
-        groups = self.groups if groups is None else groups
-        if (defined := self._defined(values, groups)) is None:
+        defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
+        if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         wide = scipy.special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
         tail = scipy.special.ndtr(-wide)
@@ -208,8 +232,8 @@ class Bootstrap:
 
         None where `interval` is. At least about 2 / resamples, because no resample says more.
         """
-        groups = self.groups if groups is None else groups
-        if (defined := self._defined(values, groups)) is None:
+        defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
+        if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))

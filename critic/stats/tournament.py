@@ -87,10 +87,14 @@ class Tournament(Struct, frozen=True, kw_only=True):
 def win_rate(points: Iterable[float | None]) -> WinRate:
     """The rate of one model's points: 1 a win, 1/2 a tie, 0 a loss, a probability in between; None or NaN failed.
 
-    What is nearer to a win counts among the wins. The standard error is that of a mean, with n - 1.
+    What is nearer to a win counts among the wins. The standard error is that of a mean, with n - 1. Raises ValueError
+    for points outside 0..1.
     """
     values = np.array([np.nan if value is None else value for value in points], dtype=np.float64)
     kept = values[~np.isnan(values)]
+    off = kept[(kept < 0) | (kept > 1)]
+    if off.size:
+        raise ValueError(f"{off[0]:g} is outside 0..1; expected 1 for a win, 0.5 for a tie, 0 for a loss")
     return WinRate(
         n=len(kept),
         failed=len(values) - len(kept),
@@ -213,6 +217,8 @@ def _wins(counts: NDArray[np.generic], models: int) -> Floats:
 
 def _unbeaten(wins: Floats) -> list[int]:
     """The models which no other has a win or tie against, in a table of wins (m, m); none where all are connected."""
+    if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
+        return []  # each beat each: there is nothing to search for, as in most resamples
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
     tops = (part == number for number in range(parts) if not wins[part != number][:, part == number].any())
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()

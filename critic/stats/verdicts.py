@@ -27,8 +27,12 @@ LABELS = 3
 
 
 def codes(verdicts: Iterable[Label | None]) -> Codes:
-    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked)."""
-    return np.array([CODES[verdict] for verdict in verdicts], dtype=np.int8)
+    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
+    column = list(verdicts)
+    for number, verdict in enumerate(column):
+        if verdict not in CODES:
+            raise ValueError(f"verdict {number} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
+    return np.array([CODES[verdict] for verdict in column], dtype=np.int8)
 
 
 def both_orders(orders: Codes) -> Codes:
@@ -144,11 +148,11 @@ def breakdown(
 ) -> dict[str, VerdictAgreement]:
     """`verdict_agreement` on the items of each value of `part`, the largest first."""
     members = group_numbers(group)
-
-    def of(rows: Integers) -> VerdictAgreement:
-        return verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else weight[rows])
-
-    return {value: of(rows) for value, rows in rows_of(part).items()}
+    every = np.ones(len(people)) if weight is None else weight
+    return {
+        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else every[rows])
+        for value, rows in rows_of(part).items()
+    }
 
 
 def rows_of(part: Sequence[str]) -> dict[str, Integers]:

@@ -147,7 +147,7 @@ def test_gate_can_be_about_one_sample() -> None:
 def test_gate_on_preferences_counts_pairs_not_asked_about() -> None:
     people, judge = codes(["a", "b"] * 20), codes([*["a", "b"] * 18, "a", "a", None, "failed"])
     held = check(
-        parse("accuracy>=0.85,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
+        parse("accuracy>=0.9,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
         {"x": of_preferences(verdict_agreement(people, judge, list(range(40))), 40)},
     )
     assert [line.holds for line in held] == [True, False, True, False]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from draws import times_of
+from draws import counts_of, times_of
 from scipy import stats
 
 from critic.stats.estimate import FEWEST_GROUPS, Bootstrap, Estimate
@@ -53,9 +53,22 @@ def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> 
         table = np.stack([each[cell == number].sum(axis=0) for number in range(5)])
         tables = np.concatenate(list(draws.tables(cell, 5, weighed)), axis=1)
         assert tables == pytest.approx(table, abs=1e-9)
-        assert weighed is not None or draws.sums(cell, columns) == pytest.approx((columns @ table).T, abs=1e-9)
+        assert draws.sums(cell, columns, weighed) == pytest.approx((columns @ table).T, abs=1e-9)
     by_group = np.stack([np.bincount(group, each) for each in (np.ones(300), weight)]).astype(np.float64)
     assert pytest.approx(np.stack([np.ones(300), weight]) @ times, abs=1e-9) == draws.of_groups(by_group).T
+
+
+def test_rows_without_groups_are_drawn_by_what_they_are() -> None:
+    """Alike rows that are each a group of their own are drawn as counts of cells: from the same distribution."""
+    cell = np.random.default_rng(1).permutation(np.repeat(np.arange(4), [10, 20, 30, 340]))
+    draws = Bootstrap(np.arange(400), 4000)
+    found = np.concatenate(list(draws.tables(cell, 4)), axis=1)
+    assert found[:, 0].tolist() == [10, 20, 30, 340] and (found.sum(axis=0) == 400).all()
+    rows = np.stack([np.bincount(cell, times, 4) for times in counts_of(draws).T], axis=1)
+    share = found[:, 0] / 400
+    for drawn in (found[:, 1:], rows):
+        assert drawn.mean(axis=1) == pytest.approx(found[:, 0], abs=0.4)
+        assert np.cov(drawn) == pytest.approx(400 * (np.diag(share) - np.outer(share, share)), abs=4)
 
 
 def test_an_estimate_says_why_it_has_no_interval() -> None:

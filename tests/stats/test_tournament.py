@@ -231,6 +231,11 @@ def test_failed_battles_are_dropped_and_counted() -> None:
         assert rate([]).undefined == "no battles"
 
 
+def test_points_off_the_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"1\.5 is outside 0\.\.1"):
+        win_rate([0, 1.5])
+
+
 def test_alpaca_eval_win_rate(shared: Any) -> None:
     """Ours over preference - 1; a draw written as 0 is 1.5 there. NaN is a failed judgment."""
     case = golden(shared, "aggregates")["alpaca_eval"]
