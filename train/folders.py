@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: what base.py and convert_chatglm3.py write."""
+"""Folders that appear whole or not at all: what base.py writes."""
 
 import json
 import shutil

@@ -252,10 +252,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
-    images = None
-    if sees(recipe):
-        root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
-        images = Images(root, resize_to=recipe.max_image_pixels)
+    images = _images(run, recipe)
     with one_after_the_other(first):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
             raise UsageError(
@@ -278,10 +275,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         kept = out / "probe" / name
         linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, kept)
-    held = None
-    if run.internal is not None and recipe.evaluation is not None:
-        longest = recipe.max_source_tokens
-        held = held_out(run.internal, recipe.evaluation, tokenizer, tokens, longest, watched(recipe))
+    held = _held_out(run, recipe, tokenizer, tokens)
     watch = JudgeCallback(
         recipe,
         out,
@@ -314,6 +308,21 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     if first:
         shutil.rmtree(out / "probe", ignore_errors=True)
         print(f"judge saved in {out}", flush=True)
+
+
+def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
+    """The images of the rows, for a judge that sees."""
+    if not sees(recipe):
+        return None
+    root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
+    return Images(root, resize_to=recipe.max_image_pixels)
+
+
+def _held_out(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: Any) -> Any:
+    """What is judged as training goes on; None where nothing is."""
+    if run.internal is None or recipe.evaluation is None:
+        return None
+    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
 
 
 def _warn(text: str) -> None:

@@ -172,8 +172,6 @@ def test_people_and_judge_are_compared_on_the_same_items() -> None:
     assert rater_agreement(ratings[kept], group[kept], judge[kept], resamples=100).people == result.people
 
 
-
-
 def test_leave_one_out() -> None:
     others, rater, row = leave_one_out(by_item(np.array([[1.0, 2.0, 6.0], [NAN, 4.0, NAN], [5.0, NAN, 7.0]])))
     assert others.tolist() == [4.0, 3.5, 1.5, 7.0, 5.0]

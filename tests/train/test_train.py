@@ -306,7 +306,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tyni"], "tyni: no such recipe; give a file, or one of chatglm3-6b, "),
+        (["tyni"], "tyni: no such recipe; give a file, or one of critic-6b-full, "),
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
@@ -585,16 +585,6 @@ def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path) -> Non
     base = save_base(tmp_path / "base", rows)
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     train_a_recipe(path, base, rows, tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_a_converted_chatglm3_trains(tmp_path: Path) -> None:
-    """A tiny checkpoint in the published layout, converted, trained with the recipe for it."""
-    published = pytest.importorskip("test_convert_chatglm3")
-    checkpoint = published.publish(tmp_path / "published", published.sentencepiece_model())
-    done = run_program("train/convert_chatglm3.py", checkpoint, tmp_path / "base")
-    assert done.returncode == 0, done.stderr
-    train_a_recipe(ROOT / "train/recipes/chatglm3-6b.yaml", tmp_path / "base", write_rows(tmp_path), tmp_path / "out")
 
 
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
