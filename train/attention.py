@@ -65,11 +65,13 @@ def packs(model: Any) -> bool:
 
 def install(model: Any, kind: str | None = None) -> bool:
     """Let `model` look at prefix trees, by the attention `kind` (None: the one it has). False for an attention or a
-    kind of layer that cannot."""
+    kind of layer that cannot. Raises UsageError where FlexAttention would leave dropout out."""
     reads = model.get_decoder()  # not what looks at images
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
+        if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
+            raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])
     return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 

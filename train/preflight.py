@@ -64,6 +64,16 @@ def require_device(recipe: Recipe) -> None:
             raise UsageError("lora bits 4 needs bitsandbytes: pip install bitsandbytes")
 
 
+def require_alike(device: torch.device) -> None:
+    """Raises UsageError where the processes' GPUs differ: the slowest would set the pace, the smallest the size. Every
+    process must call it, once they have met."""
+    names = [""] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(names, torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU")
+    if len(kinds := sorted(set(names))) > 1:
+        ranks = ",".join(str(rank) for rank, name in enumerate(names) if name == names[0])
+        raise UsageError(f"the GPUs are not alike: {', '.join(kinds)}; use some (-- --include localhost:{ranks})")
+
+
 def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int) -> tuple[int, int]:
     """Bytes that a run with Adam writes which has so many parameters in all, and trains so many: a checkpoint, 0 where
     none is made, and all that is there at once.
@@ -71,7 +81,11 @@ def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: in
     DeepSpeed saves the weights that the model computes with, but not those below adapters, and under ZeRO-3 only frozen
     ones; 12 bytes a trained parameter are fp32 weights and Adam's two averages, 4 ours.
     """
-    halved = any(recipe.deepspeed.get(name, {}).get("enabled") is True for name in ("bf16", "fp16"))
+    halved = (
+        settings.bf16
+        or settings.fp16
+        or any(recipe.deepspeed.get(name, {}).get("enabled") is True for name in ("bf16", "fp16"))
+    )
     width = 2 if halved else 4
     frozen = 0 if recipe.lora else whole - trained
     sharded = recipe.deepspeed.get("zero_optimization", {}).get("stage") == 3

@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -120,19 +120,26 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
         raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
     for name, value in (recipe.chat_template_kwargs or {}).items():
         line = f"{{%- set {name} = {value!r} %}}"
-        if line not in tokenizer.chat_template:  # as it is where the base is a judge that was trained with it
-            tokenizer.chat_template = f"{line}\n{tokenizer.chat_template}"
+        if line in tokenizer.chat_template:  # the base is a judge that was trained with it
+            continue
+        if not re.search(rf"\b{name}\b", tokenizer.chat_template):
+            raise UsageError(f"base {base!r}: its chat template takes no {name}; leave it out of chat_template_kwargs")
+        tokenizer.chat_template = f"{line}\n{tokenizer.chat_template}"
     if not tokenizer.is_fast:
         raise UsageError(f"base {base!r} has no fast tokenizer, which the place of the rating is found with")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    try:
-        encode(
-            tokenizer,
-            Example(
-                id="", form="pointwise", messages=[{"role": "user", "content": "?"}], target=target(RATINGS[0], "")
-            ),
+    message = {"role": "user", "content": "?"}
+    begins = tokenizer.bos_token_id
+    # Without <bos> a Gemma writes nonsense, and not all who write its tokenizer put it in front of texts.
+    needed = begins in tokenizer("?")["input_ids"][:1] or tokenizer.bos_token == "<bos>"
+    if begins is not None and needed and source_ids(tokenizer, [message])[0] != begins:
+        raise UsageError(
+            f"base {base!r}: texts begin with {tokenizer.bos_token}, but its chat template leaves it out; "
+            "put {{ bos_token }} in front of it"
         )
+    try:
+        encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
     except UsageError as error:
         thinks = "enable_thinking" in tokenizer.chat_template and not recipe.chat_template_kwargs
         way = "set chat_template_kwargs: {enable_thinking: false}" if thinks else "choose a base that does not think"
@@ -216,8 +223,11 @@ def _build(
         shutil.rmtree(partial / "building")
         jsonl.write_json(partial / "counts.json", counts)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):  # another run was quicker
+        try:
             partial.rename(folder)
+        except OSError:
+            if not (folder / "counts.json").is_file():  # another run was quicker
+                raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

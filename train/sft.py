@@ -252,6 +252,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
+    preflight.require_alike(settings.device)
     images = _images(run, recipe)
     with one_after_the_other(first):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:

@@ -106,8 +106,7 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 def table_of(board: Leaderboard) -> Table:
     """The table as a page shows it; the first score that has a range is drawn, and shown with what is missing."""
-    ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
-    lead = next((column for column in board.columns if column in ranged), board.columns[0])
+    lead = _lead(board)
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
     bars = {}
@@ -123,6 +122,12 @@ def table_of(board: Leaderboard) -> Table:
     head = ["", *board.columns, "coverage", *([f"range of {lead} with what is missing"] if missing else [])]
     axis, drawn = axis_of(bars.values()), head.index(lead) + 1
     return Table(caption=board.caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=board.folded, sticky=True)
+
+
+def _lead(board: Leaderboard) -> str:
+    """The first score that has a range; without any the first."""
+    ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
+    return next((column for column in board.columns if column in ranged), board.columns[0])
 
 
 def _single(board: Leaderboard) -> Table:

@@ -5,7 +5,6 @@ critic run alignmmbench metadata.jsonl --model runs/vlm --judge http://b:8000/v1
 """
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,16 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from critic import benchmarks
-from critic.records import Showing
 from critic.stages import options
-
-REPLY_TOKENS = 1024
-
-
-def _stage(name: str) -> Callable[..., int]:
-    """Each is imported when its turn comes: --help needs none of them."""
-    command: Callable[..., int] = import_module(f"critic.stages.{name}").main
-    return command
 
 
 def main(
@@ -35,17 +25,10 @@ def main(
         Literal["published"] | None, typer.Option("--as", help="The paper's conditions, protocols and judge settings.")
     ] = None,
     condition: Annotated[list[str] | None, typer.Option(help="As of critic infer.")] = None,
-    protocol: Annotated[list[str] | None, typer.Option(help="As of critic judge.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in the records.", show_default="its own")] = None,
-    images: Annotated[
-        Showing | None, typer.Option(help="Whether the judge sees them.", show_default="show, if it can")
-    ] = None,
     data_root: options.DataRoot = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
-    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = REPLY_TOKENS,
-    verdict_tokens: Annotated[
-        int | None, typer.Option(min=8, help="Longest verdict.", show_default="as of critic judge")
-    ] = None,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
     api_key: options.ApiKey = None,
     concurrency: options.Concurrency = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
@@ -61,7 +44,7 @@ def main(
         "retry_failed": retry_failed,
     }
     print(f"1/3 infer: {benchmark} by {model}", file=sys.stderr)
-    code = _stage("infer")(
+    code: int = import_module("critic.stages.infer").main(
         benchmark_file,
         benchmark,
         replies,
@@ -76,17 +59,16 @@ def main(
     if code:  # judging what is missing for the most part would be paid for in vain
         return code
     print(f"2/3 judge: by {judged_by}", file=sys.stderr)
-    code = _stage("judge")(
+    code = import_module("critic.stages.judge").main(
         replies,
         judged,
         benchmark=benchmark,
         judge=[judged_by],
-        protocol=protocol,
         published=published,
-        images=images,
-        max_tokens=verdict_tokens,
         **asking,
     )
     print("3/3 score", file=sys.stderr)
     questions = benchmark_file if limit is None else None
-    return _stage("score")([judged], benchmark, questions, out=out / "score", max_failed=max_failed) or code
+    score = import_module("critic.stages.score").main
+    scored: int = score([judged], benchmark, questions, out=out / "score", max_failed=max_failed)
+    return scored or code

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT
 from training import Whole, refused, save_base, start, whole, whole_of_two, write_recipe, write_rows
 
@@ -146,3 +147,18 @@ def test_no_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyP
     usage.free = 999
     with pytest.raises(UsageError):
         preflight.require_room(tmp_path, 1000, 3000, 2)
+
+
+def test_gpus_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the ranks of those like the first."""
+
+    def gather(names: list[str], mine: str) -> None:
+        names[:] = [mine, "NVIDIA A100", mine]
+
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    with pytest.raises(UsageError, match=r"not alike: NVIDIA A100, NVIDIA H100; .*localhost:0,2\)"):
+        preflight.require_alike(torch.device("cuda"))
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda *_: None)
+    preflight.require_alike(torch.device("cpu"))
