@@ -98,6 +98,8 @@ def check(page: str, cwd: Path, url: str = "", ready: Callable[[str], None] = la
         for place, word in enumerate(words[:-1]):
             if words[1] == "judge" and word == "--judge" and not words[place + 1].endswith(".jsonl"):
                 words[place + 1] = url
+            elif words[1] == "run" and word in ("--model", "--judge"):
+                words[place + 1] = url
             elif words[1] == "judge" and word == "--out":
                 jsonl.sidecar(cwd / words[place + 1]).unlink(missing_ok=True)
                 (cwd / words[place + 1]).unlink(missing_ok=True)

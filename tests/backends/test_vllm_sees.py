@@ -89,6 +89,7 @@ async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
     conditions = ["own", "oracle", "no_image"]
     stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, Images(root).load, {})
     made: list[ModelTurn] = []
+    stage._gate = asyncio.Semaphore(64)
     await asyncio.gather(*(stage.work(one, made.append) for one in talks))
     return made
 

@@ -127,7 +127,7 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     done = run("critic", "score", out, "--questions", sheet, "--out", tmp_path / "page")
     for turn in ("turn 1", "turn 2", "turn 3", "whole conversation"):
         table = done.stdout.partition(f"\nTournament, {turn}\n")[2]
-        assert re.search(r"^a +1042 \(1042–1043\) +– +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), (
+        assert re.search(r"^a +1042 \(1042–1043\) +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), (
             done.stdout
         )
     assert "Other verdicts" not in done.stdout
