@@ -151,11 +151,11 @@ def test_a_wheel_trains_and_serves(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stage", "extra", "library"), [("train", "train", "torch"), ("base", "train", "gguf")])
-def test_a_stage_names_the_extra_that_it_needs(stage: str, extra: str, library: str) -> None:
+def test_a_stage_names_the_extra_that_it_needs(stage: str, extra: str, library: str, tmp_path: Path) -> None:
     hidden = f"import sys; sys.modules['{library}'] = None; from critic.cli import main; main()"
     run_it = ["tiny", "--train", "rows.jsonl", "--out", "judge"] if stage == "train" else ["gemma-3-270m", "out"]
     words = [sys.executable, "-c", hidden, stage, *run_it]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert_one_line_error(done, f"critic {stage}: ", library, f"pip install 'critic[{extra}]'")
 
 

@@ -96,9 +96,8 @@ def check(page: str, cwd: Path, url: str = "", ready: Callable[[str], None] = la
         ready(command)
         words = shlex.split(command, comments=True)
         for place, word in enumerate(words[:-1]):
-            if words[1] == "judge" and word == "--judge" and not words[place + 1].endswith(".jsonl"):
-                words[place + 1] = url
-            elif words[1] == "run" and word in ("--model", "--judge"):
+            served = {"judge": ["--judge"], "run": ["--model", "--judge"]}.get(words[1], [])
+            if word in served and not words[place + 1].endswith(".jsonl"):
                 words[place + 1] = url
             elif words[1] == "judge" and word == "--out":
                 jsonl.sidecar(cwd / words[place + 1]).unlink(missing_ok=True)

@@ -110,7 +110,7 @@ def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: P
 
 
 @pytest.mark.filterwarnings("error")  # people's scores are all the same
-@pytest.mark.parametrize("form", ["correct", "pairwise", "checklist@en", "criteria"])
+@pytest.mark.parametrize("form", ["correct", "pairwise", "checklist", "criteria"])
 def test_labels_that_were_less_likely_stand_for_more_rows(tmp_path: Path, form: str) -> None:
     """The judge is wrong on those that stand for two (of pairs for four) rows each: the rest, half of them, for one."""
     lines = []
@@ -122,7 +122,7 @@ def test_labels_that_were_less_likely_stand_for_more_rows(tmp_path: Path, form: 
         verdict = {
             "correct": Verdict(value="no" if wrong else "yes"),
             "pairwise": Verdict(value="B" if wrong else "A"),
-            "checklist@en": Verdict(answers=[not wrong, not wrong]),
+            "checklist": Verdict(answers=[not wrong, not wrong]),
             "criteria": Verdict(rating=9, criteria=dict.fromkeys(CRITERIA, Verdict(rating=3 if wrong else 9))),
         }[form]
         score = {"criteria": 3.0 if wrong else 9.0}.get(form, 1.0)
@@ -147,8 +147,8 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
         said = "tie" if number % 4 == 0 else "A"
         verdict = Verdict(value=said)
         pairs.append((right, said, judgment("pairwise", one, verdict, other=two, calls=calls, score=1.0)))
-        lists.append(judgment("checklist@en", one, Verdict(answers=[number % 5 > 0, True]), score=1.0))
-    lists[1] = judgment("checklist@en", lists[1].sample.response, Verdict(failure="server_error"))
+        lists.append(judgment("checklist", one, Verdict(answers=[number % 5 > 0, True]), score=1.0))
+    lists[1] = judgment("checklist", lists[1].sample.response, Verdict(failure="server_error"))
     jsonl.write(tmp_path / "pairs.jsonl", [line for _, _, line in pairs])
     jsonl.write(tmp_path / "lists.jsonl", lists)
     summary, _ = audit(tmp_path, "p=pairs.jsonl")

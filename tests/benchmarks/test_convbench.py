@@ -127,9 +127,7 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     done = run("critic", "score", out, "--questions", sheet, "--out", tmp_path / "page")
     for turn in ("turn 1", "turn 2", "turn 3", "whole conversation"):
         table = done.stdout.partition(f"\nTournament, {turn}\n")[2]
-        assert re.search(r"^a +1042 \(1042–1043\) +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), (
-            done.stdout
-        )
+        assert re.search(r"^a +1042 \(1042–1043\) +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), done.stdout
     assert "Other verdicts" not in done.stdout
     graded = [f"{row['ID']},{turn},{turn + 5}" for row in rows for turn in (1, 2, 3)]
     (tmp_path / "people.csv").write_text("\n".join(["id,turn,grade", *graded]))

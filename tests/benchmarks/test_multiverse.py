@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scoring
-from conftest import ROOT, assert_one_line_error, write_jsonl
-from conftest import run as run_program
+from conftest import ROOT, write_jsonl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judgments import of_turn
@@ -355,20 +354,3 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     boards = summary["leaderboards"]
     assert "Completion by aspect" in page
     assert boards["history-score"]["m"]["oracle"]["asked"] == 23 and len(boards["history-score"]) == 1
-
-
-def test_files_of_before_the_aspects_are_read(tmp_path: Path) -> None:
-    """They are scored beside the benchmark's file, which names aspects, and count as of the same conversations."""
-    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, lambda _: 1.0)
-    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    for line in lines:
-        for turn in line["sample"]["conversation"]["turns"]:
-            turn.pop("aspects")
-        line.pop("answers", None)
-    write_jsonl(file, lines)
-    summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--questions", SAMPLE)
-    assert summary["leaderboards"]["turn-score-own"]["m"]["average"]["value"] == 10
-    lines[0]["sample"]["conversation"]["turns"][0]["prompt"] = "Something else?"
-    write_jsonl(file, lines[:1])
-    done = run_program("critic", "score", file, "--benchmark", "multiverse", "--questions", SAMPLE)
-    assert_one_line_error(done, "not as here")
