@@ -208,7 +208,8 @@ ASKS = re.compile(
     r"(?:(?:rate|score(?= (?:the|it|each|from)\b)|grade|evaluate|judge|give|provide|return|respond|reply|use|print|"
     r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|scores go|"
     r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line) (?:must|should|is)|"
-    r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|[^\w\n]{0,8}evaluation form\b[^.:\n]{0,40}:)"
+    r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|"
+    r"[^\w\n]{0,8}(?:evaluation form|grading rubric)\b[^.:\n]{0,40}:)"
 )
 """How a sentence begins that asks for something, and does not only tell it."""
 

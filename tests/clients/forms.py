@@ -171,6 +171,14 @@ def binary_verdicts(key: str, verdict: str) -> Callable[[dict[str, Any]], Any]:
     return parse
 
 
+def keyed(key: str, *values: Any) -> Callable[[dict[str, Any]], Any]:
+    def parse(choice: dict[str, Any]) -> Any:
+        said = json.loads(text(choice)).get(key)
+        return said if said in values else None
+
+    return parse
+
+
 def any_call(choice: dict[str, Any]) -> Any:
     return json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["note"]
 
