@@ -96,7 +96,7 @@ def main(
 def _facts(runs: Sequence[Run], asked: int, boards: Sequence[leaderboards.Leaderboard]) -> dict[str, Any]:
     """What the page says at its head."""
     judged = [f"{run.name}, judged by {run.judge}" for run in runs]
-    verdicts = [judgment for run in runs for judgment in [*run.turns, *run.battles]]
+    verdicts = [judgment for run in runs for judgment in run.turns]
     failed = sum(judgment.failure is not None for judgment in verdicts)
     counts = f"{len(verdicts)} verdicts on {asked} conversations, {failed} failed."
     first = [text for text in [leaderboards.headline(boards)] if text]

@@ -100,7 +100,9 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
         file = tmp_path / f"{one}-{other}.jsonl"
         judged(file, "visitbench", [("pairwise", "own", 1)], lambda v, value=value: value, one, other)  # type: ignore[misc]
         files.append(file)
-    summary, _, printed = scored(tmp_path / "out", "visitbench", *files)
+    summary, page, printed = scored(tmp_path / "out", "visitbench", *files)
+    lines = sum(file.read_bytes().count(b"\n") for file in files)
+    assert f"{lines} verdicts on" in page, "a battle is one verdict"
     asked = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
     board = summary["leaderboards"]["reference"]
     assert board["m"]["all"]["value"] == 100 and board["n"]["all"]["n"] == len(asked)
