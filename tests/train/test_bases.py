@@ -64,6 +64,14 @@ def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path) -> Non
     assert again.chat_template.count("set enable_thinking") == 1
 
 
+@pytest.mark.parametrize("name", ["enable_thinkin", "role_of"])
+def test_a_variable_that_the_template_does_not_read_is_refused(name: str, tmp_path: Path) -> None:
+    base = thinking_base(tmp_path / "base", write_rows(tmp_path))
+    recipe = write_recipe(tmp_path, tiny=None, base=str(base), chat_template_kwargs={name: False})
+    with pytest.raises(UsageError, match=f"its chat template takes no {name}; leave it out"):
+        rows_module.base_tokenizer(recipes.read_recipe(recipe))
+
+
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 
 
