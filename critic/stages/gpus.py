@@ -15,7 +15,6 @@ from typing import Any
 
 from critic import jsonl
 from critic.errors import UsageError, one_line
-from critic.stages import merge
 from critic.stages.run import check_plain
 
 
@@ -24,6 +23,8 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
     into its --out. Raises UsageError where one of them did not come to its end."""
     out = check_plain(jsonl.resolved(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
+    from critic.stages.merge import main as merge  # noqa: PLC0415 - a stage beside this one
+
     with jsonl.alone(out):
         begun = [int(count) for path in folder.glob("*.jsonl") for count in re.findall(r"-of-(\d+)", path.name)]
         if out.is_file() and not begun:
@@ -48,7 +49,7 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
                     os.killpg(worker.pid, signal.SIGKILL)  # type: ignore[arg-type]  # None: not started
         if lost := [f"{worker.name} ended with code {worker.exitcode}" for worker in workers if worker.exitcode]:
             raise UsageError(f"{', '.join(lost)} (logs in {folder}); the same command goes on, and nothing is lost")
-        return merge.main(paths, out, options["max_failed"])
+        return merge(paths, out, options["max_failed"])
 
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:

@@ -17,8 +17,8 @@ from msgspec import Struct
 from critic import jsonl
 from critic.errors import UsageError, decode
 from critic.records import Judgment, ModelTurn
-from critic.stages import judge_samples, options
-from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
+from critic.stages import infer, judge_samples, options
+from critic.stages.run import RunOptions, Shard, finish
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
@@ -26,18 +26,15 @@ HOW = (
 )
 """What a sidecar says of how a run was made: the same of all shards."""
 
-ALIKE = ("data_root", "images")
-"""What may be another on each machine: of the whole, the first one's is said. A number by such a name is a count."""
-
-OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members")
-"""What it says of one shard alone. All else is counted, and added up."""
+ELSEWHERE = ("data_root", "images")
+"""What may be another on each machine: of the whole, the first one's is said."""
 
 KINDS: dict[str, tuple[type[Any], str]] = {
-    "responses": (Judgment, "rows"),
-    "replies": (Judgment, "verdicts"),
-    "conversations": (ModelTurn, "turns"),
+    "responses": (Judgment, "row"),
+    "replies": (Judgment, "verdict"),
+    "conversations": (ModelTurn, "turn"),
 }
-"""What a run was made of, as its sidecar names it -> its records, and the sidecar's name for how many."""
+"""What a run was made of, as its sidecar names it -> its records, and what one of them is called."""
 
 
 class ShardFile(Struct, frozen=True):
@@ -61,25 +58,28 @@ def main(
     _check_shards(shards)
     # A shard that no group fell into says nothing of how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
+    _check_alike(full)
     first = full[0].facts
-    for part in full:
-        for name in HOW:
-            if (now := _wherever(part.facts.get(name))) != (then := _wherever(first.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
-    kind = next((KINDS[name] for name in KINDS if name in first), None)
-    if kind is None:
+    record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
+    if record is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
-    count = jsonl.write(out, _lines(shards, *kind))
-    facts = {name: value for name, value in first.items() if name not in OF_ONE and not _is_count(name, value)}
-    added = dict[str, Any]()
-    for part in shards:
-        added = _added(added, {name: value for name, value in part.facts.items() if _is_count(name, value)})
-    added["peak_memory_mib"] = max(part.facts.get("peak_memory_mib", 0) for part in shards)
-    failures = Counter[str](added.get("failed", {}))
-    lines = [f"{out}: {count} {kind[1]} of {len(shards)} shards, {failed(failures)}"]
-    summary = RunSummary(count=count, failures=failures, facts={**added, "shards": len(shards)}, lines=lines)
+    jsonl.write(out, _lines(shards, record, f"{unit}s"))
     run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
-    return finish(run, summary, facts)
+    records = (one for _, one in jsonl.read(out, record))
+    whole = infer.summary(records, out) if record is ModelTurn else judge_samples.summary(records, run, unit)
+    facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
+    facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
+    facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
+    print(f"{len(shards)} shards")
+    return finish(run, whole, {**facts, "shards": len(shards)})
+
+
+def _check_alike(shards: Sequence[ShardFile]) -> None:
+    """Raises UsageError where one was made otherwise than the first."""
+    for part in shards[1:]:
+        for name in HOW:
+            if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
 
 
 def _part(path: Path) -> ShardFile:
@@ -144,16 +144,3 @@ def _wherever(value: Any) -> Any:
     if isinstance(value, list):
         return [_wherever(one) for one in value]
     return {name: one for name, one in value.items() if name != "file"} if isinstance(value, dict) else value
-
-
-def _is_count(name: str, value: Any) -> bool:
-    return isinstance(value, int) if name in ALIKE else name not in (*HOW, *OF_ONE)
-
-
-def _added(one: Any, other: Any) -> Any:
-    """Counts added up, those of tables name by name."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return {name: _added(one.get(name), other.get(name)) for name in one | other}
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one + other
-    return other if one is None else one

@@ -65,7 +65,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, judge: Path) -> N
     assert_one_line_error(run("critic", *words(judge, "out.jsonl")), "go on with --gpus")
     cards(tmp_path, "H100")
     done = run("critic", *asked)
-    assert done.returncode == 0 and f"{ROWS} rows of 2 shards, 0 failed" in done.stdout, done.stderr
+    assert done.returncode == 0 and "2 shards" in done.stdout and f"{ROWS} rows, 0 failed" in done.stdout, done.stderr
     assert parts[0].read_bytes() == whole and parts[1].read_bytes().startswith(left[: left.rfind(b"\n") + 1])
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
     assert Counter(json.loads(line)["sample"]["id"] for line in lines) == {f"row-{n}": 1 for n in range(ROWS)}
