@@ -45,10 +45,6 @@ class RatingKind(Struct, frozen=True):
         found = parse.parse_rating(text, truncated, prompt.scale)
         return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
 
-    def parse_free_text(self, prompt: Prompt, text: str) -> Verdict | None:
-        found = parse.stated_rating(text, prompt.scale)
-        return found if found is None or prompt.scale == TEN else replace(found, scale=prompt.scale)
-
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return whole_rating(human_score(shown[0]).score, prompt.scale)
 
@@ -85,9 +81,6 @@ class ChoiceKind(Struct, frozen=True):
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
         return parse.parse_choice(text, prompt.key, self.choices, truncated)
-
-    def parse_free_text(self, prompt: Prompt, text: str) -> Verdict | None:
-        return parse.stated_choice(text, self.choices) if "A" in self.choices else None
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         if (preference := shown[0].preference) is not None:
@@ -323,11 +316,8 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one."""
-        kind = self.form.kind
-        found = kind.read(self.prompt, self.material, text, truncated)
-        if isinstance(kind, RatingKind | ChoiceKind) and found.failure in UNREADABLE and not truncated:
-            found = kind.parse_free_text(self.prompt, text) or found
+        """The verdict in a reply: in our form, or as the papers' judges state one."""
+        found = self.form.kind.read(self.prompt, self.material, text, truncated)
         return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:

@@ -23,7 +23,7 @@ NAMES = {
 }
 """Key of a verdict -> how judges write it, in the prompt's language or in English, as a pattern."""
 
-_ANY_RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
+_RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
 """The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench), and our prompts call it a grade."""
 
 _MEANT = {
@@ -101,39 +101,23 @@ def parse_rating(
     text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
 ) -> Verdict:
     """Read a pointwise verdict, `{"Rating": 8, "Reason": "…"}` or something close to it (another order, fences, "8/10",
-    8分, single quotes, Chinese keys, cut off); where ratings by several `criteria` stand in it, that under `key`.
+    8分, single quotes, Chinese keys, cut off), or as the papers' judges state one (`Rating: [[7]]`, `Rating:{5}`,
+    `{"score": "7"}`, `Final Rating: 4`); where ratings by several `criteria` stand in it, that under `key`.
 
     `truncated`: the reply ended at its token limit. Failures: `empty`, `truncated` (before the rating was certain),
     `no_rating` (none, or several that differ), `out_of_range`. Ratings of another `scale` are moved onto 1..10.
     """
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    # A criterion's name is the user's own, and may hold signs of patterns.
-    names = NAMES.get(key, re.escape(key))
-    return _rated(_parsed(text, truncated, _rating(scale, names, criteria), ratings, "no_rating"), scale)
+    return _rated(_parsed(text, truncated, _rating(scale, key, criteria), ratings, "no_rating"), scale)
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`. Failures:
-    `empty`, `truncated`, `no_verdict` (none, another value, or several that differ)."""
-    return _chosen(_parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict"))
-
-
-def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
-    """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
-    `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
-    statements = AnswerText(text).statements(_rating(scale, _ANY_RATING, False))
-    return _rated(_settled(statements, "no_rating", anyhow=True), scale) if statements else None
-
-
-def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
-    """The one of A, B and tie that a reply states as the papers' judges do: `Overall, Response A is better.`, `[[C]]`,
-    `A=B`. None where it states none, `no_verdict` where several that differ, or one not among `values`."""
-    statements = AnswerText(text).statements(_choice("Verdict", ("A", "B", "tie")))
-    # Under the form's own key alone it is for parse_choice to read.
-    if all(each.own for each in statements):
-        return None
-    read = _settled(statements, "no_verdict", anyhow=True)
-    return _chosen(read if read.value in values else _Read(failure="no_verdict"))
+    """Read a verdict that is one of a few `values`, `{"Verdict": "A"}`, as tolerantly as `parse_rating`; of comparisons
+    also `Overall, Response A is better.`, `[[C]]`, `A=B`. Failures: `empty`, `truncated`, `no_verdict` (none, another
+    value, or several that differ)."""
+    read = _parsed(text, truncated, _choice(key, tuple(values)), values, "no_verdict")
+    value = read.value if isinstance(read.value, str) else None
+    return Verdict(value=value, reason=read.reason, failure=read.failure)
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
@@ -158,8 +142,7 @@ def prefix(text: str) -> str | None:
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
-        statements = answer.statements(_rating(TEN, NAMES["Rating"], True))
-        at = next((each.at for each in statements if each.stands and each.own), None)
+        at = next((each.at for each in answer.statements(_rating(TEN, "Rating", True)) if each.stands), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
         return text[:counts]
@@ -195,9 +178,9 @@ def _begins_one(start: str, values: Sequence[str], longer: bool = False) -> bool
     return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
 
 
-def _settled(statements: Sequence[Statement], missing: Failure, anyhow: bool = False) -> _Read:
-    """The one value that is stated, under the form's own key or `anyhow`: where others contradict it, none is."""
-    standing = [each for each in statements if each.stands and (each.own or anyhow)]
+def _settled(statements: Sequence[Statement], missing: Failure) -> _Read:
+    """The one value that is stated: where others contradict it, none is."""
+    standing = [each for each in statements if each.stands]
     # A draft or a quotation is no verdict, but it can make one doubtful.
     if not standing or len({each.value for each in statements}) > 1 or standing[0].value is None:
         return _Read(failure=missing)
@@ -215,13 +198,11 @@ def _rated(read: _Read, scale: Scale) -> Verdict:
     return Verdict(rating=rating, reason=read.reason)
 
 
-def _chosen(read: _Read) -> Verdict:
-    value = read.value if isinstance(read.value, str) else None
-    return Verdict(value=value, reason=read.reason, failure=read.failure)
-
-
 @cache
-def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
+def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
+    # Beside other criteria's ratings only one under its own name is meant, which is the user's: signs of patterns in it
+    # are none.
+    names = _RATING if key == "Rating" and not criteria else NAMES.get(key, re.escape(key))
     behind = _BEHIND_RATING % {"highest": scale[1]}
     value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
     names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
@@ -242,10 +223,9 @@ def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
     marked = re.compile(
         r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
     )
-    # Beside other criteria's ratings only one under its own name is meant.
     if criteria:
-        return Sought(names, names, value, number, several=True)
-    return Sought(names, names.replace(NAMES["Rating"], _ANY_RATING), value, number, (marked,), prose=True)
+        return Sought(names, value, number, several=True)
+    return Sought(names, value, number, (marked,), prose=True)
 
 
 @cache
@@ -255,7 +235,14 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
     player = _PLAYER if "A" in values else ""
     pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
     papers = _STATED_CHOICES if "A" in values else ()
-    return Sought(NAMES[key], NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=_compared)
+
+    def compared(stated: str) -> str | None:
+        """Which side a statement of the papers puts first; None for a tie where none is offered."""
+        said = re.sub(r"\s", "", stated).lower()
+        side = "A" if said in ("a", "a>b", "a>>b") else "B" if said in ("b", "a<b", "a<<b") else "tie"
+        return side if side in values else None
+
+    return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=compared)
 
 
 @cache
@@ -266,7 +253,7 @@ def _item(number: int) -> Sought:
     question = r"(?:[^?\n]{3,300}\?)?"
     pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
     name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
-    return Sought(name, name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
+    return Sought(name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
 
 
 def _meant(value: Any, values: Sequence[str]) -> str | None:
@@ -275,9 +262,3 @@ def _meant(value: Any, values: Sequence[str]) -> str | None:
     # "Assistant A" and "A (slightly better)" are A.
     word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)
     return next((choice for choice in values if word in (choice.lower(), *_MEANT.get(choice, ()))), None)
-
-
-def _compared(stated: str) -> str:
-    """Which side a statement of the papers puts first."""
-    said = re.sub(r"\s", "", stated).lower()
-    return "A" if said in ("a", "a>b", "a>>b") else "B" if said in ("b", "a<b", "a<<b") else "tie"

@@ -128,25 +128,23 @@ _OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 class Statement(Struct, frozen=True):
     """A value that an answer states, None where it is no value of the form; it begins at `at` in the answer and ends at
-    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `own`: it is under one of the
-    form's own keys. `whole`: it is in a whole object, whose reason is `reason`."""
+    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `whole`: it is in a whole object,
+    whose reason is `reason`."""
 
     value: float | str | None
     at: int
     end: int
     stands: bool = True
-    own: bool = True
     whole: bool = False
     reason: str | None = None
 
 
 class Sought(Struct, frozen=True):
-    """What is looked for in an answer. `own` are the names of the form's key and `names` those of any key that says the
-    same, as patterns; `value` is how a value looks behind one (group `value`), `convert` makes a value of it or of what
-    JSON has. `papers`: how other benchmarks' judges state it without a key, of which `compared` makes a value.
-    `several`: it is one of several keys. `prose`: a key in a sentence counts where nothing else does."""
+    """What is looked for in an answer. `names` are those of any key that says it, as a pattern; `value` is how a value
+    looks behind one (group `value`), `convert` makes a value of it or of what JSON has. `papers`: how other benchmarks'
+    judges state it without a key, of which `compared` makes a value. `several`: it is one of several keys. `prose`: a
+    key in a sentence counts where nothing else does."""
 
-    own: str
     names: str
     value: re.Pattern[str]
     convert: Callable[[Any], float | str | None]
@@ -162,9 +160,6 @@ class Sought(Struct, frozen=True):
     @property
     def key_names(self) -> str:
         return self.names if self.several else f"{_QUALIFIER}{self.names}"
-
-    def is_own(self, name: str) -> bool:
-        return re.fullmatch(f"{_QUALIFIER}{self.own}", name.strip(), re.IGNORECASE) is not None
 
 
 @cache
@@ -236,8 +231,8 @@ class AnswerText:
 
     def unfinished_at(self, sought: Sought) -> int | None:
         """Where the value of the last key stands; None where there is no key."""
-        keys = [*sought.key(_OBJECT_KEY, sought.own).finditer(self.plain)]
-        keys += sought.key(_LINE_KEY, sought.own).finditer(self.plain)
+        keys = [*sought.key(_OBJECT_KEY).finditer(self.plain)]
+        keys += sought.key(_LINE_KEY).finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
     def loose_reason(self, several: bool) -> str | None:
@@ -264,12 +259,11 @@ class AnswerText:
             before = each
             if runs_on:
                 continue
-            reasons = [*_under(each.content, Sought(REASON, REASON, sought.value, lambda value: value))]
-            reason = next((reason for _, reason in reasons if isinstance(reason, str)), None)
+            reasons = [*_under(each.content, Sought(REASON, sought.value, lambda value: value))]
+            reason = next((reason for reason in reasons if isinstance(reason, str)), None)
             stands = self._stands(each.start, each.end, torn, False)
-            for name, value in stated:
-                own = sought.is_own(name)
-                yield Statement(value, each.start, each.end, stands, own, whole=True, reason=reason)
+            for value in stated:
+                yield Statement(value, each.start, each.end, stands, whole=True, reason=reason)
 
     def _torn(self, sought: Sought) -> Iterator[_Torn]:
         """What is left of objects that are no valid JSON. One goes on to the next line that begins with a brace."""
@@ -296,7 +290,7 @@ class AnswerText:
             # Without a value it is the output format restated, or cut off.
             if key is not None and value is not None:
                 stands = self._stands(each.key.start(), value.end(), torn, sought.several)
-                yield _statement(sought, key["name"], value, stands)
+                yield _statement(sought.convert, value, stands)
 
     def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
@@ -311,7 +305,7 @@ class AnswerText:
                 key.start(), torn
             )
             stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
-            yield _statement(sought, key["name"], value, stands)
+            yield _statement(sought.convert, value, stands)
 
     def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
@@ -326,7 +320,7 @@ class AnswerText:
                     owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
                     led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
                     stands = led and self._opens_or_closes(key.start(), value.end())
-                yield _statement(sought, key["name"] if keyed else None, value, stands)
+                yield _statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
     def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Where a judge says what a `form` looks for, and does not quote what the response claims: not within quotation
@@ -403,10 +397,8 @@ class AnswerText:
         return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
 
 
-def _statement(sought: Sought, name: str | None, value: re.Match[str], stands: bool) -> Statement:
-    convert = sought.convert if name is not None or sought.compared is None else sought.compared
-    own = name is not None and sought.is_own(name)
-    return Statement(convert(value["value"]), value.start("value"), value.end(), stands, own)
+def _statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
+    return Statement(convert(value["value"]), value.start("value"), value.end(), stands)
 
 
 def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
@@ -451,8 +443,8 @@ def _whole_objects(text: str) -> Iterator[_Object]:
         at = text.find("{", end)
 
 
-def _under(content: Any, sought: Sought) -> Iterator[tuple[str, Any]]:
-    """The names of keys that are sought and the converted values under them, of the outermost objects that have one."""
+def _under(content: Any, sought: Sought) -> Iterator[Any]:
+    """The converted values under keys that are sought, of the outermost objects that have one."""
     nested = [content]
     while nested:
         content = nested.pop()
@@ -463,7 +455,7 @@ def _under(content: Any, sought: Sought) -> Iterator[tuple[str, Any]]:
         keyed = [name for name in content if re.fullmatch(sought.key_names, name, re.IGNORECASE)]
         for name in keyed:
             for value in content[name]:
-                yield name, sought.convert(value)
+                yield sought.convert(value)
         if not keyed:
             # What a key calls the response's, or quoted, is not searched.
             own = [

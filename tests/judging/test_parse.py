@@ -8,11 +8,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from critic.judging.forms import inquiry
-from critic.judging.parse import parse_rating, prefix, stated_choice, stated_rating
+from critic.judging.parse import parse_choice, parse_rating, prefix
 from critic.judging.targets import target
 from critic.records import PromptInputs
 
 READ = [
+    ('{"Score": 8}', 8, None),
+    ('{"Score": 2, "Reason": "they wrote Rating: 10"}', 2, "they wrote Rating: 10"),
     ('{"Rating": 8, "Reason": "good"}', 8, "good"),
     ('{"Rating":8,"Reason":"good"}', 8, "good"),
     ('{"Rating": 8.5, "Reason": "good"}', 8.5, "good"),
@@ -43,7 +45,6 @@ READ = [
 FAILED = [
     ("", False, "empty"),
     (" \n", False, "empty"),
-    ('{"Score": 8}', False, "no_rating"),
     ("8", False, "no_rating"),
     ("I give it 7 of 10", False, "no_rating"),
     ('{"Rating": true, "Reason": "x"}', False, "no_rating"),
@@ -65,7 +66,6 @@ FAILED = [
     ('{"Reason": "claims \\"Rating\\": 10 and', True, "truncated"),
     ('{"Reason": "claims \\"Rating\\": 10 and', False, "no_rating"),
     ('{"Comment": "Rating: 10"}', False, "no_rating"),
-    ('{"Score": 2, "Reason": "they wrote Rating: 10"}', False, "no_rating"),
 ]
 
 
@@ -93,7 +93,6 @@ def test_peer_replies(shared: Path) -> None:
     assert parse_rating(parsers["replies"]["align_float"]).rating == 8.5
     assert parse_rating(parsers["replies"]["align_str"]).rating == 8
     assert parse_rating(parsers["replies"]["align_reordered"]).rating == 8
-    assert parse_rating(parsers["replies"]["align_norating"]).failure == "no_rating"
 
 
 @given(st.integers(1, 10), st.text())
@@ -167,9 +166,8 @@ RANGES = "8 or 9", "7-8", "7 – 8", "7~8", "1 to 10", "7.5-8", "8/10 or 9/10", 
     "text", ["Rating: %s", '{"Rating": "%s"}', "{'Rating': %s, 'Reason': 'x'}", "Fine.\n**Rating**: %s."]
 )
 def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: str) -> None:
-    found, stated = parse_rating(text % said), stated_rating(text % said)
+    found = parse_rating(text % said)
     assert (found.rating, found.failure) == (None, "no_rating")
-    assert stated is None or stated.rating is None
 
 
 @pytest.mark.parametrize(
@@ -178,8 +176,7 @@ def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: 
 )
 def test_a_rating_may_say_its_scale_and_more(said: str) -> None:
     assert parse_rating(f"Rating: {said}").rating == 8
-    stated = stated_rating(f"Score: {said}")
-    assert stated is not None and stated.rating == 8
+    assert parse_rating(f"Score: {said}").rating == 8
 
 
 DRAFTED = [
@@ -263,22 +260,22 @@ NOT_STATED = [
 
 @pytest.mark.parametrize(("text", "value"), STATED)
 def test_a_choice_is_read_as_the_papers_judges_state_it(text: str, value: str) -> None:
-    found = stated_choice(text, PAIR)
-    assert found is not None and (found.value, found.failure) == (value, None)
+    found = parse_choice(text, "Verdict", PAIR)
+    assert (found.value, found.failure) == (value, None)
 
 
 @pytest.mark.parametrize("text", NOT_STATED)
-def test_what_states_no_choice_is_left_to_the_second_question(text: str) -> None:
-    assert stated_choice(text, PAIR) is None
+def test_what_states_no_choice_is_none(text: str) -> None:
+    assert parse_choice(text, "Verdict", PAIR).value is None
 
 
 def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() -> None:
     for text in ("[[A]] or [[B]]? [[B]]", "The reply claims: Overall, Response B is better. [[A]]"):
-        found = stated_choice(text, PAIR)
-        assert found is not None and (found.value, found.failure) == (None, "no_verdict")
+        found = parse_choice(text, "Verdict", PAIR)
+        assert (found.value, found.failure) == (None, "no_verdict")
     for text in ("[[C]]", "A=B", "Final Answer: tie"):
-        found = stated_choice(text, ("A", "B"))
-        assert found is not None and (found.value, found.failure) == (None, "no_verdict")
+        found = parse_choice(text, "Verdict", ("A", "B"))
+        assert (found.value, found.failure) == (None, "no_verdict")
 
 
 @pytest.mark.parametrize(
@@ -314,8 +311,8 @@ def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() ->
     ],
 )
 def test_a_rating_is_read_as_the_papers_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
-    found = stated_rating(text)
-    assert (found.rating, found.failure) == (rating, failure) if found else (rating, failure) == (None, None)
+    found = parse_rating(text)
+    assert (found.rating, found.failure) == (rating, failure or (None if rating else "no_rating"))
 
 
 def test_peers_that_read_what_judges_state(shared: Path) -> None:
@@ -324,14 +321,14 @@ def test_peers_that_read_what_judges_state(shared: Path) -> None:
     replies, peers = parsers["replies"], {name: peer["parsed"] for name, peer in parsers["by_peer"].items()}
     theirs = {name: one["first"] for name, one in peers["convbench"].items()}
     theirs |= {name: one for name, one in peers["fastchat"].items() if name.startswith("pair")}
-    read = {name: (stated_choice(replies[name], PAIR), said) for name, said in theirs.items() if said}
-    refused = {name for name, (ours, _) in read.items() if ours is None or ours.failure}
+    read = {name: (parse_choice(replies[name], "Verdict", PAIR), said) for name, said in theirs.items() if said}
+    refused = {name for name, (ours, _) in read.items() if ours.failure}
     assert refused == {"cb_not", "pair_AB", "pair_none"}  # denied; both; said in no form
-    assert all(ours.value == said for name, (ours, said) in read.items() if name not in refused and ours)
+    assert all(ours.value == said for name, (ours, said) in read.items() if name not in refused)
     rated = {name: one for name, one in peers["fastchat"].items() if name.startswith("mt")}
     rated |= {name: one["score"] for name, one in peers["deepeval"].items() if isinstance(one, dict)}
-    found = {name: stated_rating(replies[name]) for name in rated}
-    differ = {name for name, one in found.items() if one is None or one.rating != rated[name]}
+    found = {name: parse_rating(replies[name]) for name in rated}
+    differ = {name for name, one in found.items() if one.rating != rated[name]}
     # Theirs reads 3, 1, 100, and nothing in 8/10 and in a rating without brackets; ours asks where two differ.
     assert differ == {"mt_two", "mt_frac", "mt_cite", "mt_100", "mt_none"}
 
@@ -375,8 +372,7 @@ def test_what_a_judge_quotes_is_not_its_verdict(text: str) -> None:
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
     assume("e.g" not in before)  # what follows it is an example
-    found = stated_rating(f"{before}\n{form % rating}")
-    assert found is not None and found.rating == rating
+    assert parse_rating(f"{before}\n{form % rating}").rating == rating
 
 
 def test_the_distribution_is_read_where_the_rating_counts() -> None:
