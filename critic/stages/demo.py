@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +32,8 @@ BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
 """What train/base.py is given for the pretrained base: its name, the folder in which the recipe looks for it, and the
 layers that a scoring head needs, which are trained and served in half of the time."""
 
-RECIPE, TINY = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny.yaml")
-"""With the base, and from random weights where it cannot be had."""
-
-SEEING = Path("train/recipes/tiny-vl.yaml")
-"""Of the judge that sees."""
+RECIPE, SEEING = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny-vl.yaml")
+"""With the base, and of the judge that sees."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
@@ -85,27 +81,6 @@ def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
     words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
     run([*words, "--", "--master_port", _free_port()])
-
-
-def choose_recipe(out: Path) -> Path:
-    """The recipe of the judge in `out`: with the pretrained base, which is got first, or from random weights where it
-    cannot be had. What a run before chose stays."""
-    chosen = out / "judge.yaml"
-    if chosen.is_file():
-        return chosen
-    if lacking := [name for name in ("torch", "deepspeed") if find_spec(name) is None]:
-        raise UsageError(
-            f"the demo trains, and {' and '.join(lacking)} cannot be imported: pip install '.[train,serve]'"
-        )
-    try:
-        run([sys.executable, "train/base.py", *BASE])
-        found = RECIPE
-    except UsageError as error:
-        print(f"      no pretrained base ({error}): a tiny judge is trained from random weights, which", flush=True)
-        print("      rates far worse; delete the folder and run the demo again where pip reaches an index", flush=True)
-        found = TINY
-    jsonl.write_text(chosen, found.read_text("utf-8"))
-    return chosen
 
 
 def form_asked(judge: Path) -> list[str]:
@@ -173,7 +148,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     recipe: Annotated[
         Path | None,
-        typer.Option(help="Training recipe.", show_default=f"{RECIPE}, or {TINY} where its base is not to be had"),
+        typer.Option(help="Training recipe; without an index: train/recipes/tiny.yaml.", show_default=str(RECIPE)),
     ] = None,
     questions: Annotated[
         int | None,
@@ -206,7 +181,9 @@ def main(
     run([*words, *drawn])
 
     step("2/5", f"train: a judge {base}", start)
-    train(recipe or choose_recipe(out), data / "train.jsonl", judge, *root)
+    if recipe is None:
+        run([python, "train/base.py", *BASE])
+    train(recipe or RECIPE, data / "train.jsonl", judge, *root)
 
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
@@ -230,10 +207,5 @@ def main(
     if scoring:
         run([*scoring, "--out", str(out / "benchmark")])
         form = form_asked(judge)[1]
-        print(
-            f"\nThis judge learned one form, {form}: it rates single answers on 1..10, of AlignMMBench too. Pairs and"
-        )
-        print(
-            "conversations (ConvBench, MultiVerse, VisIT-Bench) take a judge that learned their forms: train/README.md"
-        )
+        print(f"\nThis judge learned one form, {form}: single answers. For pairs and conversations see train/README.md")
     done(out, "report.html", start)
