@@ -124,8 +124,9 @@ class Source:
         if "id" not in self.frame:
             return [self.place(row) for row in range(len(self.frame))]
         keys = self.filled("id")
-        tables.check_ids(keys, self.place)
-        tables.check_ids(self.texts("group"), self.place, "group")
+        for row, (key, group) in enumerate(zip(keys, self.texts("group"), strict=True)):
+            tables.check_id(key, self.place(row))
+            tables.check_id(group, self.place(row), "group")
         return keys
 
     def by_key(self, keys: Sequence[Key], values: Sequence[Any], name: str, more: str = "") -> dict[Any, Any]:
