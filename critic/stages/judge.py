@@ -87,8 +87,7 @@ def _base_setup(benchmark: str | None, published: str | None, protocols: list[re
     return paper.paper_setup(protocols)
 
 
-_what = partial(typer.Option, rich_help_panel=options.DATA)
-_who = partial(typer.Option, rich_help_panel=options.ENDPOINT)
+_judge = options.endpoint
 _how = partial(typer.Option, rich_help_panel="The form of a verdict")
 _rare = partial(typer.Option, hidden=True)
 
@@ -96,32 +95,33 @@ _rare = partial(typer.Option, hidden=True)
 @takes_endpoint
 def main(
     responses: Annotated[Path, typer.Argument(metavar="RESPONSES", help="Rows, or replies to a benchmark.")],
-    out: Annotated[Path, _what(metavar="FILE", help="Judgments; again: resume.", callback=check_plain)],
+    out: Annotated[Path, options.data(metavar="FILE", help="Judgments; again: resume.", callback=check_plain)],
     endpoint: Endpoint,
-    questions: Annotated[Path | None, _what(metavar="FILE", help="The benchmark's own file.")] = None,
-    benchmark: Annotated[str | None, _what(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
+    questions: Annotated[Path | None, options.data(metavar="FILE", help="The benchmark's own file.")] = None,
+    benchmark: Annotated[str | None, options.data(metavar="NAME", help=f"{', '.join(BENCHMARKS)}.")] = None,
     against: Annotated[
-        list[Path] | None, _what(metavar="FILE", help="Another model's replies.", show_default="the reference")
+        list[Path] | None, options.data(metavar="FILE", help="Another model's replies.", show_default="the reference")
     ] = None,
     images: Annotated[
-        records.Showing | None, _what(help="Whether the judge sees them.", show_default="show, if it can")
+        records.Showing | None, options.data(help="Whether the judge sees them.", show_default="show, if it can")
     ] = None,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
     judge: Annotated[
         list[str] | None,
-        _who(
+        _judge(
             metavar="JUDGE",
             help="FOLDER (vLLM in here), URL, URL#MODEL, @FILE of URLs, replies.jsonl; several: a panel.",
         ),
     ] = None,
     name: Annotated[
-        str | None, _who(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
+        str | None,
+        _judge(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's"),
     ] = None,
-    aggregate: Annotated[Aggregation, _who(metavar="HOW", help="A panel's score: mean or median.")] = "mean",
+    aggregate: Annotated[Aggregation, _judge(metavar="HOW", help="A panel's score: mean or median.")] = "mean",
     certificate: Annotated[
-        Path | None, _who(metavar="FILE", help="Of an audit: refuse where it does not hold.")
+        Path | None, _judge(metavar="FILE", help="Of an audit: refuse where it does not hold.")
     ] = None,
     prompt: Annotated[
         str, _how(metavar="FORM", show_default=False, help=f"{', '.join(FORMS)}, {EVERY_REASON_FIRST}.")

@@ -26,37 +26,24 @@ from critic.stages.run import RunOptions, Shard
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
-DATA, ENDPOINT, LIMITS, CLUSTER = "Data", "Endpoint", "Limits", "Several machines"
-"""Groups of options in --help."""
+data, endpoint, limits, cluster = (
+    partial(typer.Option, rich_help_panel=title) for title in ("Data", "Endpoint", "Limits", "Several machines")
+)
+"""An option, in its group of --help."""
 
-VllmOptions = Annotated[list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")]
-
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL", help="An OpenAI-compatible server; URL,URL or @FILE: several.", rich_help_panel=ENDPOINT
-    ),
-]
 ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", hidden=True, help="The server's key.")]
-Attempts = Annotated[int, typer.Option(min=1, hidden=True, help="Tries of a request.")]
-Timeout = Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a try.")]
 Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
-MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if more fail.", rich_help_panel=LIMITS)]
+MaxFailed = Annotated[float, limits(min=0, max=1, help="Exit with 3 if more fail.")]
+RetryFailed = Annotated[bool, limits("--retry-failed", help="Ask again what failed.")]
+Concurrency = Annotated[
+    int | None, limits(min=1, help="Requests at once.", show_default=f"{CONNECTIONS}; in here the engine's own")
+]
 
-Mapped = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="COLUMN=FIELD", help="Your column: answer=response.", rich_help_panel=DATA),
-]
-OwnScale = Annotated[
-    str | None, typer.Option("--scale", metavar="LOW:HIGH", help="Of people's scores.", rich_help_panel=DATA)
-]
-OwnLanguage = Annotated[Language | None, typer.Option("--lang", help="Of all rows.", rich_help_panel=DATA)]
-
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Where images lie.", show_default="the file's folder", rich_help_panel=DATA),
-]
+Mapped = Annotated[list[str] | None, data("--map", metavar="COLUMN=FIELD", help="Your column: answer=response.")]
+OwnScale = Annotated[str | None, data("--scale", metavar="LOW:HIGH", help="Of people's scores.")]
+OwnLanguage = Annotated[Language | None, data("--lang", help="Of all rows.")]
+DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Where images lie.", show_default="the file's folder")]
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
@@ -64,12 +51,6 @@ def root_of(rows: Path, questions: Path | None = None) -> Path:
     told = jsonl.facts(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(told.encode())) if isinstance(told, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
-
-
-CacheOf = Annotated[
-    Path | None,
-    typer.Option("--cache", metavar="FILE", help="SQLite; what is there is not asked again.", rich_help_panel=LIMITS),
-]
 
 
 def spend(words: str | None) -> Budget | None:
@@ -82,16 +63,7 @@ def spend(words: str | None) -> Budget | None:
 
 
 def max_tokens(least: int, default: str | bool = True) -> Any:
-    return typer.Option(min=least, help="Longest reply, in tokens.", show_default=default, rich_help_panel=LIMITS)
-
-
-def concurrency(help_text: str) -> Any:
-    default = f"{CONNECTIONS}; in here the engine's own"
-    return typer.Option(min=1, help=help_text, show_default=default, rich_help_panel=LIMITS)
-
-
-def retry_failed(help_text: str) -> Any:
-    return typer.Option("--retry-failed", help=help_text, rich_help_panel=LIMITS)
+    return limits(min=least, help="Longest reply, in tokens.", show_default=default)
 
 
 def check(*rules: tuple[object, str]) -> None:
@@ -134,52 +106,36 @@ def urls(where: str) -> list[str]:
     return servers
 
 
-Concurrency = Annotated[int | None, concurrency("Requests at once.")]
-RetryFailed = Annotated[bool, retry_failed("Ask again what failed.")]
-
-
 class Endpoint(Struct, frozen=True, kw_only=True):
     """Where replies come from, and how they are asked for: the options of every stage that asks a model
     (`takes_endpoint`). `model` is the one to ask a server for, unless its URL names one."""
 
-    vllm_options: VllmOptions = None
+    vllm_options: Annotated[
+        list[str] | None, typer.Argument(metavar="-- VLLM", help="Options of vLLM in this process.")
+    ] = None
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The server's; infer: or FOLDER, FILE.jsonl.",
-            show_default="its first",
-            rich_help_panel=ENDPOINT,
-        ),
+        endpoint(metavar="NAME", help="The server's; infer: or FOLDER, FILE.jsonl.", show_default="its first"),
     ] = None
-    base_url: BaseUrl = None
+    base_url: Annotated[
+        str | None, endpoint(metavar="URL", help="An OpenAI-compatible server; URL,URL or @FILE: several.")
+    ] = None
     api_key: ApiKey = None
     data_root: DataRoot = None
     concurrency: Concurrency = None
     max_failed: MaxFailed = MAX_FAILED
     retry_failed: RetryFailed = False
-    cache: CacheOf = None
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="What this run may spend: 2000000tokens.", rich_help_panel=LIMITS),
-    ] = None
+    cache: Annotated[Path | None, limits(metavar="FILE", help="SQLite; what is there is not asked again.")] = None
+    budget: Annotated[str | None, limits(metavar="N", help="What this run may spend: 2000000tokens.")] = None
     max_image_pixels: Annotated[int | None, typer.Option(min=1, hidden=True)] = None
     max_image_bytes: Annotated[int, typer.Option(min=1, hidden=True)] = MAX_BYTES
-    attempts: Attempts = ATTEMPTS
-    timeout: Timeout = TIMEOUT
-    shard: Annotated[
-        str | None, typer.Option(metavar="K/N", help="A part, for critic merge.", rich_help_panel=CLUSTER)
-    ] = None
-    gpus: Annotated[
-        str | None, typer.Option(metavar="N", help="One engine on each of N GPUs, or all.", rich_help_panel=CLUSTER)
-    ] = None
-    engine: Annotated[
-        Literal["ray"] | None, typer.Option(help="The model in actors of a Ray cluster.", rich_help_panel=CLUSTER)
-    ] = None
-    ray_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]", rich_help_panel=CLUSTER)
-    ] = None
-    replicas: Annotated[int, typer.Option(min=1, help="Actors, each with its GPUs.", rich_help_panel=CLUSTER)] = 1
+    attempts: Annotated[int, typer.Option(min=1, hidden=True, help="Tries of a request.")] = ATTEMPTS
+    timeout: Annotated[float, typer.Option(min=0.1, hidden=True, help="Seconds of a try.")] = TIMEOUT
+    shard: Annotated[str | None, cluster(metavar="K/N", help="A part, for critic merge.")] = None
+    gpus: Annotated[str | None, cluster(metavar="N", help="One engine on each of N GPUs, or all.")] = None
+    engine: Annotated[Literal["ray"] | None, cluster(help="The model in actors of a Ray cluster.")] = None
+    ray_address: Annotated[str | None, cluster(metavar="HOST:PORT", help="Or auto.  [RAY_ADDRESS]")] = None
+    replicas: Annotated[int, cluster(min=1, help="Actors, each with its GPUs.")] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None) -> RunOptions:
         """How the stage is run that asks. Raises UsageError for a wrong --shard."""
