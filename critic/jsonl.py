@@ -102,33 +102,25 @@ def resolved(path: Path) -> Path:
     return real
 
 
-def lock(file: BinaryIO, path: Path) -> None:
-    """Lock an open file, by whichever of its names it was opened, until this process closes it or any other handle on
-    it. The system releases the lock of a process that is killed, also where others that it started live on. A file
-    system without locks is written without. Raises UsageError where another process has the lock."""
-    try:
-        # Not flock, whose lock a forked child would keep.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            problem = "another run is writing it; wait for its end, or give another --out"
-            raise UsageError(f"{path}: {problem}") from None
-        if error.errno not in _WITHOUT_LOCKS:
-            raise
-
-
 def _locked(name: Path, path: Path) -> BinaryIO:
-    """The file `name`, made where it is not there, and locked."""
+    """The file `name`, made where it is not there, and locked until this process closes it. The system releases the
+    lock of a process that is killed, also where others that it started live on. A file system without locks is written
+    without. Raises UsageError where another process has the lock."""
     while True:
         file = name.open("ab")
         try:
-            lock(file, path)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), name.stat()):
-                    return file
-        except BaseException:
-            file.close()
-            raise
+            # Not flock, whose lock a forked child would keep.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                file.close()
+                problem = "another run is writing it; wait for its end, or give another --out"
+                raise UsageError(f"{path}: {problem}") from None
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), name.stat()):
+                return file
         file.close()  # of a run that ended in between, and took it away
 
 
@@ -136,8 +128,7 @@ def _locked(name: Path, path: Path) -> BinaryIO:
 def alone(path: Path) -> Iterator[None]:
     """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
     goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
-    links lead from have the same lock; those of hard links differ in it, so that each writer locks the file as well.
-    Raises UsageError where another process has the lock."""
+    links lead from have the same lock. Raises UsageError where another process has it."""
     real = resolved(path)
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
     with writing(path):
@@ -259,15 +250,13 @@ def is_empty(path: Path) -> bool:
 
 def repair(path: Path) -> int:
     """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. One that lacks but its
-    end gets that. Raises UsageError for a file that is not of plain lines, or that another process is writing, and
-    leaves it as it is."""
+    end gets that. Raises UsageError for a file that is not of plain lines, and leaves it as it is."""
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
     if not size:
         return 0
     with path.open("rb+") as file:
-        lock(file, path)  # a line that another process is writing is not torn
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             keep, first = content.rfind(b"\n") + 1, content[: content.find(b"\n") + 1]
             last = content[keep:]
@@ -293,7 +282,7 @@ def _is_whole(line: bytes) -> bool:
 class Appender:
     """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
     that could not be written whole. The file's sidecar is taken away at once. Raises UsageError for what the system
-    says against writing, and where another process is writing the file by any of its names."""
+    says against writing. One process at a time may write a file: `alone`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._broken = path, False
@@ -302,7 +291,6 @@ class Appender:
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
             self._file = path.open("ab", buffering=0)
-            lock(self._file, path)
 
     def append(self, record: Any) -> None:
         if self._broken:  # the run is ending; what else is ready must not follow half a line

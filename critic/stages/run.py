@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import resource
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -19,8 +18,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.middleware import lacking, layers
-from critic.backends.vllm import VllmBackend
+from critic.backends.middleware import lacking
 from critic.errors import UsageError, decode, encode, one_line
 from critic.records import Call, Judgment, ModelTurn
 
@@ -149,16 +147,11 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.write(self.out, [])
         start = time.monotonic()
         asyncio.run(self.ask(left) if left else self.nothing_left())
-        seconds = time.monotonic() - start
-        # An engine may be a process of its own.
-        memory = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         facts = {
             **self.facts,
             "retries": self.backend.retries,
             "concurrency": self.concurrency,
-            "seconds": round(seconds, 1),
-            "seconds_in_all": round(seconds + earlier.get("seconds_in_all", 0.0), 1),
-            "peak_memory_mib": memory // 1024,
+            "seconds": round(time.monotonic() - start, 1),
             f"{self.counted}_in_this_run": left,
         }
         if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
@@ -188,9 +181,6 @@ class Stage(ABC, Generic[Item, Record]):
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
-            for source in layers(self.backend):
-                if isinstance(source, VllmBackend):
-                    source.rows = left
             async with self.backend as backend:
                 # An engine says how much keeps it busy once it runs.
                 self.concurrency = self.options.concurrency or backend.max_concurrency

@@ -151,7 +151,7 @@ def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
 
 
 def alias(out: Path, how: str, written: bool) -> Path:
-    """Another name of a file, made before it is written or meanwhile; a hard link can only be made meanwhile."""
+    """Another name of a file, made before it is written or meanwhile."""
     other = out.parent / "other" / out.name
     if how == "itself":
         return out
@@ -159,16 +159,14 @@ def alias(out: Path, how: str, written: bool) -> Path:
         return Path(os.path.relpath(out, ROOT))
     if how == "folder" and not written:
         other.parent.symlink_to(out.parent, target_is_directory=True)
-    if how in ("link", "hard link"):
+    if how == "link":
         other.parent.mkdir(exist_ok=True)
     if how == "link" and not written:
         other.symlink_to(Path("..") / out.name)
-    if how == "hard link" and written:
-        other.hardlink_to(out)
     return other
 
 
-@pytest.mark.parametrize("how", ["itself", "relative", "folder", "link", "hard link"])
+@pytest.mark.parametrize("how", ["itself", "relative", "folder", "link"])
 def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, scripted: Any) -> None:
     """Whatever name each of them has for it."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)]), tmp_path / "out.jsonl"

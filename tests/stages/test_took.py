@@ -35,7 +35,7 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
     assert calls > 20 and counted in done.stdout
     facts = jsonl.facts(judged)
     assert facts["tokens"] == {"prompt": 11 * calls, "cached": 0, "completion": 7 * calls}
-    assert facts["seconds_in_all"] >= 0 and facts["peak_memory_mib"] > 20
+    assert facts["seconds"] >= 0
     again = run("critic", "judge", replies, *words)
     assert counted in again.stdout and len(server.requests) == turns + calls
 
