@@ -589,13 +589,13 @@ def verdict_id(
     return "/".join([key, condition, protocol, str(turn or "whole"), *other])
 
 
-def spent(judgments: Sequence[Judgment]) -> dict[str, int]:
-    """What several judgments took together."""
+def spent(made: Sequence[Judgment | Call]) -> dict[str, int]:
+    """What several judgments or calls took together."""
     return {
-        "prompt_tokens": sum(one.prompt_tokens for one in judgments),
-        "cached_tokens": sum(one.cached_tokens for one in judgments),
-        "completion_tokens": sum(one.completion_tokens for one in judgments),
-        "attempts": max(one.attempts for one in judgments),
+        "prompt_tokens": sum(one.prompt_tokens for one in made),
+        "cached_tokens": sum(one.cached_tokens for one in made),
+        "completion_tokens": sum(one.completion_tokens for one in made),
+        "attempts": max((one.attempts for one in made), default=0),
     }
 
 

@@ -67,7 +67,7 @@ class Grader:
         needs: str | None = "--score",
     ) -> None:
         self.backend, self.score_kind, self.max_tokens, self.decoding = backend, score_kind, max_tokens, decoding
-        self.needs, self._first, self._tried = needs, asyncio.Lock(), False
+        self.needs = needs
         # Whether the server gives log probabilities, None until the first reply tells; whether ratings are taken as
         # they are stated; whether log probabilities are asked for all the same, so that a cache knows the requests.
         self.logprobs: bool | None = None
@@ -79,21 +79,6 @@ class Grader:
     async def rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """The question as it was sent, and the verdict: a rating, or a named failure; of several criteria the rating by
         each as well. Raises Refused and Transient as the backend does."""
-        # Nobody insists on log probabilities, or the first reply has shown whether there are any.
-        if self.needs is None or self.score_kind == "argmax" or self._tried:
-            return await self._rate(asked)
-        # One verdict alone shows whether there are log probabilities, before others are paid for.
-        async with self._first:
-            # Those that waited here have been told by the first.
-            if not self._tried:
-                try:
-                    return await self._rate(asked)
-                # Also by a failure, or the others would try one after another.
-                finally:
-                    self._tried = True
-        return await self._rate(asked)
-
-    async def _rate(self, asked: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         # An earlier reply showed it: nothing more is paid for scores that cannot be had.
         if self.logprobs is False and not self.stated:
             self.take_stated()

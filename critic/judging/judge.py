@@ -66,7 +66,7 @@ class Judge:
         return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
 
     def _judgment(self, planned: PlannedVerdict, found: JudgeResult) -> Judgment:
-        calls, form = found.calls, planned.form
+        calls, form, took = found.calls, planned.form, records.spent(found.calls)
         return Judgment(
             sample=planned.sample,
             setup=replace(self.setup, score_kind=self.grader.score_kind),
@@ -82,10 +82,7 @@ class Judge:
             reply=found.reply,
             detail=found.detail,
             shortened=calls[-1].shortened if calls else {},
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            cached_tokens=sum(call.cached_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
-            attempts=max([found.attempts, *(call.attempts for call in calls)]),
+            **{**took, "attempts": max(found.attempts, took["attempts"])},
             # Of a form with one question the reply says all that its calls do.
             calls=calls if planned.protocol or form_of(form).shown > 1 else [],
             images=min((call.images for call in calls), default=0),

@@ -7,43 +7,38 @@ Models mark their thoughts in many ways, and servers strip some of the marks: `<
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 _WORD = (
     r"(?:\w+[:_])?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理)"
 )
 
 
-class _Mark(NamedTuple):
-    """How thoughts are opened and closed: patterns, without regard to case."""
-
-    opening: str
-    closing: str
-
-
 _MARKS = (
-    _Mark(rf"<{_WORD}(?:\s[^<>]*)?>", rf"</\s*{_WORD}\s*>"),
-    _Mark(rf"\[{_WORD}\]", rf"\[/\s*{_WORD}\s*\]"),
-    _Mark(rf"【{_WORD}】", rf"【/\s*{_WORD}\s*】"),
-    _Mark(rf"[◁⊲]{_WORD}[▷⊳]", rf"[◁⊲]/\s*{_WORD}[▷⊳]"),
-    _Mark(r"<\|(?:begin|start)_of_(?:thought|thinking)\|>", r"<\|end_of_(?:thought|thinking)\|>"),
-    _Mark(rf"<\|(?:start_)?{_WORD}\|>", rf"<\|(?:end_|/){_WORD}\|>"),
+    (rf"<{_WORD}(?:\s[^<>]*)?>", rf"</\s*{_WORD}\s*>"),
+    (rf"\[{_WORD}\]", rf"\[/\s*{_WORD}\s*\]"),
+    (rf"【{_WORD}】", rf"【/\s*{_WORD}\s*】"),
+    (rf"[◁⊲]{_WORD}[▷⊳]", rf"[◁⊲]/\s*{_WORD}[▷⊳]"),
+    (r"<\|(?:begin|start)_of_(?:thought|thinking)\|>", r"<\|end_of_(?:thought|thinking)\|>"),
+    (rf"<\|(?:start_)?{_WORD}\|>", rf"<\|(?:end_|/){_WORD}\|>"),
     # A chat's channels: with their tokens, and without. A comma or a colon behind the name makes it a word of prose.
-    _Mark(
+    (
         r"(?:<\|start\|>assistant)?<\|channel\|>\s*(?:analysis|commentary)",
         r"<\|channel\|>\s*final\s*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>",
     ),
-    _Mark(r"<\|channel>\s*thought", r"<channel\|>"),
-    _Mark(r"(?-i:analysis|commentary)(?=[^\s:：,.;'’-]|\n)", r"(?-i:assistant\n?final)(?:\n?json(?=\s*[{\[]))?"),
+    (r"<\|channel>\s*thought", r"<channel\|>"),
+    (r"(?-i:analysis|commentary)(?=[^\s:：,.;'’-]|\n)", r"(?-i:assistant\n?final)(?:\n?json(?=\s*[{\[]))?"),
 )
+"""How thoughts are opened and closed: patterns, without regard to case."""
 
-_OPENING = re.compile("|".join(f"(?P<m{number}>{mark.opening})" for number, mark in enumerate(_MARKS)), re.IGNORECASE)
-_CLOSING = [re.compile(mark.closing, re.IGNORECASE) for mark in _MARKS]
-_ANY_CLOSING = "|".join(mark.closing for mark in _MARKS)
+_OPENING = re.compile(
+    "|".join(f"(?P<m{number}>{opening})" for number, (opening, _) in enumerate(_MARKS)), re.IGNORECASE
+)
+_CLOSING = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
+_ANY_CLOSING = "|".join(closing for _, closing in _MARKS)
 
 # The end of thoughts whose beginning the chat template wrote: not a mark that is spoken of in a sentence.
 _ORPHAN = re.compile(
-    rf"^[ \t]*(?:{_ANY_CLOSING})|(?:{_ANY_CLOSING})(?=[ \t\r]*(?:$|[\[{{]|```))|{_MARKS[-1].closing}",
+    rf"^[ \t]*(?:{_ANY_CLOSING})|(?:{_ANY_CLOSING})(?=[ \t\r]*(?:$|[\[{{]|```))|{_MARKS[-1][1]}",
     re.MULTILINE | re.IGNORECASE,
 )
 

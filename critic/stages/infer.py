@@ -30,8 +30,8 @@ from critic.stages.run import RunOptions, RunSummary, Spent, Stage, check_plain,
 
 
 class Infer(Stage[Conversation, ModelTurn]):
-    """Every turn of each conversation under each condition, asked of the model `system`. `load` gives an image by its
-    name; `source` says in the sidecar where the conversations are from."""
+    """Every turn of each conversation under each condition, asked of the model `system`. `load` gives an
+    image by its name, None where none is shown; `source` says in the sidecar where the conversations are from."""
 
     name, unit, counted = "infer", "turn", "turns"
 
@@ -43,7 +43,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         conditions: Sequence[str],
         sampling: Sampling,
         conversations: Sequence[Conversation],
-        load: Callable[[str], Image],
+        load: Callable[[str], Image] | None,
         source: Mapping[str, Any],
     ) -> None:
         wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
@@ -127,6 +127,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 name: await once(loading, name, partial(asyncio.to_thread, self._load, name))
                 for one in said
                 for name in one.images
+                if self._load
             }
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
@@ -236,10 +237,6 @@ def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[st
                 raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
 
 
-def _no_image(name: str) -> Image:
-    raise ImageError("image_missing", name)
-
-
 @takes_endpoint
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
@@ -277,10 +274,11 @@ def main(
     # Where no image is shown, neither Pillow nor a folder is needed.
     there = [name for one in conversations for turn in one.turns for name in turn.images]
     shown = there and any(CONDITIONS[one].images for one in names)
-    pictures = endpoint.images(root, uris) if shown else None
-    load = pictures.load if pictures else _no_image
-    if pictures:
+    load = None
+    if shown:
+        pictures = endpoint.images(root, uris)
         pictures.require(there)
+        load = pictures.load
     backend = endpoint.open_one()
     sampling = Sampling(
         max_tokens=max_tokens,

@@ -27,14 +27,6 @@ from critic.stages.judge_samples import JudgeSamples
 from critic.stages.options import check, not_learned
 from critic.stages.run import RunOptions, RunSummary, listed, source
 
-HEEDED: dict[str, tuple[str, tuple[Protocol, ...]]] = {
-    "order": ("--order", ("pairwise",)),
-    "unread": ("--on-unparsed", ("pairwise",)),
-    "sight": ("--turn-context", OF_WHOLES),
-    "score_kind": ("--score", ("pointwise", "direct", "quality")),
-}
-"""A field of the setup -> the option that sets it, and the protocols that heed it."""
-
 
 class JudgeConversations(JudgeSamples[list[Pair]]):
     """The verdicts of a plan; an item is a conversation, all its conditions: what is shown alike is asked once."""
@@ -187,13 +179,15 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form = form_of(prompt)
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
-    usual = JudgeConfig(judge="", score_kind="argmax")
-    given = [("--judging", name, OF_WHOLES) for name in judgings if name != "standard"]
-    for name, (option, heeding) in HEEDED.items():
-        if (value := getattr(setup, name)) != getattr(usual, name):
-            given.append((option, value, heeding))
-    for option, value, heeding in given:
-        check(({*heeding} & {*chosen}, f"{option} {value} is one of --protocol {' and '.join(heeding)}"))
+    given: list[tuple[bool, str, tuple[Protocol, ...]]] = [
+        (setup.order != "both", f"--order {setup.order}", ("pairwise",)),
+        (setup.unread != "fail", f"--on-unparsed {setup.unread}", ("pairwise",)),
+        (setup.sight != "before", f"--turn-context {setup.sight}", OF_WHOLES),
+        (setup.score_kind != "argmax", f"--score {setup.score_kind}", ("pointwise", "direct", "quality")),
+        *((name != "standard", f"--judging {name}", OF_WHOLES) for name in judgings),
+    ]
+    for is_given, option, heeding in given:
+        check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
     check(
         (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),
         (setup.reference_backed or two_models, "--reference-free needs --against"),
