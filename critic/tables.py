@@ -278,11 +278,6 @@ def number(cell: Any, below: float = math.inf) -> float:
     return found
 
 
-def first_of(count: int) -> str:
-    """What an error says behind the first of several cells or rows."""
-    return f", the first of {count}," if count > 1 else ""
-
-
 def check_id(key: str | None, place: str, column: str = "id") -> None:
     """Raises UsageError for an id that was a longer number before a spreadsheet program or a data frame rounded it:
     different ones may be the same now."""

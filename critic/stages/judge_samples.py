@@ -45,7 +45,6 @@ class JudgeSamples(Stage[Item, Judgment]):
             "server": judge.backend.endpoint,
             "processors": processors([judge.backend]),
             "learned": [*judge.backend.served.forms, *(["head"] if judge.backend.served.is_classifier else [])],
-            "setup": msgspec.to_builtins(judge.setup),
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,
         }
@@ -87,23 +86,11 @@ class JudgeSamples(Stage[Item, Judgment]):
             elif kinds:
                 grader.needs = f"what {self.out} has"
         super().resume()
-        if any(one.score_kind != grader.score_kind for one in self.done.values()):
-            self._take_one_score()
-        self.facts["setup"]["score_kind"] = grader.score_kind
 
     async def ask(self, left: int) -> None:
-        grader, before = self.judge.grader, self.judge.grader.score_kind
         await super().ask(left)
-        if grader.logprobs is False:
+        if self.judge.grader.logprobs is False:
             self.without.add("logprobs")
-        if grader.score_kind != before:
-            self.facts["setup"]["score_kind"] = grader.score_kind
-            self._take_one_score()
-
-    def _take_one_score(self) -> None:
-        """All judgments of a file name one kind of score: scoring and merging ask for that."""
-        kind, records = self.judge.grader.score_kind, known(self.out, Judgment, lambda _: None)
-        jsonl.write(self.out, (replace(one, setup=replace(one.setup, score_kind=kind)) for one in records))
 
     @abstractmethod
     async def plan(self, item: Item, judged: Callable[[PlannedVerdict], Any]) -> None:
@@ -144,7 +131,15 @@ class JudgeSamples(Stage[Item, Judgment]):
         return line
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        return summary(records, self.options, self.unit)
+        """All judgments of a file name one kind of score, which scoring and merging ask for: also what failed before
+        the first rating showed which."""
+        made, kind = list(records), self.setup.score_kind
+        if any(one.score_kind != kind for one in made):
+            made = [replace(one, setup=replace(one.setup, score_kind=kind)) for one in made]
+            jsonl.write(self.out, made)
+        found = summary(made, self.options, self.unit)
+        found.facts["setup"] = msgspec.to_builtins(self.setup)
+        return found
 
 
 def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
