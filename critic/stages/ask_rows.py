@@ -53,9 +53,7 @@ STEPS = {
 SUB_GOALS = 4
 """Of MultiVerse's sub-goals of a goal (between 30 and 123) as many are named to a model."""
 
-LOST = (
-    *("server_error", "refused", "content_filter", "budget", "context_length_exceeded", "truncated", "image_missing"),
-)
+LOST = ("server_error", "refused", "content_filter", "budget", "context_length_exceeded", "truncated", "image_missing")
 """Failures of the run, not of what was said: these count for --max-failed. All others are rejections."""
 
 
