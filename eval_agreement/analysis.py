@@ -11,15 +11,20 @@ from numpy.typing import NDArray
 from critic.records import Response
 from critic.stats.arrays import Floats
 from eval_agreement import bias
-from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import trivial
 from eval_agreement.calibration import Calibration, calibrate
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.raters import RaterAgreement, SoftAgreement, nearest_rating, rater_agreement, soft_agreement
-from eval_agreement.ratings import leave_one_out
+from eval_agreement.raters import (
+    EPSILON,
+    AlternativeAnnotator,
+    RaterAgreement,
+    SoftAgreement,
+    beside_raters,
+    leave_one_out,
+)
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import RatedSample
 from eval_agreement.widths import Widths, widths
@@ -93,8 +98,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     Without training rows there is one: people's own median, which has seen the answers.
     """
     labelled = sample.labelled
-    raters, several = labelled.raters, any(len(rated) > 1 for rated in labelled.raters)
-    nearest = nearest_rating(raters, labelled.scores)
+    beside = beside_raters(labelled.raters, labelled.scores, labelled.groups, asked.epsilon)
     baselines = trivial(labelled, asked.training)
     intervals, ends = widths(sample)
     judge, plan = {labelled.judge: labelled.scores}, None
@@ -112,9 +116,9 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
             compare(replace(labelled, judges={**judge, name: scores}), labelled.judge, name)
             for name, (scores, _) in baselines.items()
         ],
-        raters=rater_agreement(raters, labelled.groups, labelled.scores) if several else None,
-        soft=soft_agreement(raters, labelled.scores, labelled.groups) if several else None,
-        replaces=alternative_annotator(raters, nearest, labelled.groups, asked.epsilon) if several else None,
+        raters=beside.raters,
+        soft=beside.soft,
+        replaces=beside.replaces,
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         widths=intervals,

@@ -18,7 +18,6 @@ from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
 from eval_agreement import gate, inputs
-from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.baselines import BASELINES
 from eval_agreement.exchange import both_ways
@@ -32,6 +31,7 @@ from eval_agreement.page.scores import models_of, sections
 from eval_agreement.page.two_judges import change_sections, exchange_sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
+from eval_agreement.raters import EPSILON
 from eval_agreement.sample import RatedSample
 from eval_agreement.since import change
 from eval_agreement.summary import (
@@ -130,7 +130,12 @@ def main(
     ] = EPSILON,
     within: Annotated[
         float | None,
-        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± so many points."),
+        typer.Option(
+            "--target-half-width",
+            min=0.001,
+            max=9,
+            help="Plan labels for a mean within ± so many points (a share: 0.05).",
+        ),
     ] = None,
     attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
     gates: Annotated[
@@ -190,9 +195,11 @@ def main(
         _refuse({"--map": files and mapped}, "files of judgments")
         kind = _kind(files, people)
     if kind != "score":
-        unused = {"--train": train, "--target-half-width": within, "--attacked": attacked}
-        _refuse({**unused, **scales, "--epsilon": epsilon != EPSILON}, _MANY[kind])
-        return _write(_audit_labels(files, people, judges, kind, target), target)
+        _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
+        if within and within >= 1:
+            raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
+        asked = AuditRequest(epsilon=epsilon, within=within)
+        return _write(_audit_labels(files, people, judges, kind, asked, target), target)
     if files:
         _refuse(scales, f"judgments, which are on {_SCALE}")
     samples = _samples(files, people, judges, *on)
@@ -327,7 +334,7 @@ def _lines(
 
 
 def _audit_labels(
-    files: Mapping[str, Path], people: Source | None, sources: Files, kind: Kind, target: _Target
+    files: Mapping[str, Path], people: Source | None, sources: Files, kind: Kind, asked: AuditRequest, target: _Target
 ) -> _Audited:
     """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
@@ -345,10 +352,10 @@ def _audit_labels(
     judge, source = next(iter(sources.items()))
     items = read_items(source) if source.content == "judgments" else ()
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
-    found = preference_audit(given)
+    found = preference_audit(given, asked.epsilon)
     result = found.agreement[judge]
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
-    verdicts = preference_verdict(name, found, outcomes, target.max_failed)
+    verdicts = preference_verdict(name, found, outcomes, target.max_failed, asked.within)
     facts = {"verdicts" if found.yes_or_no else "pairs": found.items, **files_of({PEOPLE: people, **sources})}
     origin = {"samples": {name: facts}, "train": None, **made_by()}
     agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}

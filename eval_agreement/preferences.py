@@ -30,6 +30,7 @@ from critic.stats.verdicts import (
     verdict_agreement,
 )
 from eval_agreement.metrics import mean_estimate
+from eval_agreement.raters import EPSILON, BesideRaters, beside_raters
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names of people's verdict and of the trivial judges in an audit."""
@@ -122,29 +123,6 @@ def matrix(
 def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
     """The share (0..1) of items, shape (n,), on which two verdicts are equal."""
     return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
-
-
-def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
-    """Every two raters with each other, pooled: what a judge like one of them would reach `against_raters`. n counts
-    pairs of verdicts. None where no item has two raters."""
-    pairs = list(combinations(raters, 2))
-    first = [one for one, _ in pairs]
-    return _pooled(first, [other for _, other in pairs], group, alike=True) if pairs else None
-
-
-def against_raters(raters: Sequence[Codes], judge: Codes, group: Group) -> VerdictAgreement | None:
-    """A judge's verdicts, shape (n,), with each single rater's, pooled: n counts (item, rater) pairs."""
-    return _pooled(raters, [judge] * len(raters), group)
-
-
-def _pooled(
-    first: Sequence[Codes], second: Sequence[Codes], group: Group, *, alike: bool = False
-) -> VerdictAgreement | None:
-    one, other = np.concatenate(first), np.concatenate(second)
-    asked = (one != UNASKED) & (other != UNASKED)
-    members = np.tile(group_numbers(group), len(first))
-    found = verdict_agreement(one[asked], other[asked], members[asked], alike=alike)
-    return found if found.n else None
 
 
 class PositionBias(Struct, frozen=True, kw_only=True):
@@ -267,7 +245,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
     - `agreement[judge]` with people's verdict, and that of trivial judges; `by[judge][property][value]` of a part.
-    - `ceiling`: `raters_agreement`, and `as_a_rater[judge]`: `against_raters`; None and empty with one rater.
+    - `beside[judge]`: what it is beside single raters, where items have several.
     - `position` of judges whose order is known, `length` where lengths are known.
     - `yes_or_no`: the verdicts are yes (a) and no (b); `rates[judge]` has then its sensitivity and specificity.
     - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences`, `by` and `rates` are those of all
@@ -281,8 +259,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     people_ties: Estimate
     agreement: dict[str, VerdictAgreement]
     baselines: dict[str, VerdictAgreement]
-    ceiling: VerdictAgreement | None
-    as_a_rater: dict[str, VerdictAgreement]
+    beside: dict[str, BesideRaters]
     matrix: Matrix
     position: dict[str, PositionBias]
     length: dict[str, LengthPreference]
@@ -299,8 +276,9 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "items" if self.yes_or_no else "pairs"
 
 
-def preference_audit(sample: Preferences) -> PreferenceAudit:
-    """Everything a report says about pairwise preferences. Judges asked in both orders count by `both_orders`."""
+def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> PreferenceAudit:
+    """Everything a report says about pairwise preferences. Judges asked in both orders count by `both_orders`;
+    `epsilon` is what the alternative annotator test allows them."""
     group, weight = group_numbers(sample.group), sample.weight
     raters = list(sample.people.values())
     several = sample.people if len(raters) > 1 else {}
@@ -315,7 +293,8 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         baselines[LONGER] = longer(*lengths)
         length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
     verdicts = {**judges, **baselines}
-    alike = {name: against_raters(raters, judge, group) for name, judge in judges.items() if several}
+    rows = (zip(several, row, strict=True) for row in zip(*several.values(), strict=True))
+    ratings = [{name: float(code) for name, code in row if code < LABELS} for row in rows]
 
     def with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
         return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
@@ -332,8 +311,11 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         people_ties=equal_share(people[rated] == TIE, group[rated], rated_weight),
         agreement=with_people(judges),
         baselines=with_people(baselines),
-        ceiling=raters_agreement(raters, group),
-        as_a_rater={name: found for name, found in alike.items() if found},
+        beside={
+            name: beside_raters(ratings, np.where(judge < LABELS, judge, np.nan), group, epsilon, "nominal")
+            for name, judge in judges.items()
+            if several
+        },
         matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,

@@ -102,23 +102,14 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
     kappa: Estimate
 
 
-def verdict_agreement(
-    people: Codes, judge: Codes, group: Group, weight: Floats | None = None, *, alike: bool = False
-) -> VerdictAgreement:
+def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
     """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
-    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all. Of two
-    raters, who are `alike`, it does not matter who is called the judge: for kappa a label is as likely by chance as it
-    is on both together (Scott 1955), and `table` has the label that comes first of each two in its rows."""
+    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all."""
     both = labelled(people, judge)
-    first, second = people[both].astype(np.intp), judge[both]
-    if alike:
-        first, second = np.minimum(first, second), np.maximum(first, second)
-    cell, draws = first * LABELS + second, Bootstrap(group_numbers(group)[both])
+    cell, draws = people[both].astype(np.intp) * LABELS + judge[both], Bootstrap(group_numbers(group)[both])
     # Weighted, there are as many items as without weights.
     times = weight[both] / weight[both].mean() if weight is not None and both.any() else None
     counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
-    table = counts.reshape(LABELS, LABELS, -1)
-    kappas = kappa((table + table.swapaxes(0, 1)).reshape(LABELS**2, -1) / 2 if alike else counts)
 
     def estimate(values: Floats, n: Floats, undefined: str, share: bool = True) -> Estimate:
         return draws.estimate(
@@ -139,7 +130,7 @@ def verdict_agreement(
         accuracy=estimate(ratio(EQUAL @ counts, n), n, "no items"),
         decided=estimate(ratio((EQUAL & DECIDED) @ counts, decided), decided, no_decision),
         coverage=estimate(ratio(decided, n), n, "no items"),
-        kappa=estimate(kappas, n, "both sides give every item the same verdict", share=False),
+        kappa=estimate(kappa(counts), n, "both sides give every item the same verdict", share=False),
     )
 
 

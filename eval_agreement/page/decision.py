@@ -9,7 +9,7 @@ from eval_agreement.analysis import Findings
 from eval_agreement.compare import MARGINS, Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import not_kept, side, within
+from eval_agreement.page.words import not_kept, side, undecided, with_labels, within
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
@@ -48,29 +48,19 @@ def _decision(findings: Findings, most_failed: float) -> str:
     """One sentence a person can act on, from what the intervals allow to be said, with the figure behind it and the
     option that would change it; and the tasks that the judge is not for."""
     who, judge = findings.sample.judge, findings.judge
-    total, groups = judge.n + judge.failed, judge.groups or 0
-    if judge.failed > most_failed * total:
-        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
-        return f"No decision on {who}: it failed on {judge.failed} of {total} answers, {allowed}."
-    if groups < FEWEST_TO_DECIDE:
-        more = f"label answers to {FEWEST_TO_DECIDE - groups} more"
-        return f"No decision on {who}: {groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
+    total = judge.n + judge.failed
+    if why := undecided(who, judge.failed, total, judge.groups or 0, most_failed, "answers"):
+        return why
     refused = _not_better(findings) or _worse(findings)
     return refused or f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
 
 
 def _with_labels(findings: Findings) -> str:
-    """By the variance that PPI++ leaves where every answer is judged, 1 - r² of that of labels alone."""
     who, r, plan = findings.sample.judge, findings.judge.pearson or 0.0, findings.plan
-    within = plan.half_width if plan else WITHIN
-    labels = (1.96 * findings.sample.human.std() / within) ** 2
-    alone, corrected = (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1.0, 1 - r**2))
-    if plan and plan.with_judge and plan.without_judge:
-        alone, corrected = plan.without_judge, plan.with_judge
-    return (
-        f"Use {who} with {corrected} labels a month: they put a mean of people's scores within ±{within:g} points "
-        f"(--target-half-width), for which labels alone take {alone} (Pearson {number(findings.judge.pearson)})."
-    )
+    half_width = plan.half_width if plan else WITHIN
+    planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else ()
+    deviation, size = float(findings.sample.human.std()), f"±{half_width:g} points"
+    return with_labels(who, deviation, r, half_width, "a mean of people's scores", size, *planned)
 
 
 def _not_for(findings: Findings) -> str:

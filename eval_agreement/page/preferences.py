@@ -2,19 +2,35 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
-from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
+from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.gate import Outcome
-from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, side, within
+from eval_agreement.page.people import people_part
+from eval_agreement.page.words import (
+    not_kept,
+    p_text,
+    part_name,
+    percent,
+    points,
+    section,
+    side,
+    undecided,
+    with_labels,
+    within,
+)
 from eval_agreement.preferences import (
     CONSTANT,
     LONGER,
-    PEOPLE,
     PairAgreement,
     PairedDifference,
     PreferenceAudit,
 )
+
+WITHIN = 0.05
+"""Half width of the share that labels are counted for, unless --target-half-width names another."""
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
@@ -24,9 +40,15 @@ _WEIGHTED = (
 
 def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     """All there is to say, in reading order."""
+    several = len(found.beside) > 1
+    people = [
+        people_part(f"{name}: {judge}" if several else name, beside.soft, beside.raters, beside.replaces)
+        for judge, beside in found.beside.items()
+    ]
     return [
         *_agreement(name, found),
         *_matrix(name, found),
+        *section("people", people),
         *_position(name, found),
         *_length(name, found),
         *_differences(name, found),
@@ -34,13 +56,15 @@ def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     ]
 
 
-def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
-    """What a sample says of the first judge, the decision first."""
+def preference_verdict(
+    name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
+) -> list[str]:
+    """What a sample says of the first judge, the decision first; `half_width` is that of a share (0..1)."""
     judge, result = next(iter(found.agreement.items()))
     if result.accuracy.value is None:
         return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
     sentences = [
-        not_kept(outcomes) or _decision(judge, found, most_failed),
+        not_kept(outcomes) or _decision(judge, found, most_failed, half_width or WITHIN),
         f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} {found.things}"
         f"{_within(result.accuracy)}, kappa {number(result.kappa.value)}; {result.failed} failed, "
         f"{result.unasked} not asked.",
@@ -48,13 +72,8 @@ def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Out
     if rates := found.rates.get(judge):
         said = [f"{name} {share(rate.value)}{_within(rate)}" for name, rate in rates.items()]
         sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
-    alike = found.as_a_rater.get(judge)
-    if found.ceiling and alike:
-        people = found.ceiling.accuracy
-        sentences.append(
-            f"Two raters agree with each other on {share(people.value)}{_within(people)} of {people.n} pairs of "
-            f"verdicts, {judge} with a single rater on {share(alike.accuracy.value)}{_within(alike.accuracy)}."
-        )
+    if beside := found.beside.get(judge):
+        sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
     if judge in found.position and found.position[judge].flips.value is not None:
         flips = found.position[judge].flips
         sentences.append(
@@ -67,31 +86,46 @@ def _within(estimate: Estimate) -> str:
     return within(shares(estimate.interval))
 
 
-def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
+def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width: float) -> str:
     result = found.agreement[judge]
-    lost, total = result.failed + result.unasked, result.n + result.failed + result.unasked
-    if lost > most_failed * total:
-        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
-        return f"No decision on {judge}: it has no verdict on {lost} of {total} {found.things}, {allowed}."
-    if found.groups < FEWEST_TO_DECIDE:
-        more = f"label answers to {FEWEST_TO_DECIDE - found.groups} more"
-        return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
+    lost = result.failed + result.unasked
+    if why := undecided(judge, lost, result.n + lost, found.groups, most_failed, found.things):
+        return why
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
     trivial = [name for name in found.baselines if side(others[name].interval) <= 0]
     better = [name for name in others if name not in found.baselines and side(others[name].interval) < 0]
     if trivial or side(result.kappa.interval) <= 0:
         than = listed(trivial) if trivial else "chance"
-        return f"Do not use {judge} here: it is not shown to agree with people more than {than}."
+        seen = _figure(others[trivial[0]]) if trivial else ""
+        return f"Do not use {judge} here: it is not shown to agree with people more than {than}{seen}."
     if better:
         place = f"in the place of {listed(better)} on such {found.things}"
-        return f"Do not use {judge} {place}: it agrees with people less."
+        return f"Do not use {judge} {place}: it agrees with people less{_figure(others[better[0]])}."
     figure = (
         f"more than {listed(['chance', *found.baselines])}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
     )
-    alike = found.as_a_rater.get(judge)
-    if found.ceiling and alike and (alike.accuracy.interval or (0, 0))[0] >= (found.ceiling.accuracy.value or 1):
-        return f"Use {judge} alone on such {found.things}: it agrees with a rater as often as raters do, {figure}."
-    return f"Use {judge} beside people's labels, not in their place: it agrees with them {figure}."
+    beside = found.beside.get(judge)
+    if beside and beside.replaces and beside.replaces.passes:
+        test = f"alternative annotator test, epsilon {beside.replaces.epsilon:g}"
+        return f"Use {judge} alone in the place of one of these raters ({test}): it agrees with people {figure}."
+    if beside and beside.soft and side(beside.soft.difference.interval) > 0:
+        return f"Use {judge} alone on such {found.things}: it agrees with a rater more often than raters do, {figure}."
+    return _with_labels(judge, found, half_width)
+
+
+def _with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:
+    """For the share of yes, or of wins of answer a, a tie counting half."""
+    table = np.array(found.agreement[judge].table)
+    pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
+    what = "the share of people's yes" if found.yes_or_no else "the share of people's verdicts for a (ties half)"
+    r = float(np.corrcoef(pairs.T)[0, 1])
+    return with_labels(judge, float(pairs[:, 0].std()), r, half_width, what, f"±{100 * half_width:g} %")
+
+
+def _figure(estimate: Estimate) -> str:
+    """What is seen of a difference or, where nothing is, would be."""
+    seen = f"; {share(estimate.unseen)} would be seen 8 times in 10" if estimate.unseen else ""
+    return f" ({share(estimate.value)}, {shares(estimate.interval)}{seen})"
 
 
 def _section(key: str, name: str, tables: list[Table], readings: Sequence[str] = (), **values: object) -> list[Section]:
@@ -103,7 +137,7 @@ def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong:
     decided = [percent(result.decided)] if ties else []
     estimates = percent(result.accuracy), *decided, points(result.kappa)
     drawn = bar(result.accuracy.value, result.accuracy.interval)
-    model = name if "judge" in about and "single" not in about else ""
+    model = name if "judge" in about else ""
     return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong, model=model)
 
 
@@ -130,9 +164,6 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
         _row(judge, "the judge under audit" if not place else "another judge", result, ties, strong=not place)
         for place, (judge, result) in enumerate(found.agreement.items())
     ]
-    if found.ceiling:
-        rows.append(_row(PEOPLE, "every two raters with each other", found.ceiling, ties))
-    rows += [_row(f"{one} as a rater", "with each single rater", each, ties) for one, each in found.as_a_rater.items()]
     rows += [_row(other, _TRIVIAL[other], result, ties) for other, result in found.baselines.items()]
     tied = f" ({share(found.people_ties.value)} ties)" if ties else ""
     caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."

@@ -18,7 +18,6 @@ from critic.page.blocks import (
     share,
 )
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
-from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.compare import MARGINS, Comparison, MetricDifference
@@ -27,6 +26,7 @@ from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection, VariantEffect
 from eval_agreement.metrics import METRICS, Agreement
+from eval_agreement.page.people import people_part
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 from eval_agreement.ppi import CorrectedMean
 from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
@@ -50,7 +50,7 @@ def sections(
         *gate_sections(outcomes),
         *_parts(found),
         *_of_each("judges", found, lambda findings: _compared(findings.comparisons)),
-        *_of_each("people", found, _people),
+        *section("people", [people_part(name, one.soft, one.raters, one.replaces) for name, one in found.items()]),
         *section("bias", _biases_of(found)),
         *section("injection", map(_injection, attacked)),
         *_of_each("calibration", found, _calibration),
@@ -178,43 +178,6 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
     axis = axis_of(map(columns.bar, differences), centred=True)
     drawn = f"{caption} Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right."
     return columns.table(drawn, differences, axis=axis)
-
-
-def _people(findings: Findings) -> Said:
-    said = [found.reading for found in (findings.soft, findings.replaces) if found]
-    return said, list(_rater_tables(findings))
-
-
-_RATERS = Columns[RaterTest](
-    ("Rater", lambda line: line.rater),
-    ("n", lambda line: line.n),
-    ("judge as close", lambda line: share(line.judge_advantage)),
-    ("rater as close", lambda line: share(line.rater_advantage)),
-    ("p", lambda line: p_text(line.p)),
-    ("judge does as well", lambda line: "yes" if line.rejected else "no"),
-    strong=lambda line: line.rejected,
-)
-
-
-def _rater_tables(findings: Findings) -> Iterator[Table]:
-    if one := findings.raters:
-        estimates = {"people": one.people, "people and the judge": one.with_judge, "difference": one.difference}
-        rows = [blocks.row(name, points(estimate)) for name, estimate in estimates.items() if estimate]
-        caption = (
-            f"Krippendorff’s alpha ({one.level}): {one.items} answers, {one.raters} raters, {one.ratings} ratings; "
-            f"left out: {one.single} answers with one rating, {one.failed} the judge failed on."
-        )
-        yield Table(caption=caption, head=["Raters", "alpha"], rows=rows)
-    if soft := findings.soft:
-        shares = {"the judge": soft.judge, "another rater": soft.people, "the most that can be": soft.ceiling}
-        rows = [blocks.row(name, percent(share)) for name, share in shares.items()]
-        rows.append(blocks.row("judge less rater", percent(soft.difference)))
-        yield Table(caption="Chance that a rater drawn at random gives the rating of …", head=["", "share"], rows=rows)
-    test = findings.replaces
-    if test and test.lines:
-        rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"
-        caption = f"Alternative annotator test, epsilon {test.epsilon:g}: {rates}. Left out: {test.left_out} raters."
-        yield _RATERS.table(caption, test.lines[:MOST_VALUES])
 
 
 def _biases_of(found: Mapping[str, Findings]) -> Iterator[Part]:

@@ -4,9 +4,10 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from math import ceil
 
 from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
-from critic.stats.estimate import RESAMPLES, Estimate
+from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
 
 
@@ -58,6 +59,28 @@ def not_kept(outcomes: Iterable[Outcome]) -> str:
     """The decision where a gate is not kept."""
     broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
     return f"The gate is not kept: {listed(broken)}." if broken else ""
+
+
+def undecided(who: str, lost: int, total: int, groups: int, most_failed: float, things: str) -> str:
+    """Why nothing is decided on a judge that failed on `lost` of its verdicts; empty where something is."""
+    if lost > most_failed * total:
+        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
+        return f"No decision on {who}: it has no verdict on {lost} of {total} {things}, {allowed}."
+    if groups < FEWEST_TO_DECIDE:
+        more = f"label answers to {FEWEST_TO_DECIDE - groups} more"
+        return f"No decision on {who}: {groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
+    return ""
+
+
+def with_labels(who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int) -> str:
+    """Labels with the judge and alone as `planned` or, without a plan, by the standard deviation of people's verdicts
+    and the variance that PPI++ leaves where everything is judged, 1 - r² of that of labels alone."""
+    labels = (1.96 * deviation / half_width) ** 2
+    corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
+    return (
+        f"Use {who} with {corrected} labels a month: they put {what} within {size} (--target-half-width), for which "
+        f"labels alone take {alone} (Pearson {number(r)})."
+    )
 
 
 @cache

@@ -256,9 +256,9 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "mute.jsonl", [verdict(0, "pairwise", 1, failure="no_verdict")])
     done = run("critic", "audit", "--human", "mute.jsonl", "--judge", "ours=pairs.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "mute.jsonl: no pair has a preference; an audit needs people's")
-    words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--target-half-width", "0.2"]
+    words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--attacked", "pairs.jsonl"]
     assert_one_line_error(
-        run("critic", "audit", *words, cwd=tmp_path), "--target-half-width says nothing about preferences"
+        run("critic", "audit", *words, cwd=tmp_path), "--attacked says nothing about preferences"
     )
 
 

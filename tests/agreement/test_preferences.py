@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import combinations, permutations, product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,12 @@ from critic.stats.verdicts import (
 from eval_agreement.page.preferences import preference_sections
 from eval_agreement.preferences import (
     Preferences,
-    against_raters,
     length_preference,
     longer,
     matrix,
     paired_difference,
     position_bias,
     preference_audit,
-    raters_agreement,
     rates,
 )
 
@@ -296,40 +294,31 @@ def test_length_preference_by_hand() -> None:
     assert found.failed == 1
 
 
-def test_every_two_raters_and_a_judge_with_each_of_them() -> None:
-    raters = [column("aab-tab"), column("abb-ta-"), column("atbab--")]
-    found = raters_agreement(raters, np.arange(7))
-    assert found is not None
-    pairs = [
-        (one[item], other[item])
-        for one, other in combinations(raters, 2)
-        for item in range(7)
-        if UNASKED not in (one[item], other[item])
-    ]
-    assert (found.n, found.failed, found.unasked) == (len(pairs), 0, 0)
-    assert found.accuracy.value == pytest.approx(np.mean([one == other for one, other in pairs]))
-    assert raters_agreement([column("ab"), column("--")], np.arange(2)) is None
-    judge = column("aab-fab")
-    alike = against_raters(raters, judge, np.arange(7))
-    assert alike is not None
-    both = [(r[i], judge[i]) for r in raters for i in range(7) if UNASKED not in (r[i], judge[i])]
-    assert alike.failed == sum(verdict == FAILED for _, verdict in both) == 3
-    assert alike.n == len(both) - 3
-
-
-def test_the_ceiling_does_not_depend_on_the_order_of_raters() -> None:
-    """One rater says a more often than the others. Its kappa is that of all pairs of answers, written both ways."""
-    random = np.random.default_rng(0)
-    first = np.where(random.random(300) < 0.5, A, B)
-    shares = [0, 0.2, 0.7]
-    raters = [np.where(random.random(300) < share, A, first).astype(np.int8) for share in shares]
-    pairs = [pair for one, other in combinations(raters, 2) for pair in zip(one.tolist(), other.tolist(), strict=True)]
-    expected = count_kappa([*pairs, *((other, one) for one, other in pairs)])
-    found = [raters_agreement(order, np.arange(300)) for order in permutations(raters)]
-    assert found[0] is not None and found[0].n == found[0].kappa.n == 900
-    assert found[0].kappa.value == pytest.approx(expected, abs=1e-12)
-    assert all(one == found[0] for one in found)
-    assert raters_agreement(raters[:2], np.arange(300)) == raters_agreement(raters[1::-1], np.arange(300))
+def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
+    """By hand, of aab, abt, bb, ab and one verdict alone: the judge's share, another rater's, and the greatest."""
+    people = {"x": column("aab-a"), "y": column("ab-a-"), "z": column("btbb-")}
+    judges = {"j": column("abaaa"), "lost": column("f----")}
+    people = {name: np.tile(codes, 20) for name, codes in people.items()}
+    judges = {name: np.tile(codes, 20) for name, codes in judges.items()}
+    found = preference_audit(Preferences(ids=[""] * 100, group=np.arange(100), people=people, judges=judges))
+    soft, agree, test = found.beside["j"].soft, found.beside["j"].raters, found.beside["j"].replaces
+    assert soft and agree and test
+    assert soft.judge.value == pytest.approx((2 / 3 + 1 / 3 + 0 + 1 / 2) / 4)
+    assert soft.people.value == pytest.approx((1 / 3 + 0 + 1 + 0) / 4)
+    assert soft.ceiling.value == pytest.approx((2 / 3 + 1 / 3 + 1 + 1 / 2) / 4) and soft.differ.value == 3 / 4
+    assert (soft.judge.n, agree.items, agree.single, agree.failed, agree.level) == (80, 80, 20, 0, "nominal")
+    assert (
+        soft.difference.value == pytest.approx(1 / 24)
+        and soft.difference.unseen
+        and "ideal judge on 62%" in soft.reading
+    )
+    lost = found.beside["lost"]
+    assert lost.soft and lost.raters and lost.soft.judge.undefined == "no items" and lost.raters.failed == 100
+    assert [line.n for line in test.lines] == [60, 60, 80] and test.undefined and "half of the items" in test.undefined
+    page = preference_sections("s", found)
+    assert [part.heading for part in next(one for one in page if one.key == "people").parts] == ["s: j", "s: lost"]
+    one_rater = Preferences(ids=["1"], group=[1], people={"x": column("a")}, judges={"j": column("a")})
+    assert preference_audit(one_rater).beside == {}
 
 
 def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
@@ -373,8 +362,7 @@ def test_audit_holds_everything() -> None:
     assert found.baselines["longer"] == verdict_agreement(people, trivial, given.group)
     commonest = Counter(people.tolist()).most_common(1)[0][1]
     assert found.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
-    assert set(found.as_a_rater) == {"x", "y"} and found.groups == 60
-    assert found.ceiling == raters_agreement(list(given.people.values()), given.group)
+    assert set(found.beside) == {"x", "y"} and found.groups == 60
     assert list(found.position) == ["x"] and list(found.length) == ["x", "y"]
     assert [(one.first, one.second) for one in found.differences] == [
         *[("x", "y"), ("x", "constant"), ("x", "longer"), ("y", "constant"), ("y", "longer")]

@@ -11,11 +11,18 @@ from draws import counts_of
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement import alternative_annotator as alternative
 from eval_agreement import raters
-from eval_agreement.alternative_annotator import FEWEST_BLOCKS, AlternativeAnnotator
-from eval_agreement.raters import Level, RaterAgreement, nearest_rating, soft_agreement
-from eval_agreement.ratings import Ratings, leave_one_out
+from eval_agreement.raters import (
+    FEWEST_BLOCKS,
+    AlternativeAnnotator,
+    Level,
+    RaterAgreement,
+    Ratings,
+    beside_raters,
+    leave_one_out,
+    nearest_rating,
+    soft_agreement,
+)
 
 LEVELS: tuple[Level, ...] = ("ordinal", "nominal")
 NAN = math.nan
@@ -42,7 +49,7 @@ def rater_agreement(ratings: Any, *rest: Any, **options: Any) -> RaterAgreement:
 
 
 def alternative_annotator(ratings: Any, *rest: Any, **options: Any) -> AlternativeAnnotator:
-    return alternative.alternative_annotator(by_item(ratings), *rest, **options)
+    return raters.alternative_annotator(by_item(ratings), *rest, **options)
 
 
 def scored(items: int, raters: int, seed: int, missing: float = 0.2, step: float = 1.0) -> Any:
@@ -55,7 +62,7 @@ def scored(items: int, raters: int, seed: int, missing: float = 0.2, step: float
 
 
 def alpha_of(ratings: Any, level: Level = "ordinal") -> float | None:
-    return rater_agreement(ratings, (), level=level, resamples=0).people.value
+    return rater_agreement(ratings, range(len(ratings)), level=level, resamples=0).people.value
 
 
 @pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815)])
@@ -138,7 +145,8 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
 
 def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     ratings = np.array([[1, 1, 2], [3, 3, 3], [5, 4, NAN], [2, 2, 5], [4, NAN, NAN]] * 10)
-    found = soft_agreement(by_item(ratings), np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50))
+    found = beside_raters(by_item(ratings), np.array([1, 3.2, 4.9, 5, 4] * 10), np.arange(50)).soft
+    assert found is not None
     assert found.judge.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 1 / 3) / 4)
     assert found.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
     assert found.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and found.differ.value == 0.75
@@ -150,7 +158,7 @@ def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     assert soft_agreement(by_item(crowd), mean, np.arange(200)).judge.value < 0.1  # type: ignore[operator]
     by_rater = soft_agreement(by_item(split), same, np.arange(200))
     assert by_rater.judge.value == pytest.approx(0.58, abs=0.04) and "more often" in by_rater.reading  # it saw them
-    assert soft_agreement([{"a": 1.0}], np.ones(1), [0]).reading.startswith("No answer")
+    assert soft_agreement([{"a": 1.0}], np.ones(1), [0]).reading.startswith("None of the answers")
     assert nearest_rating(by_item(split), np.array([3.0, NAN, 9])).tolist()[::2] == [1.0, 10.0]
 
 
@@ -210,8 +218,7 @@ def test_the_alternative_annotator_by_hand() -> None:
         assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
     assert result.rho == pytest.approx((4 / 5 + 3 / 5 + 1) / 3)
     assert (result.omega, result.passes, result.undefined) == (1.0, True, None)
-    assert (result.items, result.single, result.failed, result.left_out) == (200, 0, 0, 0)
-    assert (result.per_item, result.epsilon) == (14 / 5, 0.2)
+    assert (result.left_out, result.epsilon) == (0, 0.2)
 
 
 def brute_wins(ratings: Any, judge: Any, rater: int) -> tuple[list[int], list[int]]:
@@ -236,6 +243,27 @@ def clustered_p(d: Any, group: Any, epsilon: float) -> float:
     squares = sum(sum(x - mean for x, g in zip(d, group, strict=True) if g == name) ** 2 for name in names)
     error = math.sqrt(len(names) / (len(names) - 1) * squares) / len(d)
     return float(stats.t.cdf((mean - epsilon) / error, len(names) - 1))
+
+
+def test_of_verdicts_a_rater_is_as_close_as_so_many_others_say_the_same() -> None:
+    """The nominal test against S by its definition: the share of the other raters that give the verdict. That codes of
+    verdicts have an order and a mean plays no part: a tie lies between a and b, but is no nearer to either."""
+    random = np.random.default_rng(3)
+    ratings, judge = random.integers(0, 3, (60, 4)).astype(float), random.integers(0, 3, 60).astype(float)
+    ratings[random.random((60, 4)) < 0.1] = NAN
+    found = alternative_annotator(ratings, judge, np.arange(60), level="nominal")
+    assert len(found.lines) == 4
+    for rater, line in enumerate(found.lines):
+        wins = []
+        for row, verdict in zip(ratings, judge, strict=True):
+            others = [other for number, other in enumerate(row) if number != rater and not np.isnan(other)]
+            if others and not np.isnan(row[rater]):
+                by_judge, by_rater = (others.count(one) for one in (verdict, row[rater]))
+                wins.append((by_judge >= by_rater, by_rater >= by_judge))
+        assert (line.judge_advantage, line.rater_advantage) == pytest.approx(tuple(np.mean(wins, axis=0)))
+    split, ties = np.tile([0.0, 0, 2, 2], (60, 1)), np.full(60, 1.0)
+    assert alternative_annotator(split, ties, np.arange(60), level="nominal").passes is False
+    assert alternative_annotator(split, ties, np.arange(60)).passes is True  # as scores 1 is the mean of 0 and 2
 
 
 def test_the_variance_is_that_of_the_sums_of_groups() -> None:

@@ -1,0 +1,49 @@
+"""What a judge is beside single raters, as sentences and tables: the same for scores, preferences, yes and no."""
+
+from critic.page.blocks import Columns, Part, Table, number, row, share
+from eval_agreement.page.words import p_text, percent, points
+from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest, SoftAgreement
+
+MOST_RATERS = 30
+"""Raters of the alternative annotator test that are shown; summary.json has them all."""
+
+_RATERS = Columns[RaterTest](
+    ("Rater", lambda line: line.rater),
+    ("n", lambda line: line.n),
+    ("judge as close", lambda line: share(line.judge_advantage)),
+    ("rater as close", lambda line: share(line.rater_advantage)),
+    ("p", lambda line: p_text(line.p)),
+    ("judge does as well", lambda line: "yes" if line.rejected else "no"),
+    strong=lambda line: line.rejected,
+)
+
+
+def people_part(
+    name: str, soft: SoftAgreement | None, agreement: RaterAgreement | None, test: AlternativeAnnotator | None
+) -> Part:
+    """Empty where no item has two raters."""
+    tables = []
+    if agreement:
+        estimates = {
+            "people": agreement.people,
+            "people and the judge": agreement.with_judge,
+            "difference": agreement.difference,
+        }
+        rows = [row(who, points(estimate)) for who, estimate in estimates.items() if estimate]
+        caption = (
+            f"Krippendorff’s alpha ({agreement.level}): {agreement.items} rated items, {agreement.raters} raters, "
+            f"{agreement.ratings} ratings; left out: {agreement.single} with one rating, {agreement.failed} the judge "
+            f"failed on."
+        )
+        tables.append(Table(caption=caption, head=["Raters", "alpha"], rows=rows))
+    if soft:
+        shares = {"the judge": soft.judge, "another rater": soft.people, "an ideal judge": soft.ceiling}
+        rows = [row(who, percent(estimate)) for who, estimate in shares.items()]
+        rows.append(row("judge less rater", percent(soft.difference)))
+        caption = "Chance that a rater drawn at random gives the rating of …"
+        tables.append(Table(caption=caption, head=["", "share"], rows=rows))
+    if test and test.lines:
+        rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"
+        caption = f"Alternative annotator test, epsilon {test.epsilon:g}: {rates}. Left out: {test.left_out} raters."
+        tables.append(_RATERS.table(caption, test.lines[:MOST_RATERS]))
+    return Part(heading=name, readings=[found.reading for found in (soft, test) if found], tables=tables)
