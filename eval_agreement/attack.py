@@ -27,7 +27,7 @@ from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
 from eval_agreement import image_grounding
-from eval_agreement.attacks import CLEAN, SEPARATOR, PromptLayout, suite
+from eval_agreement.injection import CLEAN, SEPARATOR, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
 
 PROMPT = "pointwise"
@@ -36,22 +36,13 @@ PROMPT = "pointwise"
 
 def layout(prompt: Prompt) -> PromptLayout:
     """Headings (lines that start with "#") and form of the verdict, read off a prompt, so that attacks follow it."""
-    best = prompt.ranges[-1].meaning
-    question, reference, reply = "\ue001", "\ue002", "\ue003"
-    asked = Question(id="", group="", task="", lang=prompt.language, prompt=question, reference=reference)
-    lines = render(prompt, of_response(Response(id="", question=asked, text=reply)))[0]["content"].splitlines()
-    heading = {"grade": _heading(lines, reply)}
-    for name, mark in {"rubric": best, "question": question, "reference": reference, "reply": reply}.items():
-        heading[name] = _heading(lines[::-1], mark)
-    verdict = target(RATINGS[-1], best)
+    asked = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
+    lines = render(prompt, of_response(Response(id="", question=asked, text="-")))[0]["content"].splitlines()
+    rubric, *_, question, reference, reply, grade = (line for line in lines if line.startswith("#"))
+    heading = {"rubric": rubric, "question": question, "reference": reference, "reply": reply, "grade": grade}
+    verdict = target(RATINGS[-1], prompt.ranges[-1].meaning)
     known = {"heading": heading, "highest": RATINGS[-1], "rating_key": RATING, "verdict": verdict}
     return {"language": prompt.language, **known}
-
-
-def _heading(lines: Sequence[str], mark: str) -> str:
-    """The first heading behind the line that holds `mark`."""
-    place = next(number for number, line in enumerate(lines) if mark in line)
-    return next(line for line in lines[place:] if line.startswith("#"))
 
 
 def main(
@@ -84,7 +75,8 @@ def main(
         "left_out": dict(loaded.left_out),
     }
     if not images:
-        facts |= {"suite": suite().hash, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
+        digest = hashlib.sha256(msgspec.json.encode([*suite().values()])).hexdigest()[:16]
+        facts |= {"suite": digest, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
     jsonl.write_sidecar(out, facts)
     rows_of = ", ".join(f"{name} {count}" for name, count in counts.items())
     print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {rows_of}")
@@ -122,6 +114,6 @@ def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
         # Other judges' scores stay with the text that they are of.
         others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
-        for name, attack in suite().entries.items():
+        for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])
             yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}

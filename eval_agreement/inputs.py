@@ -7,9 +7,8 @@ from pathlib import Path
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
-from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
-from eval_agreement.injection import Injection, injection
+from eval_agreement.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.items import COLUMN_SUFFIX, Kind
 from eval_agreement.tables import USED, Source
 
@@ -113,7 +112,7 @@ def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looki
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     """Raises UsageError for copies of answers that `critic attack` made: as answers like the others they would count
     for one many times over, and for what no model wrote."""
-    names = "|".join((*suite().entries, *ARMS))
+    names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
         more = f", the first of {len(copies)}," if len(copies) > 1 else ""

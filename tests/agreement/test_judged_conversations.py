@@ -257,9 +257,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     done = run("critic", "audit", "--human", "mute.jsonl", "--judge", "ours=pairs.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "mute.jsonl: no pair has a preference; an audit needs people's")
     words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--attacked", "pairs.jsonl"]
-    assert_one_line_error(
-        run("critic", "audit", *words, cwd=tmp_path), "--attacked says nothing about preferences"
-    )
+    assert_one_line_error(run("critic", "audit", *words, cwd=tmp_path), "--attacked says nothing about preferences")
 
 
 def test_what_critic_judge_writes_is_audited(tmp_path: Path, scripted: Any) -> None:
