@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
 from critic.stats.estimate import Bootstrap, Estimate
 from critic.stats.verdicts import (
-    FAILED,
     LABELS,
     TIE,
     UNASKED,
@@ -125,20 +124,11 @@ def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = 
     return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
 
-class PositionBias(Struct, frozen=True, kw_only=True):
-    """What the order in which two answers are shown does to a judge. `flips` is the share of items with verdicts in
-    both orders in which it changes; `failed_items` lack one. `first_place` is the share of verdicts for the answer
-    shown first, ties aside, less 1/2 (-0.5..0.5): the mean of both orders' shares, which tells place from quality. Its
-    n counts verdicts; `failed_verdicts` could not be read."""
-
-    failed_items: int
-    flips: Estimate
-    failed_verdicts: int
-    first_place: Estimate
-
-
-def position_bias(orders: Codes, group: Group) -> PositionBias:
-    """The position bias of a judge's verdicts, shape (n, 2): with a shown first, with b shown first."""
+def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
+    """What the order in which two answers are shown does to a judge's verdicts, shape (n, 2): those with a shown first,
+    those with b. `flips`: the share of items with verdicts in both orders in which it changes. `first_place`: the share
+    of verdicts for the answer shown first, ties aside, less 1/2 (-0.5..0.5): the mean of both orders' shares, which
+    tells place from quality; its n counts verdicts."""
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)
@@ -150,40 +140,26 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
     a_wins, a_shown, b_wins, b_shown = draws.sums(np.arange(len(asked)), columns[:, asked]).T
     lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
     needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
-    return PositionBias(
-        failed_items=failures(a_first, b_first),
-        failed_verdicts=int((orders == FAILED).sum()),
-        first_place=draws.estimate(lean, int(a_shown[0] + b_shown[0]), undefined=needs, null=0.0),
-        flips=equal_share(a_first[both] != b_first[both], members[both]),
-    )
-
-
-class LengthPreference(Struct, frozen=True, kw_only=True):
-    """How often the longer answer wins (shares 0..1), by a judge's and people's verdicts and their `difference`, over
-    answers of different length where neither says tie; on `failed` more with a verdict of people the judge failed."""
-
-    failed: int
-    judge: Estimate
-    people: Estimate
-    difference: Estimate
+    return {
+        "flips": equal_share(a_first[both] != b_first[both], members[both]),
+        "first_place": draws.estimate(lean, int(a_shown[0] + b_shown[0]), undefined=needs, null=0.0),
+    }
 
 
 def length_preference(
     people: Codes, judge: Codes, length_a: Floats, length_b: Floats, group: Group
-) -> LengthPreference:
-    """The preference for the longer answer in verdicts of people and of a judge; all arrays of shape (n,)."""
-    differ = length_a != length_b
-    longer_one = longer(length_a, length_b)
-    judge_longer, people_longer = ((column == longer_one).astype(np.float64) for column in (judge, people))
-    decided = differ & labelled(people, judge) & (people != TIE) & (judge != TIE)
+) -> dict[str, Estimate]:
+    """How often the longer answer wins (0..1) in the verdicts of `people` and of a `judge`, and the `difference`, over
+    answers of different length where both have a verdict and neither says tie; all arrays of shape (n,)."""
+    decided = (length_a != length_b) & labelled(people, judge) & (people != TIE) & (judge != TIE)
+    wins = [(column == longer(length_a, length_b))[decided].astype(np.float64) for column in (judge, people)]
     members = group_numbers(group)[decided]
-    judge_longer, people_longer = judge_longer[decided], people_longer[decided]
-    return LengthPreference(
-        failed=failures(people[differ], judge[differ]),
-        judge=mean_estimate(judge_longer, members, share=True),
-        people=mean_estimate(people_longer, members, share=True),
-        difference=mean_estimate(judge_longer - people_longer, members, null=0.0),
-    )
+    shares = [mean_estimate(column, members, share=True) for column in wins]
+    return {
+        "judge": shares[0],
+        "people": shares[1],
+        "difference": mean_estimate(wins[0] - wins[1], members, null=0.0),
+    }
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
@@ -212,19 +188,17 @@ def paired_difference(
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
     whole, one, other = columns[:, rows].astype(np.intp)
-    n, members = int(rows.sum()), group_numbers(group)[rows]
-    times = None if weight is None else weight[rows]
-    better = (one == whole).astype(np.float64) - (other == whole)
-    draws = Bootstrap(members)
-    cell = (whole * LABELS + one) * LABELS + other
+    n, draws = int(rows.sum()), Bootstrap(group_numbers(group)[rows])
+    cell, times = (whole * LABELS + one) * LABELS + other, None if weight is None else weight[rows]
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
+    better = ratio(np.einsum("iijr->r", counts) - np.einsum("ijir->r", counts), counts.sum(axis=(0, 1, 2)))
     kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
     same = "people and a judge give every item the same verdict"
     return PairedDifference(
         first=names[0],
         second=names[1],
         failed=int(failed.sum()),
-        accuracy=mean_estimate(better, members, null=0.0, weight=times),
+        accuracy=draws.estimate(better, n, undefined="no items", null=0.0),
         kappa=draws.estimate(kappas[0] - kappas[1], n, undefined=same, null=0.0),
     )
 
@@ -261,8 +235,8 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     baselines: dict[str, VerdictAgreement]
     beside: dict[str, BesideRaters]
     matrix: Matrix
-    position: dict[str, PositionBias]
-    length: dict[str, LengthPreference]
+    position: dict[str, dict[str, Estimate]]
+    length: dict[str, dict[str, Estimate]]
     differences: list[PairedDifference]
     by: dict[str, dict[str, dict[str, VerdictAgreement]]]
     yes_or_no: bool = False
@@ -287,7 +261,7 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
     rated_weight = None if weight is None else weight[rated]
     commonest = np.bincount(people[rated], rated_weight, minlength=LABELS).argmax()
     baselines: dict[str, Codes] = {CONSTANT: np.full(len(people), commonest, dtype=np.int8)}
-    length: dict[str, LengthPreference] = {}
+    length: dict[str, dict[str, Estimate]] = {}
     if sample.length_a is not None and sample.length_b is not None:
         lengths = sample.length_a, sample.length_b
         baselines[LONGER] = longer(*lengths)

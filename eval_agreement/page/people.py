@@ -1,7 +1,7 @@
 """What a judge is beside single raters, as sentences and tables: the same for scores, preferences, yes and no."""
 
-from critic.page.blocks import Columns, Part, Table, number, row, share
-from eval_agreement.page.words import p_text, percent, points
+from critic.page.blocks import Columns, Part, number, share
+from eval_agreement.page.words import estimates, p_text, percent, points
 from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest, SoftAgreement
 
 MOST_RATERS = 30
@@ -24,24 +24,18 @@ def people_part(
     """Empty where no item has two raters."""
     tables = []
     if agreement:
-        estimates = {
-            "people": agreement.people,
-            "people and the judge": agreement.with_judge,
-            "difference": agreement.difference,
-        }
-        rows = [row(who, points(estimate)) for who, estimate in estimates.items() if estimate]
         caption = (
             f"Krippendorff’s alpha ({agreement.level}): {agreement.items} rated items, {agreement.raters} raters, "
             f"{agreement.ratings} ratings; left out: {agreement.single} with one rating, {agreement.failed} the judge "
             f"failed on."
         )
-        tables.append(Table(caption=caption, head=["Raters", "alpha"], rows=rows))
+        both, change = agreement.with_judge, agreement.difference
+        rows = {"people": agreement.people, "people and the judge": both, "difference": change}
+        tables.append(estimates(caption, rows, points))
     if soft:
         shares = {"the judge": soft.judge, "another rater": soft.people, "an ideal judge": soft.ceiling}
-        rows = [row(who, percent(estimate)) for who, estimate in shares.items()]
-        rows.append(row("judge less rater", percent(soft.difference)))
         caption = "Chance that a rater drawn at random gives the rating of …"
-        tables.append(Table(caption=caption, head=["", "share"], rows=rows))
+        tables.append(estimates(caption, {**shares, "judge less rater": soft.difference}, percent))
     if test and test.lines:
         rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"
         caption = f"Alternative annotator test, epsilon {test.epsilon:g}: {rates}. Left out: {test.left_out} raters."

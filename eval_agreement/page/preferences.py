@@ -10,6 +10,7 @@ from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.gate import Outcome
 from eval_agreement.page.people import people_part
 from eval_agreement.page.words import (
+    estimates,
     not_kept,
     p_text,
     part_name,
@@ -74,11 +75,10 @@ def preference_verdict(
         sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
     if beside := found.beside.get(judge):
         sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
-    if judge in found.position and found.position[judge].flips.value is not None:
-        flips = found.position[judge].flips
-        sentences.append(
-            f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."
-        )
+    flips = found.position[judge]["flips"] if judge in found.position else None
+    if flips and flips.value is not None:
+        changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
+        sentences.append(f"Shown in the other order, {changed}.")
     return sentences
 
 
@@ -144,15 +144,6 @@ def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong:
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
 
 
-_RATES = Columns[tuple[str, dict[str, Estimate]]](
-    ("Judge", lambda pair: pair[0]),
-    ("sensitivity", lambda pair: percent(pair[1]["sensitivity"])),
-    ("of people's yes", lambda pair: pair[1]["sensitivity"].n),
-    ("specificity", lambda pair: percent(pair[1]["specificity"])),
-    ("of people's no", lambda pair: pair[1]["specificity"].n),
-)
-
-
 def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
     head = [first, "n", "failed", "not asked", "accuracy", *(["decided"] if ties else []), "kappa"]
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
@@ -170,7 +161,9 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
     readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
     key = "yes_or_no" if found.yes_or_no else "preferences"
     tables = [_table(caption, "Verdicts by", rows, ties)]
-    tables += [_RATES.table("What it finds of people's yes and no.", found.rates.items())] if found.rates else []
+    several = len(found.rates) > 1
+    rates = {f"{judge}: {key}" if several else key: one for judge, of in found.rates.items() for key, one in of.items()}
+    tables.append(estimates("What it finds of people's yes (sensitivity) and no (specificity).", rates, percent))
     return _section(key, name, tables, readings)
 
 
@@ -190,41 +183,31 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-_PULLS = Columns[tuple[str, Estimate]](
-    ("", lambda pair: pair[0]),
-    ("n", lambda pair: pair[1].n),
-    ("share", lambda pair: percent(pair[1])),
-    ("p", lambda pair: p_text(pair[1].p_value)),
-)
-
-
 def _position(name: str, found: PreferenceAudit) -> list[Section]:
     readings, rows = [], dict[str, Estimate]()
     for judge, bias in found.position.items():
-        rows |= {f"{judge}: flips": bias.flips, f"{judge}: leans to the first": bias.first_place}
-        if direction := side(bias.first_place.interval):
-            wins = share(0.5 + abs(bias.first_place.value or 0))
-            position = "first" if direction > 0 else "second"
-            readings.append(
-                f"{judge} leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
-            )
-    return _section("position", name, [_PULLS.table("What the order of the answers does.", rows.items())], readings)
+        first = bias["first_place"]
+        rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
+        if direction := side(first.interval):
+            position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
+            text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
+            readings.append(f"{judge} {text}")
+    return _section("position", name, [estimates("What the order of the answers does.", rows, percent)], readings)
 
 
 def _length(name: str, found: PreferenceAudit) -> list[Section]:
     readings, rows = [], dict[str, Estimate]()
     for judge, length in found.length.items():
-        rows |= {
-            judge: length.judge,
-            "people, the same pairs": length.people,
-            f"{judge} less people": length.difference,
-        }
-        if direction := side(length.difference.interval):
+        names = judge, "people, the same pairs", f"{judge} less people"
+        rows |= dict(zip(names, length.values(), strict=True))
+        change = length["difference"]
+        if direction := side(change.interval):
             more = "more" if direction > 0 else "less"
-            by = share(abs(length.difference.value or 0))
-            readings.append(f"{judge} takes the longer answer {more} often than people, by {by}.")
+            readings.append(
+                f"{judge} takes the longer answer {more} often than people, by {share(abs(change.value or 0))}."
+            )
     caption = "How often the longer answer wins, where neither says tie."
-    return _section("length", name, [_PULLS.table(caption, rows.items())], readings)
+    return _section("length", name, [estimates(caption, rows, percent)], readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](

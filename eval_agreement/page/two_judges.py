@@ -1,17 +1,9 @@
 """What became of a judge's scores, as sections of sentences and tables."""
 
 from critic.page.blocks import Columns, Part, Section, bar, number
-from critic.stats.estimate import Estimate
 from eval_agreement.exchange import Conversion, Converted
-from eval_agreement.page.words import p_text, points, section
+from eval_agreement.page.words import estimates, points, section
 from eval_agreement.since import Change
-
-_CHANGES = Columns[tuple[str, Estimate]](
-    ("Change", lambda pair: pair[0]),
-    ("points", lambda pair: points(pair[1], 2)),
-    ("p", lambda pair: p_text(pair[1].p_value)),
-    ("answers", lambda pair: pair[1].n),
-)
 
 _CONVERTED = Columns[Converted](
     ("Mean of", lambda line: line.name),
@@ -25,7 +17,7 @@ _CONVERTED = Columns[Converted](
 
 def change_sections(name: str, found: Change) -> list[Section]:
     parts = {"of the mean": found.total, "by the judge": found.judge, "by the model": found.model}
-    table = _CHANGES.table("Mean score now less then, in points.", parts.items())
+    table = estimates("Mean score now less then, in points.", parts, lambda change: points(change, 2))
     return section("since", [Part(heading=name, readings=[found.reading], tables=[table])])
 
 

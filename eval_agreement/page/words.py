@@ -1,12 +1,12 @@
 """What the audit's pages say in the same words: p-values, properties, estimates, sections, the gate."""
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from math import ceil
 
-from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
+from critic.page.blocks import Bounds, Part, Section, Table, TableCell, interval, listed, number, row, share, shares
 from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
 
@@ -37,6 +37,12 @@ def percent(estimate: Estimate) -> TableCell:
     """An estimated share."""
     small = shares(estimate.interval) + _unseen(share(estimate.unseen), estimate)
     return TableCell(share(estimate.value), small, estimate.undefined or "")
+
+
+def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[[Estimate], TableCell]) -> Table:
+    """Estimates by name with their p-values and cases; a page drops columns that say nothing."""
+    made = [row(name, one.n, cell(one), p_text(one.p_value)) for name, one in rows.items() if one]
+    return Table(caption=caption, head=["", "n", "share" if cell is percent else "points", "p"], rows=made)
 
 
 def _unseen(size: str, estimate: Estimate) -> str:

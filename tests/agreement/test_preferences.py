@@ -218,13 +218,12 @@ def test_convbench_tables() -> None:
 def test_position_bias_by_hand() -> None:
     """a/b and b/a by place, a tie in one order, stable, failed in one order, asked once."""
     found = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
-    assert found.failed_items == 1 and found.failed_verdicts == 1
     n = 9
-    assert found.flips.value == pytest.approx(6 / n) and found.flips.n == n
+    assert found["flips"].value == pytest.approx(6 / n) and found["flips"].n == n
     # a shown first wins 6 of its 8 verdicts, b shown first 4 of its 9 (b, b, b, b against 5 of a).
-    assert found.first_place.n == 17
-    assert found.first_place.value == pytest.approx((6 / 8 + 4 / 9) / 2 - 1 / 2)
-    assert found.flips.p_value is None and found.first_place.p_value is not None
+    assert found["first_place"].n == 17
+    assert found["first_place"].value == pytest.approx((6 / 8 + 4 / 9) / 2 - 1 / 2)
+    assert found["flips"].p_value is None and found["first_place"].p_value is not None
 
 
 def test_first_place_with_one_random_order() -> None:
@@ -239,10 +238,10 @@ def test_first_place_with_one_random_order() -> None:
         asked = np.full((n, 2), UNASKED, dtype=np.int8)
         asked[np.arange(n), np.where(a_is_first, 0, 1)] = verdict
         found = position_bias(asked, np.arange(n))
-        assert found.first_place.interval is not None
-        assert found.first_place.interval[0] < lean / 2 < found.first_place.interval[1]
-        assert found.first_place.n == n
-        assert found.flips.value is None and found.flips.undefined == "no items" and found.flips.n == 0
+        assert found["first_place"].interval is not None
+        assert found["first_place"].interval[0] < lean / 2 < found["first_place"].interval[1]
+        assert found["first_place"].n == n
+        assert found["flips"].value is None and found["flips"].undefined == "no items" and found["flips"].n == 0
     share = np.mean(verdict == np.where(a_is_first, A, B)) - 0.5
     assert share > 0.3  # what counting all verdicts alike would call the bias
 
@@ -257,9 +256,9 @@ def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
         pulled = random.random((3, 200)) < share
         by_order = [np.where(one, first, people) for one, first in zip(pulled, (A, B), strict=False)]
         by_length = np.where(pulled[2], longer(sizes[0] + 0.5, sizes[1] + 0.0), people).astype(np.int8)
-        place = position_bias(np.stack(by_order, axis=1).astype(np.int8), group).first_place
+        place = position_bias(np.stack(by_order, axis=1).astype(np.int8), group)["first_place"]
         length = length_preference(people.astype(np.int8), by_length, sizes[0] + 0.5, sizes[1] + 0.0, group)
-        found.append((place, length.difference))
+        found.append((place, length["difference"]))
     for effects in zip(*found, strict=True):
         ends = np.array([effect.interval for effect in effects])
         covered = np.mean((ends[:, 0] <= share / 2) & (share / 2 <= ends[:, 1]))
@@ -288,10 +287,9 @@ def test_length_preference_by_hand() -> None:
     # Both decide items 0, 1, 2, 5, 6, 7, 8.
     by_people = [True, True, False, True, True, False, True]
     by_judge = [True, True, True, False, True, True, False]
-    assert found.people.value == pytest.approx(np.mean(by_people)) and found.people.n == 7
-    assert found.judge.value == pytest.approx(np.mean(by_judge)) and found.judge.n == 7
-    assert found.difference.value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
-    assert found.failed == 1
+    assert found["people"].value == pytest.approx(np.mean(by_people)) and found["people"].n == 7
+    assert found["judge"].value == pytest.approx(np.mean(by_judge)) and found["judge"].n == 7
+    assert found["difference"].value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
 
 
 def test_where_people_differ_a_judge_is_held_against_all_of_them() -> None:
@@ -460,7 +458,7 @@ def test_the_longer_answer_on_real_preferences(
     # People do prefer the longer answer on autoj, and cannot be told from a coin on alignbench_zh.
     assert (trivial.decided.interval[0] > 0.5) == (name == "autoj")
     length = found.length["shorter"]
-    assert length.judge.value == 0 and length.people.value == pytest.approx(trivial.decided.value)
+    assert length["judge"].value == 0 and length["people"].value == pytest.approx(trivial.decided.value)
     assert found.differences[0].accuracy.value is not None and found.differences[0].accuracy.value < 0
 
 
