@@ -1,7 +1,8 @@
 """critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
 from eval_agreement.sample import RatedSample
+from eval_agreement.savings import savings
 from eval_agreement.since import change
 from eval_agreement.summary import (
     as_lines,
@@ -51,6 +53,9 @@ _SCALE = "{:g}:{:g}".format(*SCALE)
 
 Files = Mapping[str, Source]
 """Who is in which file."""
+
+Tables = Mapping[str, tuple[Source, Files]]
+"""People and judges of each sample."""
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 
@@ -189,8 +194,10 @@ def main(
         return _two_judges(_then_and_now(since, exchange, named or judge or [], mapped), on, target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped)
-    if files and (found := inputs.found_sources(files, mapped, scale, judge_scale)):
-        files, (kind, people, judges) = {}, found
+    read: Tables = {inputs.sample_name(people.path): (people, judges)} if people else {}
+    find = partial(inputs.found_sources, mapped=mapped, scale=scale, judge_scale=judge_scale)
+    if files and (found := _found(files, find)):
+        files, (kind, read) = {}, found
     else:
         _refuse({"--map": files and mapped}, "files of judgments")
         kind = _kind(files, people)
@@ -199,10 +206,10 @@ def main(
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
         asked = AuditRequest(epsilon=epsilon, within=within)
-        return _write(_audit_labels(files, people, judges, kind, asked, target), target)
+        return _write(_audit_labels(files, read, kind, asked, target), target)
     if files:
         _refuse(scales, f"judgments, which are on {_SCALE}")
-    samples = _samples(files, people, judges, *on)
+    samples = _samples(files, read, *on)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -261,22 +268,41 @@ def _kind(files: Mapping[str, Path], people: Source | None) -> Kind:
     return next((kind for kind in kinds if kind != "score"), "score")
 
 
+def _found(
+    files: Mapping[str, Path], find: Callable[[Mapping[str, Path]], tuple[Kind, Source, Files] | None]
+) -> tuple[Kind, Tables] | None:
+    """The kind of verdicts in files that are no judgments, with the sources of people and judges by sample: of each
+    file where each holds scores of both, else of all together."""
+    try:
+        alone = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
+    except UsageError:
+        alone = {}
+    each = {name: (one[1], one[2]) for name, one in alone.items() if one and one[0] == "score"}
+    if each and len(each) == len(files):
+        return "score", each
+    found = find(files)
+    return found and (found[0], {inputs.sample_name(found[1].path): (found[1], found[2])})
+
+
 def _samples(
-    files: Mapping[str, Path], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale
+    files: Mapping[str, Path], read: Tables, scale: Scale, judge_scale: Scale
 ) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
     if files:
-        read = ((sample, path) for name, path in files.items() for sample in of_judgments(name, path))
-        samples: list[tuple[RatedSample, Files]] = [(sample, {sample.judge: Source(path)}) for sample, path in read]
-    elif not people:
+        judged = ((sample, path) for name, path in files.items() for sample in of_judgments(name, path))
+        samples: list[tuple[RatedSample, Files]] = [(sample, {sample.judge: Source(path)}) for sample, path in judged]
+    elif not read:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    elif taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
-        raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; give yours another name")
     else:
-        sample = of_tables(people, judges, scale, judge_scale)
-        samples = [(replace(sample, name=inputs.sample_name(people.path)), {PEOPLE: people, **judges})]
+        samples = []
+        for name, (people, judges) in read.items():
+            if taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
+                called = "people, or a trivial judge, are called that; give yours another name"
+                raise UsageError(f"--judge {taken[0]}: {called}")
+            sample = replace(of_tables(people, judges, scale, judge_scale), name=name)
+            samples.append((sample, {PEOPLE: people, **judges}))
     for sample, sources in samples:
         inputs.check_no_attacks(sample.ids, next(iter(sources.values())).path)
     return samples
@@ -298,6 +324,7 @@ def _audit_scores(
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
     content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
+    content |= {"savings": msgspec.to_builtins(saved)} if (saved := savings(found)) else {}
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
@@ -312,8 +339,11 @@ def _audit_scores(
         outcomes=outcomes,
         content=content | {"provenance": provenance(samples, train, asked.training)},
         verdicts=verdicts,
-        sections=sections(found, outcomes, injections, looks),
-        printed=[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks)],
+        sections=sections(found, outcomes, injections, looks, saved),
+        printed=[
+            *[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks)],
+            *([saved.reading] if saved else []),
+        ],
         failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
         findings=found,
     )
@@ -334,14 +364,14 @@ def _lines(
 
 
 def _audit_labels(
-    files: Mapping[str, Path], people: Source | None, sources: Files, kind: Kind, asked: AuditRequest, target: _Target
+    files: Mapping[str, Path], read: Tables, kind: Kind, asked: AuditRequest, target: _Target
 ) -> _Audited:
     """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
-    if people:
-        name = inputs.sample_name(people.path)
+    if read:
+        ((name, (people, sources)),) = read.items()
     elif len(files) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     else:

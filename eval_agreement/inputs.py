@@ -18,7 +18,7 @@ ALIASES = {"text": "response", "model": "system"}
 FOUND = ("people", "judge", "criterion")
 """What --map names in files whose columns are found: elsewhere FILE:COLUMN does."""
 
-RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
+RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance", "savings")
 """Keys of summary.json beside the names of the samples."""
 
 

@@ -29,6 +29,7 @@ from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.people import people_part
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 from eval_agreement.ppi import CorrectedMean
+from eval_agreement.savings import Saving, Savings
 from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
 MOST_VALUES = 30
@@ -43,6 +44,7 @@ def sections(
     outcomes: Sequence[Outcome],
     attacked: Sequence[Injection],
     looks: Mapping[Path, Looking],
+    saved: Savings | None,
 ) -> list[Section]:
     """All there is to say, in reading order."""
     return [
@@ -55,6 +57,7 @@ def sections(
         *section("injection", map(_injection, attacked)),
         *_of_each("calibration", found, _calibration),
         *_of_each("corrected", found, _corrected),
+        *section("savings", [_saved(saved)] if saved else []),
         *models_of(found),
         *section("looking", [_looking(path, looking) for path, looking in looks.items()]),
     ]
@@ -308,6 +311,20 @@ def _corrected(findings: Findings) -> Said:
     caption = "Mean human score, drawn from 1 to 10."
     table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
     return readings + ([plan.reading] if plan else []), [table] if means else []
+
+
+_SAVINGS = Columns[Saving](
+    ("Mean of", lambda saving: saving.name.replace("_", " ")),
+    ("labels", lambda saving: saving.labels),
+    ("worth", lambda saving: number(saving.worth, 0)),
+    ("worth of 100", lambda saving: number(saving.of_hundred, 0)),
+    strong=lambda saving: saving.name == "all",
+)
+
+
+def _saved(saved: Savings) -> Part:
+    lines = [saved.pooled, *sorted(saved.means, key=lambda saving: -saving.of_hundred)]
+    return Part(readings=[saved.reading], tables=[_SAVINGS.table("Labels with the judge.", lines)])
 
 
 _MODELS = Columns[ModelDifference](

@@ -1,0 +1,96 @@
+"""What a judge saves, of labels and of rows that people would have to rate, pooled over all means and samples of an
+audit, so that the best of them does not stand alone."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from critic.stats.arrays import Floats
+from eval_agreement.analysis import Findings
+from eval_agreement.ppi import answers_of
+from eval_agreement.sample import RatedSample
+from eval_agreement.widths import NARROW
+
+
+class Saving(Struct, frozen=True, kw_only=True):
+    """With the judge so many `labels`, of an answerer's mean or of all of a sample, do as well as `worth` without."""
+
+    name: str
+    labels: int
+    worth: float
+
+    @property
+    def of_hundred(self) -> float:
+        return 100 * self.worth / self.labels
+
+
+class Savings(Struct, frozen=True, kw_only=True):
+    """Of each of the `means`, and `pooled`: labels and worth added up. Of `rows` with an interval a share (0..1) is
+    `left` to the judge; their mean error is `routed_mae` then, `random_mae` if as many are left to it by chance."""
+
+    means: list[Saving]
+    pooled: Saving
+    rows: int = 0
+    left: float | None = None
+    routed_mae: float | None = None
+    random_mae: float | None = None
+    reading: str
+
+
+def savings(found: Mapping[str, Findings]) -> Savings | None:
+    """Over the corrected means of each sample's answerers or, where all answers are labelled, their means beside any
+    number of judged answers; of several samples the answerers of each are added up. None where there is one alone."""
+    means, routed = list[Saving](), dict[str, Floats]()
+    for name, findings in found.items():
+        worths = {answerer: (mean.labelled, mean.effective) for answerer, mean in findings.corrected.items()}
+        if not worths:
+            rows_of = dict(findings.sample.values("answerer")) or {"all answers": ~np.isnan(findings.sample.human)}
+            samples = {answerer: findings.sample.rows(rows) for answerer, rows in rows_of.items()}
+            worths = {answerer: (len(one.ids), beside_any_number(one)) for answerer, one in samples.items()}
+        known = [Saving(name=who, labels=n, worth=worth) for who, (n, worth) in worths.items() if worth]
+        means += [_sum(name, known)] if known and len(found) > 1 else known
+        if widths := findings.widths:
+            whole = widths.tasks[0]
+            routed[name] = whole.n * np.array([1.0, whole.narrow.value or 0.0, widths.routed_mae, widths.random_mae])
+    if len(means) < 2:
+        return None
+    total = _sum("all", means)
+    worst, *_, best = sorted(means, key=lambda mean: mean.of_hundred)
+    reading = (
+        f"With the judge 100 of these {total.labels} labels are worth {total.of_hundred:.0f}: from "
+        f"{worst.of_hundred:.0f} ({worst.name}) to {best.of_hundred:.0f} ({best.name})."
+    )
+    if len(routed) < 2:
+        return Savings(means=means, pooled=total, reading=reading)
+    rows, *sums = np.sum([*routed.values()], axis=0).tolist()
+    left, routed_mae, random_mae = (part / rows for part in sums)
+    (least, fewest), *_, (most, largest) = sorted((float(part[1] / part[0]), name) for name, part in routed.items())
+    reading += (
+        f" Of {rows:.0f} answers the {left:.0%} whose interval is at most {NARROW:g} wide may be left to the judge "
+        f"(from {least:.0%} in {fewest} to {most:.0%} in {largest}): the mean error is then {routed_mae:.2f}, and "
+        f"{random_mae:.2f} if as many are left to it by chance."
+    )
+    kept = {"left": left, "routed_mae": routed_mae, "random_mae": random_mae}
+    return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
+
+
+def _sum(name: str, savings: Sequence[Saving]) -> Saving:
+    return Saving(name=name, labels=sum(one.labels for one in savings), worth=sum(one.worth for one in savings))
+
+
+def beside_any_number(sample: RatedSample) -> float | None:
+    """What the labels of n answers, all of them, are worth beside many more that are judged: n / (1 - r²), where r is
+    the correlation of what groups add to people's mean and to the judge's (PPI++, arXiv 2311.01453, §6, with r for
+    lambda). One in G - 1 groups is off it for the multiple that is fitted, so that a judge is worth more than nothing
+    where r is above about 1 / sqrt(G - 1) (Mani et al. 2025, arXiv 2505.20178)."""
+    answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
+    if answers.too_few:
+        return None
+    human, judge = (
+        np.bincount(answers.member, answers.shares * (scores - answers.shares @ scores))
+        for scores in (answers.human, answers.judge)
+    )
+    multiple = np.clip(human @ judge / (judge @ judge), 0, 1) if judge.any() else 0.0
+    left = float(((human - multiple * judge) ** 2).sum())
+    return answers.n * float(human @ human) / left * (1 - 1 / (answers.groups - 1)) if left else None
