@@ -21,9 +21,6 @@ from eval_agreement.tables import Source
 
 Kind = Literal["score", "preference", "yes or no"]
 
-OVERALL = "overall"
-"""The criterion of a score that is not by one of several."""
-
 COLUMN_SUFFIX = "_score_1_10"
 """Columns of human-scored rows that hold another judge's scores."""
 
@@ -44,6 +41,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
     id: str
     kind: Kind
+    criterion: str | None = None
     group: str
     score: float | None = None
     labels: tuple[Label | None, ...] = ()
@@ -132,7 +130,7 @@ def _checklist(base: AuditItem, answers: Sequence[bool | None], right: Sequence[
 
 def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
     """The overall score, and one for each criterion of the question."""
-    found = [replace(base, score=judgment.score, parts={**base.parts, "criterion": OVERALL})]
+    found = [replace(base, score=judgment.score)]
     people = judgment.sample.human.criteria if judgment.sample.human else {}
     for name in judgment.conversation.criteria:
         verdict = judgment.verdict.criteria.get(name)
@@ -140,11 +138,11 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
             replace(
                 base,
                 id=f"{base.id}/criterion={name}",
+                criterion=name,
                 score=verdict and distribution.scored(verdict, judgment.score_kind),
                 human=people.get(name),
                 raters={},
                 others={},
-                parts={**base.parts, "criterion": name},
             )
         )
     return found

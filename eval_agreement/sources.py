@@ -7,6 +7,7 @@ Two of them, people's and a judge's, make a `RatedSample` of scores or `Preferen
 - every other column is a part that agreement is broken down by.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,21 +19,14 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, to_ten
+from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
-from eval_agreement.items import (
-    COLUMN_SUFFIX,
-    OVERALL,
-    AuditItem,
-    Kind,
-    of_response,
-    read_items,
-)
+from eval_agreement.items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import RatedSample, own_groups
-from eval_agreement.tables import SCALE, Scale, Source, column_notes
+from eval_agreement.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
 
 Labels: TypeAlias = pd.DataFrame
 
@@ -47,19 +41,16 @@ COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes o
 
 _THINGS: dict[Kind, str] = {"score": "answers", "preference": "pairs", "yes or no": "items"}
 
-_PEOPLES = ("human", "human_label", "score", "raters", "labels", "probability", "judgment")
+_PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability", "judgment")
 """Columns that people's file alone fills."""
 
 _NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response")
 
-_CRITERION = "/criterion="
-"""What the id of a score by one of several criteria holds."""
-
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
 
-_CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
-"""Of verdicts on conversations, and of those by several criteria, what people may have chosen some of to judge."""
+_CHOSEN = ("protocol", "condition", "judging", "turn")
+"""Of what people may have chosen some to judge, where conversations are judged; of answers they choose criteria."""
 
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
@@ -78,8 +69,7 @@ def kind_of(source: Source) -> Kind:
     if source.content != "table":
         return "score"
     if source.column is None:
-        named = [kind for kind, column in COLUMNS.items() if column in source.frame]
-        return named[0] if named else "score"
+        return next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
     texts = source.texts(source.column)
     word = next((text.strip().lower() for text in texts if text and not tables.is_empty(text)), "")
     return next((kind for kind, labels in LABELS.items() if word in labels), "score")
@@ -102,26 +92,20 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     """
     if Source(path).content != "judgments" and path.is_file():
         raise UsageError(f"{path}: no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
-    by_criterion: dict[str, list[AuditItem]] = {}
+    by_criterion: dict[str | None, list[AuditItem]] = {}
     for item in read_items(Source(path)):
-        by_criterion.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
+        by_criterion.setdefault(item.criterion, []).append(item)
     (judge, notes), samples = judge_in(path), []
     for criterion, items in by_criterion.items():
-        by = None if criterion == OVERALL else criterion
-        sample = _sample(f"{name}/{by}" if by else name, _of_items(items), _judges_in(items, judge))
-        samples.append(replace(sample, criterion=by, notes=notes))
+        judges = {judge: [item.score for item in items]}
+        for other in sorted({name for item in items for name in item.others}):
+            column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
+            judges[column] = [item.others.get(other) for item in items]
+        sample = _sample(f"{name}/{criterion}" if criterion else name, _of_items(items), judges)
+        samples.append(replace(sample, criterion=criterion, notes=notes))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
     return [sample for sample in samples if not np.isnan(sample.human).all()]
-
-
-def _judges_in(items: Sequence[AuditItem], judge: str) -> dict[str, Floats]:
-    """The judge's scores, and those of other judges that the records hold."""
-    judges = {judge: np.array([item.score for item in items], dtype=np.float64)}
-    for other in sorted({name for item in items for name in item.others}):
-        column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
-        judges[column] = np.array([item.others.get(other) for item in items], dtype=np.float64)
-    return judges
 
 
 def of_tables(
@@ -134,19 +118,16 @@ def of_tables(
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    first_judge = next(iter(judges.values()))
-    scales = (human.scale or scale, first_judge.scale or (scale if judge_scale is None else judge_scale))
+    scales = (human.scale or scale, next(iter(judges.values())).scale or judge_scale or scale)
     people, given, notes = _read(human, judges, "score", *scales)
     if people["human"].isna().all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
-    first = next(iter(given.values()))
-    settled = set(people.index)
+    first, settled = next(iter(given.values())), set(people.index)
     if human.content == "human-scored rows":  # those that people scored, but that cannot be used
         settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
     rows = _joined(people, first, [*people.index, *(key for key in first.index if key not in settled)])
     rows["judgment"] = first["judgment"].reindex(rows.index)
-    scores = {name: _floats(of["score"].reindex(rows.index)) for name, of in given.items()}
-    sample = _sample(human.path.stem, rows, scores)
+    sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in given.items()})
     for name, other in given.items():
         notes += _unmatched(people.index, other.index, sample.ids, "score", name)
     notes += _sample_notes(sample, len(people), *scales)
@@ -158,19 +139,17 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
     either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
     no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
-    read = (_judged(source, "score", on, set())[0] for source, on in zip((then, now), scales, strict=True))
-    old, new = (rows[[_CRITERION not in key for key in rows.index]] for rows in read)
+    read = (_labels(source, "score", on, set())[0] for source, on in zip((then, now), scales, strict=True))
+    old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     texts, other = _texts(old), _texts(new)
     both = [key for key in new.index if key in texts]
     changed = {key for key in both if None not in (texts[key], other[key]) and texts[key] != other[key]}
     failed = {key for key in both if key not in changed and pd.isna([old["score"][key], new["score"][key]]).any()}
     new.index = pd.Index([f"{key} now" if key in changed else key for key in new.index])
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
+    rows = _joined(old.assign(human=old["score"], raters=None), new, ids)
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
-    sample = _sample(
-        name, _joined(old.assign(human=old["score"], raters=None), new, ids), {name: _floats(new["score"].reindex(ids))}
-    )
-    return replace(sample, notes=notes)
+    return replace(_sample(name, rows, {name: new["score"].reindex(ids)}), notes=notes)
 
 
 def _texts(rows: Labels) -> dict[str, str | None]:
@@ -188,32 +167,52 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for anything else in a cell, naming file and line.
     """
     people, given, notes = _read(human, judges, kind, SCALE, SCALE)
-    if not any(label for rated in people["raters"] for label in rated.values()):
-        nobody = {"preference": "no pair has a preference"}.get(kind, "nothing has a yes or no")
+    labelled = np.array([any(rated.values()) for rated in people["raters"]], dtype=np.bool_)
+    if not labelled.any():
+        nobody = "no pair has a preference" if kind == "preference" else "nothing has a yes or no"
         raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
     for name, rows in given.items():
         notes += _unmatched(people.index, rows.index, people.index, kind, name)
-    people = _joined(people, next(iter(given.values())), list(people.index))
-    notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
-    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
-    length_a, length_b = _floats(people["length"]), _floats(people["length_b"])
-    known = not np.isnan([length_a, length_b]).any()
     ids = list(people.index)
+    people = _joined(people, next(iter(given.values())), ids)
+    notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
+    length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
+    known, weighted = not np.isnan([length_a, length_b]).any(), not np.isnan(probability).all()
+    if weighted and (unknown := np.isnan(probability) & labelled).any():
+        lacks = ids[int(np.argmax(unknown))]
+        raise UsageError(f"{human.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
+    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     try:
         return Preferences(
             ids=ids,
             group=own_groups(_listed(people["group"]), ids),
-            people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
+            people={
+                rater: codes(rated.get(rater) for rated in people["raters"])
+                for rater in dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+            },
             judges={name: _as_codes(rows, ids) for name, rows in given.items()},
-            parts=_varying(people),
+            parts={part: values for part, values in parts.items() if len(set(values)) > 1},
             length_a=length_a if known else None,
             length_b=length_b if known else None,
             yes_or_no=kind == "yes or no",
-            weight=_weight(human, people),
+            weight=np.where(labelled, 1 / probability, np.nan) if weighted else None,
             notes=notes,
         )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
+
+
+def _as_codes(judge: Labels, ids: list[str]) -> Codes:
+    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
+    both = _both(labels if isinstance(labels, tuple) else () for labels in judge["labels"].reindex(ids))
+    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge["labels"])
+    return both if ordered else both_orders(both)
+
+
+def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
+    """Shape (n, 2), of one or two verdicts each, or none."""
+    rows = [[*labels, None, None][:2] for labels in given]
+    return np.stack([codes(row[side] for row in rows) for side in range(2)], axis=1)
 
 
 def _read(
@@ -221,10 +220,10 @@ def _read(
 ) -> tuple[Labels, dict[str, Labels], list[str]]:
     """What people say and what each judge says, and what to tell of the files. Raises UsageError also where one has no
     id in common with people's."""
-    people, notes = _people(human, kind, human.scale or scale)
+    people, notes = _labels(human, kind, human.scale or scale)
     given = {}
     for name, source in judges.items():
-        given[name], more = _judged(source, kind, source.scale or judge_scale, set(people.index))
+        given[name], more = _labels(source, kind, source.scale or judge_scale, set(people.index))
         notes += more
         if not people.index.isin(judged := given[name].index).any():
             both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
@@ -232,114 +231,198 @@ def _read(
     return people, given, notes
 
 
-def _people(source: Source, kind: Kind, scale: Scale) -> tuple[Labels, list[str]]:
-    """People's scores or labels, and what to say of them."""
-    if source.content == "human-scored rows":
-        left_out = Counter[str]()
-        rows = _of_items([of_response(row) for _, _, row in human_scored.walk(source.path, left_out, _NO_REFERENCE)])
-        if rows.empty:
-            raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
-        return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
+def _labels(source: Source, kind: Kind, scale: Scale, people: set[str] | None = None) -> tuple[Labels, list[str]]:
+    """People's scores or labels, or a judge's beside `people`, the ids that they judged; and what to say of them. A
+    judge's labels have a shown first and b shown first, or are single ones."""
+    if source.content == "table":
+        return _in_table(source, kind, scale, judge=people is not None)
     if source.content == "judgments":
-        return _people_in_judgments(source, kind)
-    rows, notes = _in_table(source, kind, scale)
-    if kind == "score":
-        raters = [{who: score for who, score in each.items() if score is not None} for each in rows["raters"]]
-        rows["human"] = [sum(scores.values()) / len(scores) if scores else None for scores in raters]
-        rows["raters"] = raters if "rater" in source.frame else [{} for _ in raters]
-    return rows, notes
+        return _in_judgments(source, kind, people)
+    left_out = Counter[str]()
+    rows = _of_items([of_response(row) for _, _, row in human_scored.walk(source.path, left_out, _NO_REFERENCE)])
+    if rows.empty:
+        raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
+    return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
+
+
+def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[Labels, list[str]]:
+    """A judge's verdicts; people's inside of them, or their own of conversations in the judges' format, where what they
+    did not say is no failure of theirs."""
+    items, notes = [item for item in read_items(source) if item.kind == kind], judge_in(source.path)[1]
+    if not items:
+        raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
+    own = "protocol" in items[0].parts
+    if kind == "score" and (own or people is not None):
+        items, left_out = _graded(items, people or set(), source.path.stem)
+        notes += left_out
+    if people is not None:
+        return _of_items(items).assign(response=None), notes
+    rows = _of_items([item for item in items if item.criterion is None])
+    if kind == "score" and own:
+        rows["human"] = rows["score"]
+    elif kind == "score" and rows["human"].isna().all():
+        raise UsageError(_NO_PEOPLE.format(source.path))
+    elif kind != "score":
+        label = rows["human_label"].tolist()
+        if own:
+            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_both(rows["labels"]))]
+        rows["raters"] = [{PEOPLE: one} for one in label]
+    return rows, []
+
+
+def _graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
+    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any, and what is left
+    out: what nobody meant to label is no answer without a label."""
+    notes = []
+    for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
+        by = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
+        theirs = {by[key] for key in by.keys() & people}
+        if theirs and (left := sorted({*by.values()} - theirs)):
+            notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
+            items = [item for item in items if by[item.id] in theirs]
+    return items, notes
+
+
+def _of_items(items: Sequence[AuditItem]) -> Labels:
+    """What is known of items."""
+    columns = [
+        name for name in AuditItem.__struct_fields__ if name not in ("id", "kind", "criterion", "parts", "others")
+    ]
+    rows = [{name: getattr(item, name) for name in columns} | item.parts for item in items]
+    return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
 
 
 def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) -> tuple[Labels, list[str]]:
-    """A table, in its column `raters` what each rater said of each id: PEOPLE, and a judge, where none is named."""
+    """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     values, notes = _values(source, column, kind, scale, judge=judge)
     more = " by the same rater" if several else " (several raters need a column rater)"
     if judge:
         more = "; beside several raters a judge has one verdict on each id" if several else ""
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
-    verdicts = source.by_key(list(zip(keys, names, strict=True)), values, column, more)
-    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    for (key, rater), verdict in verdicts.items():
-        raters[key][rater] = verdict
+    verdicts = _first(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), more)[column]
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
-    known = dict.fromkeys(("human", "score", "length", "length_b", "probability", "response", "judgment"))
-    known |= source.about(keys, ("",) if kind == "score" else ("_a", "_b"))
-    return pd.DataFrame({**known, "raters": list(raters.values())}, index=list(raters), dtype=object), notes
-
-
-def _people_in_judgments(source: Source, kind: Kind) -> tuple[Labels, list[str]]:
-    """People's verdicts inside a judge's, or their own of conversations in the judges' format, where what they did not
-    say is no failure of theirs."""
-    _, first = next(jsonl.read(source.path, Judgment))
-    own = first.protocol is not None
-    items = [item for item in read_items(source) if item.kind == kind]
-    if kind != "score":
-        rows = _of_items(items)
-        label = rows["human_label"].tolist()
-        if own:
-            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_both(rows["labels"]))]
-        rows["raters"] = [{PEOPLE: one} for one in label]
-        return rows, []
-    if own:
-        rows, notes = _judged(source, kind, SCALE, set())
-        return rows.assign(human=rows["score"]), notes
-    rows = _of_items([item for item in items if item.parts.get("criterion", OVERALL) == OVERALL])
-    if rows["human"].isna().all():
-        raise UsageError(_NO_PEOPLE.format(source.path))
-    return rows, []
-
-
-def _judged(source: Source, kind: Kind, scale: Scale, people: set[str]) -> tuple[Labels, list[str]]:
-    """A judge's scores or verdicts, and what to say of them; of scores of conversations, and by criteria, those like
-    the ones that `people` gave. Verdicts have a shown first and b shown first, or are single ones."""
-    if source.content == "judgments":
-        items, notes = [item for item in read_items(source) if item.kind == kind], judge_in(source.path)[1]
-        if not items:
-            raise UsageError(f"{source.path}: no verdict is a {kind}; it holds other verdicts")
-        if kind == "score":
-            items, left_out = _graded(items, people, source.path.stem)
-            notes += left_out
-        return _of_items(items).assign(response=None), notes
-    rows, notes = _in_table(source, kind, scale, judge=True)
-    verdicts = [each[PEOPLE] for each in rows["raters"]]
+    rows = _about(source, keys, ("",) if kind == "score" else ("_a", "_b"))
+    if judge:
+        said = _listed(verdicts)
+        rows["score" if kind == "score" else "labels"] = (
+            said if kind == "score" else [(one or "failed",) for one in said]
+        )
+        return rows, notes
+    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    for (key, rater), verdict in zip(verdicts.index, _listed(verdicts), strict=True):
+        if kind != "score" or verdict is not None:
+            raters[key][rater] = verdict
+    rows["raters"] = list(raters.values())
     if kind == "score":
-        return rows.assign(score=verdicts), notes
-    return rows.assign(labels=[(label or "failed",) for label in verdicts]), notes
+        rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters.values()]
+        rows["raters"] = list(raters.values()) if several else [{} for _ in raters]
+    return rows, notes
 
 
-def _of_items(items: Sequence[AuditItem]) -> Labels:
-    """What is known of items."""
-    columns = [name for name in AuditItem.__struct_fields__ if name not in ("id", "kind", "parts", "others")]
-    rows = []
-    for item in items:
-        parts = {part: value for part, value in item.parts.items() if part != "criterion"}
-        rows.append({name: getattr(item, name) for name in columns} | parts)
-    return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
+def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
+    """What a table says of each id beside scores and labels. `sides` are the suffixes of the columns of the answers: of
+    two _a and _b."""
+    limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
+    cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
+    cells |= {name: source.numbers(name, *ends) for name, ends in limits.items() if name in source.frame}
+    rows = _first(source, pd.DataFrame(cells, index=keys, dtype=object))
+    rows = rows.rename(columns={**PART_COLUMNS, "label_probability": "probability", "length_a": "length"})
+    for side, length in zip(sides, ("length", "length_b"), strict=False):
+        answers = _told(source, keys, next((f"{name}{side}" for name in TEXTS if f"{name}{side}" in source.frame), ""))
+        if length not in rows:
+            rows[length] = [None if answer is None else float(len(answer)) for answer in answers]
+        if side == "" and any(answer is not None for answer in answers):
+            told = [answers, _told(source, keys, "question"), _told(source, keys, "reference")]
+            rows["response"] = [
+                *map(_response, rows.index, *told, *(_listed(rows[name]) for name in ("task", "group", "answerer")))
+            ]
+    unknown = ("human", "score", "length_b", "probability", "response", "judgment")
+    return rows.assign(**{name: None for name in unknown if name not in rows})
+
+
+def _first(source: Source, rows: Labels, more: str = "") -> Labels:
+    """What the rows of a table say of each key, their index: in each column the first value that is known. Raises
+    UsageError with the line, and `more` to say, where another row says another thing."""
+    by_key = rows.groupby(level=[*range(rows.index.nlevels)], sort=False)
+    for name in rows:
+        first = by_key[name].transform("first")
+        differs = (rows[name].notna() & (rows[name] != first)).to_numpy()
+        if differs.any():
+            row = int(differs.argmax())
+            now, before = (
+                f"{one:g}" if isinstance(one, float) else one for one in (rows[name].iloc[row], first.iloc[row])
+            )
+            key = rows.index.get_level_values(0)[row]
+            raise UsageError(f"{source.place(row)}: {key!r} has the {name} {now}, but {before} before{more}")
+    return by_key.first()
+
+
+def _told(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
+    """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all are."""
+    told: dict[str, str | None] = dict.fromkeys(keys)
+    for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
+        told[key] = told[key] or ("" if cell == "" else tables.cell_text(cell))
+    return list(told.values())
+
+
+def _response(key: str, *texts: str | None) -> Response:
+    """An answer with what a table says of its question, to be shown."""
+    text, prompt, reference, task, group, system = (text or "" for text in texts)
+    lang: Any = "zh" if tables.CHINESE.search(prompt + text) else "en"
+    question = Question(id="", prompt=prompt, reference=reference or None, task=task, group=group, lang=lang)
+    return Response(id=key, question=question, text=text, system=system or None)
+
+
+def _values(source: Source, column: str, kind: Kind, scale: Scale, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
+    """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
+    judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
+    notes = source.empty_notes(column)
+    if kind != "score":
+        return _labels_in(source, column, kind), notes
+    (low, high), option = scale, "--judge-scale" if judge else "--scale"
+    none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
+    values = source.numbers(column, low, high, f" (see {option})", none)
+    if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
+        notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
+    highest = max((score for score in values if score is not None), default=high)
+    if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
+        most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
+        notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
+    return [None if score is None else to_ten(score, low, high) for score in values], notes
+
+
+def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
+    labels: list[Label | None] = []
+    for row, cell in enumerate(source.cells(column)):
+        word = str(cell).strip().lower()
+        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+        if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
+            raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
+        labels.append(LABELS[kind].get(word))
+    return labels
 
 
 def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     """People's rows, and behind them the others of `ids`, which only the judge has; with the groups, parts, lengths and
     texts that the judge's file says of them where people's does not."""
     rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
-    theirs = judge.reindex(index=ids, columns=rows.columns)
-    for column in rows:
-        texts = column == "response" and people["response"].notna().any()
-        if column not in _PEOPLES and not texts:
-            rows[column] = rows[column].where(rows[column].notna(), theirs[column])
+    own = {*_PEOPLES, *(("response",) if people["response"].notna().any() else ())}
+    told = [column for column in rows if column not in own]
+    rows[told] = rows[told].where(rows[told].notna(), judge.reindex(index=ids, columns=told))
     rows["raters"] = [one if isinstance(one, dict) else {} for one in rows["raters"]]
     return rows
 
 
-def _sample(name: str, rows: Labels, judges: Mapping[str, Floats]) -> RatedSample:
+def _sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
     length, probability = _floats(rows["length"]), _floats(rows["probability"])
     raters: list[dict[str, float]] = rows["raters"].tolist()
     return RatedSample(
         name=name,
         ids=list(rows.index),
         human=_floats(rows["human"]),
-        judges=dict(judges),
+        judges={judge: _floats(scores) for judge, scores in judges.items()},
         group=_listed(rows["group"]),
         raters=raters if any(raters) else [],
         parts={part: _listed(rows[part]) for part in rows if part not in _NOT_PARTS},
@@ -350,8 +433,8 @@ def _sample(name: str, rows: Labels, judges: Mapping[str, Floats]) -> RatedSampl
     )
 
 
-def _floats(column: "pd.Series[Any]") -> Floats:
-    return np.asarray(column.to_numpy(dtype=np.float64))
+def _floats(column: Any) -> Floats:
+    return np.asarray(column, dtype=np.float64)
 
 
 def _listed(column: "pd.Series[Any]") -> list[Any]:
@@ -381,82 +464,6 @@ def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str]
         count = f"{len(missing)} of {len(own)} {_THINGS[kind]}"
         notes.append(f"{count} are not in the file of {judge}, {missing[0]!r} the first: {then}")
     if unknown := [key for key in judged if key not in here]:
-        notes.append(
-            f"{len(unknown)} {_THINGS[kind]} only in the file of {judge} are left out, {unknown[0]!r} the first"
-        )
+        count = f"{len(unknown)} {_THINGS[kind]}"
+        notes.append(f"{count} only in the file of {judge} are left out, {unknown[0]!r} the first")
     return notes
-
-
-def _graded(items: Sequence[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
-    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any, and what is left
-    out: what nobody meant to label is no answer without a label."""
-    kept, notes = list(items), []
-    for part in next((parts for part, parts in _CHOSEN.items() if part in items[0].parts), ()):
-        theirs = {item.parts[part] for item in kept if item.id in people}
-        left = sorted({str(item.parts[part]) for item in kept if item.parts[part] not in theirs})
-        if theirs and left:
-            notes.append(f"verdicts of {judge} by {part}s that people did not use are left out: {', '.join(left)}")
-            kept = [item for item in kept if item.parts[part] in theirs]
-    return kept, notes
-
-
-def _values(
-    source: Source, column: str, kind: Kind, scale: Scale, *, judge: bool = False
-) -> tuple[list[Any], list[str]]:
-    """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
-    judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
-    notes = source.empty_notes(column)
-    if kind != "score":
-        return _labels_in(source, column, kind), notes
-    (low, high), option = scale, "--judge-scale" if judge else "--scale"
-    none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
-    values = source.numbers(column, low, high, f" (see {option})", none)
-    if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
-        notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
-    highest = max((score for score in values if score is not None), default=high)
-    if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
-        most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
-        notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
-    return [None if score is None else to_ten(score, low, high) for score in values], notes
-
-
-def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
-    labels: list[Label | None] = []
-    for row, cell in enumerate(source.cells(column)):
-        word = str(cell).strip().lower()
-        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
-        if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
-            raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
-        labels.append(LABELS[kind].get(word))
-    return labels
-
-
-def _varying(people: Labels) -> dict[str, Sequence[str]]:
-    """The parts that have several values."""
-    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
-    return {part: values for part, values in parts.items() if len(set(values)) > 1}
-
-
-def _weight(source: Source, people: Labels) -> Floats | None:
-    """As `Preferences` has it. Raises UsageError where it is known of some labelled items only."""
-    probability = _floats(people["probability"])
-    if np.isnan(probability).all():
-        return None
-    labelled = np.array([any(rated.values()) for rated in people["raters"]], dtype=np.bool_)
-    if (unknown := np.isnan(probability) & labelled).any():
-        lacks = people.index[int(np.argmax(unknown))]
-        raise UsageError(f"{source.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
-    return np.where(labelled, 1 / probability, np.nan)
-
-
-def _as_codes(judge: Labels, ids: list[str]) -> Codes:
-    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
-    both = _both(labels if isinstance(labels, tuple) else () for labels in judge["labels"].reindex(ids))
-    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge["labels"])
-    return both if ordered else both_orders(both)
-
-
-def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
-    """Shape (n, 2), of one or two verdicts each, or none."""
-    rows = [[*labels, None, None][:2] for labels in given]
-    return np.stack([codes(row[side] for row in rows) for side in range(2)], axis=1)

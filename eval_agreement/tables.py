@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
 from critic.errors import UsageError
-from critic.records import RATINGS, Question, Response, is_judgment
+from critic.records import RATINGS, is_judgment
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tuple[float, float]
-Key = str | tuple[str, str]
-"""An id, or an id and a rater."""
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
@@ -128,63 +126,6 @@ class Source:
             tables.check_id(key, self.place(row))
             tables.check_id(group, self.place(row), "group")
         return keys
-
-    def by_key(self, keys: Sequence[Key], values: Sequence[Any], name: str, more: str = "") -> dict[Any, Any]:
-        """What the rows say of each key, in the order of the keys: the first value that is not None. Raises UsageError
-        with the line, and `more` to say, where another row says another thing."""
-        by_key = dict.fromkeys(keys)
-        for row, (key, now) in enumerate(zip(keys, values, strict=True)):
-            before = by_key[key]
-            if before is None:
-                by_key[key] = now
-            elif now is not None and before != now:
-                of = key if isinstance(key, str) else key[0]
-                shown = [f"{value:g}" if isinstance(value, float) else value for value in (now, before)]
-                raise UsageError(f"{self.place(row)}: {of!r} has the {name} {shown[0]}, but {shown[1]} before{more}")
-        return by_key
-
-    def about(self, keys: Sequence[str], sides: Sequence[str]) -> dict[str, list[Any]]:
-        """What the rows say of each id beside scores and labels, by the names of `sources`; None where it is not known.
-        `sides` are the suffixes of the columns of the answers: of two _a and _b."""
-
-        def known(name: str, values: Sequence[Any]) -> list[Any]:
-            return list(self.by_key(keys, values, name).values())
-
-        columns = {part: known(name, self.texts(name)) for name, part in PART_COLUMNS.items()}
-        columns["group"] = known("group", self.texts("group"))
-        if (name := "label_probability") in self.frame:
-            columns["probability"] = known(name, self.numbers(name, 1e-9, 1))
-        for side, column in zip(sides, ("length", "length_b"), strict=False):
-            texts = self._first(keys, next((f"{text}{side}" for text in TEXTS if f"{text}{side}" in self.frame), ""))
-            if (name := f"length{side}") in self.frame:
-                columns[column] = known(name, self.numbers(name, 0, math.inf))
-            else:
-                columns[column] = [None if text is None else float(len(text)) for text in texts]
-            if side == "" and any(text is not None for text in texts):
-                columns["response"] = self._responses(keys, texts, columns)
-        return columns
-
-    def _first(self, keys: Sequence[str], name: str) -> list[str | None]:
-        """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all
-        are."""
-        first: dict[str, str | None] = dict.fromkeys(keys)
-        for key, cell in zip(keys, self.frame.get(name, ()), strict=False):
-            first[key] = first[key] or ("" if cell == "" else tables.cell_text(cell))
-        return list(first.values())
-
-    def _responses(
-        self, keys: Sequence[str], answers: Sequence[str | None], columns: dict[str, list[Any]]
-    ) -> list[Response]:
-        """The answers with what the table says of their questions, to be shown."""
-        told = [self._first(keys, name) for name in ("question", "reference")]
-        about = [columns[name] for name in ("task", "group", "answerer")]
-        responses = []
-        for key, *texts, system in zip(dict.fromkeys(keys), answers, *told, *about, strict=True):
-            text, prompt, reference, task, group = (text or "" for text in texts)
-            lang: Any = "zh" if tables.CHINESE.search(prompt + text) else "en"
-            question = Question(id="", prompt=prompt, reference=reference or None, task=task, group=group, lang=lang)
-            responses.append(Response(id=key, question=question, text=text, system=system))
-        return responses
 
     def empty_notes(self, name: str) -> list[str]:
         """What to say of the cells of a column that say in words that they are empty."""
