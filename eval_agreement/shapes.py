@@ -8,7 +8,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -21,12 +21,12 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 import pandas as pd
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.errors import UsageError, one_line
 from critic.records import NO_VERDICT
 from eval_agreement.items import Kind
+from eval_agreement.preferences import PEOPLE
 from eval_agreement.tables import Scale, Source
 
 Row = dict[str, Any]
@@ -35,6 +35,8 @@ SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """What scores are taken to be on: the first that holds them all, else from the lowest to the highest."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
+
+_OTHER_SIDE = {"a": "b", "b": "a", "1": "2", "2": "1"}
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +53,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     second: str = ""
     scorer: str = ""
     criterion: str = ""
+    pair: list[str] = field(default_factory=list)
     middle: float | None = None
     fields: dict[str, list[str]] = field(default_factory=dict)
 
@@ -65,15 +68,15 @@ class ShapeTable(Struct, frozen=True):
 
 
 class ResultFile(Struct, frozen=True):
-    """A file as a data frame with the usual columns, the path that each was taken from, and the columns that hold
-    people's verdicts, or a judge's (with its name)."""
+    """A file as a data frame with the usual columns, and the path that each was `taken` from; the columns that hold
+    people's verdicts; `votes` are theirs, those of PEOPLE, and each judge's."""
 
     path: Path
     shape: Shape
     frame: pd.DataFrame
     taken: dict[str, str]
     people: list[str]
-    judges: dict[str, str]
+    votes: dict[str, Source]
 
 
 @cache
@@ -89,26 +92,35 @@ def guess(
     `scales` of people and judges. Raises UsageError naming the columns there are where nobody, or no judge, is found.
     """
     read = [_read(path, mapped) for path in paths]
-    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
-    there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
-    people = [result for result in read if result.people]
-    if len(people) != 1:
-        which = f"{people[0].path} and {people[1].path} both hold" if people else f"{paths[0]}: no column holds"
-        raise UsageError(f"{which} people's verdicts; name the column as --map COLUMN=people; {there}")
-    human = _with_people(people[0])
-    read = [human if result.path == human.path else result for result in read]
-    for kind in _kinds(human.frame["people"]):
-        rated = _source(human, "people", kind, scales[0])
-        judges = {
-            name: _source(result, column, kind, scales[1], rated.scale)
-            for result in read
-            for column, name in result.judges.items()
-            if kind in _kinds(result.frame[column])
-        }
+    rated = [result for result in read if PEOPLE in result.votes]
+    if len(rated) != 1:
+        which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
+        raise UsageError(f"{which} people's verdicts; name the column as --map COLUMN=people; {_columns_of(read)}")
+    votes = {name: vote for result in read for name, vote in result.votes.items() if name != PEOPLE}
+    for kind in _kinds_of(rated[0].votes[PEOPLE]):
+        people = _typed(rated[0].votes[PEOPLE], kind, scales[0])
+        same = {name: vote for name, vote in votes.items() if kind in _kinds_of(vote)}
+        judges = {name: _typed(vote, kind, scales[1], people.scale) for name, vote in same.items()}
         if judges:
-            return kind, dataclasses.replace(rated, note=_note(human, rated, judges)), judges
-    what = f"{human.path}: no judge's verdicts of the kind of {', '.join(human.people)}"
-    raise UsageError(f"{what}; name the column as --map COLUMN=judge; {there}")
+            return kind, dataclasses.replace(people, note=_note(rated[0], people, judges)), judges
+    what = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
+    raise UsageError(f"{what}; name the column as --map COLUMN=judge; {_columns_of(read)}")
+
+
+def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None, others: Scale | None = None) -> Source:
+    """The scores of the first judge in a result file, people or not, on the scale of others where that may be. Raises
+    UsageError where there is none."""
+    read = _read(path, mapped)
+    for name, vote in read.votes.items():
+        if name != PEOPLE and "score" in _kinds_of(vote):
+            judge = _typed(vote, "score", scale, others)
+            return dataclasses.replace(judge, note=_note(read, None, {name: judge}))
+    raise UsageError(f"{path}: no judge's scores; name the column as --map COLUMN=judge; {_columns_of([read])}")
+
+
+def _columns_of(read: Iterable[ResultFile]) -> str:
+    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
+    return f"columns of scores or labels: {', '.join(columns) or 'none'}"
 
 
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
@@ -121,15 +133,26 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
     rows = [row for _, row in lines]
     frame = pd.json_normalize(rows).set_axis([number for number, _ in lines]).astype(object)
     taken = _take(frame, rows, shape, mapped)
-    is_human, judges = _by_line(frame, rows, shape, mapped) if shape.kind else (False, {})
-    people, more = _by_column(frame, shape, {*taken, *judges}, mapped)
-    if is_human and "people" not in mapped:
-        people = ["people"]
-    if not shape.kind or "judge" in mapped:
-        judges = more
+    votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
+    people, judges = _by_column(frame, shape, {*taken}, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
         raise UsageError(f"{path}: no column {wrong[0]!r}; there are {', '.join(frame)}")
-    return ResultFile(path, shape, frame, taken, people, judges)
+    if not shape.kind or "judge" in mapped:
+        votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
+        votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
+    if PEOPLE in votes and "people" not in mapped:
+        people = [PEOPLE]
+    elif people:
+        votes[PEOPLE] = _of_people(path, frame, people)
+    return ResultFile(path, shape, frame, taken, people, votes)
+
+
+def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
+    """People's verdicts; where several columns hold them, a line a rater."""
+    raters = [frame if len(columns) == 1 else frame.assign(rater=column) for column in columns]
+    lines = [each.assign(people=each[column]) for each, column in zip(raters, columns, strict=True)]
+    table = pd.concat(lines)
+    return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
@@ -205,6 +228,7 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
     """Put the usual columns into the frame; the path that each is from."""
     own = {usual: [path] for usual, path in mapped.items() if usual not in ("people", "judge", "criterion")}
     fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
+    rows = [_turned(row) if _is_turned(row, shape) else row for row in rows]
     for usual, paths in fields.items():
         columns = [[_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if any(cell is not None for cell in cells)]
@@ -235,37 +259,51 @@ def _joined(cells: Sequence[str | None]) -> str | None:
 
 
 def _by_line(
-    frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
-) -> tuple[bool, dict[str, str]]:
-    """Of lines that say who rated: people's verdicts into a column, and each judge's into one of its own; of several
-    criteria those by the first that people and a judge rated by. Whether people are there, and the judges."""
-    is_human = [bool(re.fullmatch(shape.human, _text(_at(row, shape.kind)) or "")) for row in rows]
+    path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
+) -> dict[str, Source]:
+    """Of lines that say who rated: people's verdicts and each judge's; of several criteria those by the first that
+    people and a judge rated by."""
+    raters = [_text(_at(row, shape.kind)) for row in rows]
+    is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
     criteria = [_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
     sides = set(zip(criteria, is_human, strict=True))
     shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
     wanted = mapped.get("criterion", shared[0] if shared else None)
-    columns: dict[str, list[Any]] = {}
+    verdicts = frame.assign(verdict=[_verdict(row, shape) for row in rows])
+    lines: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        verdict = _verdict(row, shape)
-        if verdict is not None and wanted in (None, criteria[number]):
-            name = "people" if is_human[number] else _text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
-            columns.setdefault(name, [None] * len(rows))[number] = verdict
-    for name, cells in columns.items():
-        frame[name] = pd.Series(cells, index=frame.index, dtype=object)
-    return "people" in columns, {name: name for name in columns if name != "people"}
+        if raters[number] and wanted in (None, criteria[number]):
+            judge = _text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
+            lines.setdefault(PEOPLE if is_human[number] else judge, []).append(number)
+    return {name: Source(path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
 
 
 def _verdict(row: Row, shape: Shape) -> Any:
     """What a line says, if it does; of verdicts in two orders a tie where they differ. By numbers, one below the middle
-    is for the first answer, and 0 a tie."""
+    is for the first answer, and 0 a tie. Of two answers that stand the other way round than `_turned` has them the
+    verdict is turned."""
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
-    if "error" in (value, second):
+    if value is None or "error" in (value, second):
         return None
     if second is not None and second != value:
         return "tie"
-    if shape.middle is None or not isinstance(value, int | float):
+    if shape.middle is not None and isinstance(value, int | float):
+        value = "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
+    if not shape.pair:
         return value
-    return "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
+    label = _label("preference", value)
+    return {"a": "b", "b": "a"}.get(str(label), label) if _is_turned(row, shape) else value
+
+
+def _is_turned(row: Row, shape: Shape) -> bool:
+    """Whether two answers stand the other way round than by the names of their models: of a pair that files have both
+    ways round, one is turned."""
+    names = [_text(_at(row, path)) or "" for path in shape.pair]
+    return names != sorted(names)
+
+
+def _turned(row: Row) -> Row:
+    return {re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], key): value for key, value in row.items()}
 
 
 def _by_column(
@@ -317,37 +355,28 @@ def _kinds(cells: "pd.Series[Any]") -> list[Kind]:
     return labels
 
 
+def _kinds_of(vote: Source) -> list[Kind]:
+    return _kinds(vote.cells(vote.column or ""))
+
+
 def _number(cell: Any) -> float | None:
     """A cell as a number: yes is 1, no is 0."""
     try:
         number = tables.number(cell)
     except ValueError:
-        label = _label("yes or no", cell)
-        return None if label is None else float(label == "a")
+        return {"yes": 1.0, "no": 0.0}.get(_label("yes or no", cell) or "")
     return None if math.isnan(number) else number
 
 
-def _with_people(result: ResultFile) -> ResultFile:
-    """With people's verdicts in the column people; where several columns hold them, a line a rater."""
-    frame, (first, *others) = result.frame, result.people
-    if not others:
-        return replace(result, frame=frame.assign(people=frame[first]))
-    frames = [frame.assign(people=frame[column], rater=column) for column in result.people]
-    return replace(result, frame=pd.concat(frames))
-
-
-def _source(result: ResultFile, column: str, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
-    """A column as the rest of the audit reads it; where no `scale` is given a judge's is people's if it may be."""
-    frame = result.frame
-    if column == "people" or result.shape.kind:
-        frame = frame[frame[column].notna()]
-    if kind == "score":
-        numbers = [_number(cell) for cell in frame[column]]
-        scale = scale or _scale([number for number in numbers if number is not None], people)
-        return Source(result.path, column, table=frame.assign(**{column: numbers}), scale=scale)
-    words = {"a": "yes", "b": "no"} if kind == "yes or no" else {"a": "a", "b": "b", "tie": "tie"}
-    labels = [words.get(_label(kind, cell) or "") for cell in frame[column]]
-    return Source(result.path, column, table=frame.assign(**{column: labels}))
+def _typed(vote: Source, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
+    """Verdicts as the rest of the audit reads them; where no `scale` is given a judge's is people's if it may be."""
+    column = vote.column or ""
+    if kind != "score":
+        labels = [_label(kind, cell) for cell in vote.cells(column)]
+        return dataclasses.replace(vote, table=vote.frame.assign(**{column: labels}))
+    numbers = [_number(cell) for cell in vote.cells(column)]
+    scale = scale or _scale([number for number in numbers if number is not None], people)
+    return dataclasses.replace(vote, table=vote.frame.assign(**{column: numbers}), scale=scale)
 
 
 def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
@@ -359,10 +388,11 @@ def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
     return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
 
 
-def _note(human: ResultFile, people: Source, judges: Mapping[str, Source]) -> str:
+def _note(read: ResultFile, people: Source | None, judges: Mapping[str, Source]) -> str:
     """What was taken for what."""
-    said = {f"people: {', '.join(human.people)}": people, **{f"judge: {name}": judge for name, judge in judges.items()}}
+    said = {f"people: {', '.join(read.people)}": people} if people else {}
+    said |= {f"judge: {name}": judge for name, judge in judges.items()}
     facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
-    facts += [f"{usual}: {path}" for usual, path in human.taken.items()]
+    facts += [f"{usual}: {path}" for usual, path in read.taken.items()]
     change = "if one is not what it should be, name another as --map COLUMN=FIELD"
-    return f"{human.path}: taken for {human.shape.name}; {'; '.join(facts)}; {change}"
+    return f"{read.path}: taken for {read.shape.name}; {'; '.join(facts)}; {change}"

@@ -101,11 +101,14 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
     assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
-    orders = [("model_1", "model_1"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
+    # One of people's records and one of the judge's have the models the other way round.
+    assert source.texts("response_a") == [f"I see {number} cats." for number in range(4)]
+    orders = [("model_2", "model_2"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]
     rows = [json.loads(line.replace("winner", "g1_winner")) for line in lines[4:]]
     rows = [row | {"g1_winner": one, "g2_winner": two} for row, (one, two) in zip(rows, orders, strict=True)]
     ((_, both),) = guess([people, write_jsonl(judge, rows)], {})[2].items()
-    assert both.frame["gpt-4/pair-v2"].tolist() == ["a", "tie", "tie"]  # an error is no verdict
+    assert both.frame["verdict"].tolist()[:3] == ["a", "tie", "tie"]
+    assert not both.texts("verdict")[3]  # an error is no verdict
     other = shutil.copy(people, tmp_path / "other.jsonl")
     for paths, said in {
         (judge,): "no column holds people's verdicts; name the column as --map COLUMN=people",
