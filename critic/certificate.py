@@ -108,6 +108,15 @@ def read(path: Path) -> tuple[Certificate, str]:
         raise UsageError(f"--certificate {path}: no certificate of critic audit: {error}") from None
 
 
+def is_certificate(path: Path) -> bool:
+    """Whether a file has the keys of a certificate, also of an older one; results of other tools lack them."""
+    try:
+        found = msgspec.json.decode(path.read_bytes()) if path.suffix == ".json" else None
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(found, dict) and {"how", "labels"} <= found.keys()
+
+
 def judged_file(path: Path) -> Path:
     """The judgments that a certificate was made from, as they were. Raises UsageError where they are not."""
     judged = read(path)[0].judged

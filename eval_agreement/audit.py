@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import HowJudged, judged_file
+from critic.certificate import HowJudged, is_certificate, judged_file
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
@@ -191,7 +191,9 @@ def main(
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         named = [f"{name}={path}" for name, path in files.items()]
-        return _two_judges(_then_and_now(since, exchange, named or judge or [], mapped), on, target)
+        return _two_judges(
+            inputs.of_judges(_then_and_now(since, exchange, named or judge or [], mapped), mapped, scale), on, target
+        )
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped)
     read: Tables = {inputs.sample_name(people.path): (people, judges)} if people else {}
@@ -219,7 +221,7 @@ def main(
 
 def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]) -> Files:
     """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
-    before, then = "then", str(judged_file(since) if since and since.suffix == ".json" else since)
+    before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]

@@ -46,7 +46,10 @@ def parse_sources(
         return None, {}
     named = tuple(mapped.items())
     people, sources = Source.parse(human, named), parse_judges(judges, named=named)
-    frames = {one.path: one.frame for one in (people, *sources.values()) if mapped and one.content == "table"}
+    given = [people, *sources.values()] if mapped else []
+    if any(jsonl.suffix(one.path) not in tables.FORMATS for one in given):
+        return people, sources  # what other tools write has its columns found, and named, by `shapes`
+    frames = {one.path: one.frame for one in given if one.content == "table"}
     for usual, name in named:
         if usual in FOUND:
             raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
@@ -54,6 +57,23 @@ def parse_sources(
             listed = "; ".join(f"{path} has {', '.join(frame)}" for path, frame in frames.items())
             raise UsageError(f"--map {name}={usual}: no table has such a column; {listed or 'there is none'}")
     return people, sources
+
+
+def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str], scale: str | None) -> dict[str, Source]:
+    """Two judges' sources, where the result file of another tool may stand for a table of scores: the first judge in it
+    counts. Raises UsageError, also where their scales are found not to be the same."""
+    from eval_agreement.shapes import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
+
+    on, read = human_scored.parse_scale(scale) if scale else None, dict[str, Source]()
+    for name, source in sources.items():
+        is_table = jsonl.suffix(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
+        of_tool = source.content == "table" and not is_table
+        read[name] = scores_of_judge(source.path, mapped, on) if of_tool else source
+    found = {one.path: "{:g}:{:g}".format(*one.scale) for one in read.values() if one.scale}
+    if len(set(found.values())) > 1:
+        said = ", ".join(f"those in {path} on {ends}" for path, ends in found.items())
+        raise UsageError(f"scores are taken to be on several scales, {said}; give --scale LOW:HIGH")
+    return read
 
 
 def found_sources(

@@ -107,13 +107,12 @@ def guess(
     raise UsageError(f"{what}; name the column as --map COLUMN=judge; {_columns_of(read)}")
 
 
-def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None, others: Scale | None = None) -> Source:
-    """The scores of the first judge in a result file, people or not, on the scale of others where that may be. Raises
-    UsageError where there is none."""
+def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
+    """The scores of the first judge in a result file. Raises UsageError where there is none."""
     read = _read(path, mapped)
     for name, vote in read.votes.items():
         if name != PEOPLE and "score" in _kinds_of(vote):
-            judge = _typed(vote, "score", scale, others)
+            judge = _typed(vote, "score", scale)
             return dataclasses.replace(judge, note=_note(read, None, {name: judge}))
     raise UsageError(f"{path}: no judge's scores; name the column as --map COLUMN=judge; {_columns_of([read])}")
 

@@ -139,7 +139,8 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
     either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
     no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
-    read = (_labels(source, "score", on, set())[0] for source, on in zip((then, now), scales, strict=True))
+    both = zip((then, now), scales, strict=True)
+    read = (_labels(source, "score", source.scale or on, set())[0] for source, on in both)
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     texts, other = _texts(old), _texts(new)
     both = [key for key in new.index if key in texts]
@@ -149,6 +150,7 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
     rows = _joined(old.assign(human=old["score"], raters=None), new, ids)
     notes = [f"{len(failed)} answers in both files have no score in one of them and are left out"] if failed else []
+    notes += [source.note for source in (then, now) if source.note]
     return replace(_sample(name, rows, {name: new["score"].reindex(ids)}), notes=notes)
 
 

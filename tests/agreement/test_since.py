@@ -1,5 +1,6 @@
 """Was it the model or the judge: simulated judges, and as a command."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,14 @@ def test_command(tmp_path: Path) -> None:
     same = run(*AUDIT, "--judge", "old=old.csv", "--since", "old.csv", cwd=tmp_path)
     assert same.returncode == 0 and "no change that counts is shown" in same.stdout
     assert "Was it the model or the judge?" in (tmp_path / "out/report.html").read_text()
+    for name, scores in {"then.json": old, "now.json": np.where(old > 2, old - 1, old)}.items():  # of another tool
+        rows = [{"index": row, "question": row // 3, "score": score} for row, score in enumerate(scores.ravel())]
+        (tmp_path / name).write_text(json.dumps({"results": rows}))
+    results = run(*AUDIT, "now.json", "--since", "then.json", cwd=tmp_path)
+    assert results.returncode == 1 and "the judge has changed" in results.stdout, results
+    assert "then.json: taken for a table; judge: score on 1..10; id: index" in results.stdout
+    (tmp_path / "now.json").write_text(json.dumps([row | {"score": row["score"] / 10} for row in rows]))
+    assert_one_line_error(run(*AUDIT, "now.json", "--since", "then.json", cwd=tmp_path), "several scales, those")
     table(tmp_path / "other.csv", old, "another text")
     for words, what in (
         (("--judge", "o=other.csv"), "no answer was judged at both times"),
