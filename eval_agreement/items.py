@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import jsonl
+from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
@@ -26,17 +26,16 @@ COLUMN_SUFFIX = "_score_1_10"
 
 
 class AuditItem(Struct, frozen=True, kw_only=True):
-    """One thing that was judged, and what was said of it.
+    """One thing that was judged, and what was said of it: None is not known.
 
-    - kind "score": `score` is on 1..10, None where the judge failed.
+    - kind "score": `score` is on 1..10, None where the judge failed; by a `criterion`, None overall.
     - kinds "preference" (between answers a and b) and "yes or no" (yes is a, no is b): `labels` holds the verdict with
       a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
       "failed" is a failed judgment, None an order that was not asked.
 
-    `human` (with its `raters`) or `human_label`, and `others` (scores by column), are people's and other judges' where
-    the record holds them. Items that share a `group` are resampled together; `parts` is what agreement is broken down
-    by, `length` the characters of the answer (and `length_b` of the other), `probability` the chance that people were
-    asked (None: the same for all). None is not known.
+    `human` (with its `raters`) or `human_label`, and `others` (scores by column), are in the record. Items of a `group`
+    are resampled together; `parts` is what agreement is broken down by, `length` the characters of the answer (and
+    `length_b` of the other), `probability` the chance that people were asked (None: the same for all).
     """
 
     id: str
@@ -64,54 +63,39 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
         form = form_of(judgment.prompt)
     except UsageError:
         form = FORMS["pointwise"]
-    base = _base(judgment)
+    sample, asked = judgment.sample, judgment.sample.asked
+    turn = sample.turn and len(sample.conversation.history) + sample.turn
+    base = of_response(sample.response)
+    parts = {**base.parts, "task": asked.task if asked else None, "turn": str(turn or "whole")}
+    if judgment.protocol is not None:
+        parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
+    base = replace(base, id=judgment.id, parts=parts, length=sample.length, judgment=judgment, score=judgment.score)
     if isinstance(form.kind, ChoiceKind):
         return [_choice(base, judgment, form)]
     if isinstance(form.kind, ChecklistKind):
-        human, asked = judgment.sample.human, judgment.sample.asked
-        # A judge that was never asked has no answers, which are as many failures as there are items.
-        right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
-        return _checklist(base, judgment.verdict.answers or [None] * len(right), right)
+        return _checklist(base, judgment)
     if isinstance(form.kind, CriteriaKind):
-        return _by_criterion(base, judgment)
-    return [] if isinstance(form.kind, AnswerKind) else [replace(base, score=judgment.score)]
-
-
-def _base(judgment: Judgment) -> AuditItem:
-    """What is known of a sample, whatever was said of it."""
-    sample, conversation, asked = judgment.sample, judgment.conversation, judgment.sample.asked
-    turn = None if sample.turn is None else len(conversation.history) + sample.turn
-    parts = {
-        "task": asked.task if asked else None,
-        "category": conversation.category,
-        "lang": conversation.lang,
-        "answerer": sample.system,
-        "turn": str(turn or "whole"),
-    }
-    if judgment.protocol is not None:
-        parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
-    base = of_response(sample.response)
-    return replace(base, id=judgment.id, parts=parts, length=sample.length, judgment=judgment)
+        return [base, *_by_criterion(base, judgment)]
+    return [] if isinstance(form.kind, AnswerKind) else [base]
 
 
 def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
     assert isinstance(form.kind, ChoiceKind)
     sample, asked = judgment.sample, judgment.sample.asked
-    shown = [one for one in (sample, sample.other if form.pair else None) if one is not None]
-    scores = [one.human.score for one in shown if one.human]
-    chances = [one.human.probability for one in shown if one.human and one.human.probability is not None]
+    people = [one.human for one in (sample, sample.other if form.pair else None) if one and one.human]
+    chances = [human.probability for human in people if human.probability is not None]
     wanted = 1 + form.pair
-    label = _LABELS.get(form.kind.right(scores)) if len(scores) == wanted else None
-    label = label if sample.preference is None else _winner(sample.preference)
+    label = _LABELS.get(form.kind.right([human.score for human in people])) if len(people) == wanted else None
     other = sample.other.length if sample.other else None
     if other is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
         other = len(asked.reference)  # of another model's answer the record does not say the length
     return replace(
         base,
         kind="yes or no" if "yes" in form.kind.choices else "preference",
+        score=None,
         labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value) or _winner(judgment.score),),
-        human_label=label,
+        human_label=label if sample.preference is None else _winner(sample.preference),
         human=None,
         # Answers are drawn independently of each other.
         probability=math.prod(chances) if len(chances) == wanted else None,
@@ -119,33 +103,29 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     )
 
 
-def _checklist(base: AuditItem, answers: Sequence[bool | None], right: Sequence[bool | None]) -> list[AuditItem]:
-    """The judge's answers and people's, item by item."""
-    items, base = [], replace(base, kind="yes or no")
-    for number, (answer, human) in enumerate(zip(answers, right, strict=True), 1):
-        label = None if human is None else _yes_or_no(human)
-        items.append(replace(base, id=f"{base.id}/item={number}", labels=(_yes_or_no(answer),), human_label=label))
+def _checklist(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
+    """The judge's answers and people's, item by item. Raises UsageError where they are not as many."""
+    human, asked = judgment.sample.human, judgment.sample.asked
+    right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
+    # A judge that was never asked has no answers, which are as many failures as there are items.
+    answers, items = judgment.verdict.answers or [None] * len(right), []
+    if len(answers) != len(right):
+        raise UsageError(f"people's and the judge's answers are not alike: {len(right)} and {len(answers)}")
+    for number, (answer, person) in enumerate(zip(answers, right, strict=True), 1):
+        label = None if person is None else _yes_or_no(person)
+        item = replace(base, id=f"{base.id}/item={number}", kind="yes or no", score=None, human_label=label)
+        items.append(replace(item, labels=(_yes_or_no(answer),)))
     return items
 
 
-def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
-    """The overall score, and one for each criterion of the question."""
-    found = [replace(base, score=judgment.score)]
+def _by_criterion(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
+    """A score for each criterion of the question."""
     people = judgment.sample.human.criteria if judgment.sample.human else {}
     for name in judgment.conversation.criteria:
         verdict = judgment.verdict.criteria.get(name)
-        found.append(
-            replace(
-                base,
-                id=f"{base.id}/criterion={name}",
-                criterion=name,
-                score=verdict and distribution.scored(verdict, judgment.score_kind),
-                human=people.get(name),
-                raters={},
-                others={},
-            )
-        )
-    return found
+        score = verdict and distribution.scored(verdict, judgment.score_kind)
+        item = replace(base, id=f"{base.id}/criterion={name}", criterion=name, score=score, human=people.get(name))
+        yield replace(item, raters={}, others={})
 
 
 def of_response(response: Response) -> AuditItem:
@@ -169,12 +149,9 @@ def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
     """The verdict with a (the model's answer) shown first and with b (the opponent's) shown first. The last call of an
     order counts: it reads what the first left open. Empty where no call says who stood first, as in people's verdicts
     and in those on one answer."""
-    last = {call.first: call for call in calls if call.first}
-    found: list[Label | None] = []
-    for first, other in (("model", False), ("opponent", True)):
-        label = _LABELS.get(last[first].value, "failed") if first in last else None
-        found.append(_SWAPPED.get(label, label) if other else label)
-    return tuple(found) if last else ()
+    last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
+    swapped = last.get("opponent")
+    return (last.get("model"), _SWAPPED.get(swapped, swapped)) if last else ()
 
 
 def _winner(score: float | None) -> Label:
@@ -194,47 +171,38 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
     names, if any.
 
-    Raises UsageError naming file and line for a second judge, an id that comes twice or a score off its scale, and
-    naming the file where nothing was judged by that protocol.
+    Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a turn
+    that is not there, and answers to a checklist that are not as many as people's; naming the file where nothing was
+    judged by that protocol.
     """
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
-    lines: dict[str, int] = {}
-    first: str | None = None
+    ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
-        place, judge = f"{path}:{number}", judgment.judge
+        place, first = f"{path}:{number}", first or judgment.judge
         try:
             items = _checked(judgment)
         except UsageError as error:
             raise UsageError(f"{place}: {error}") from None
-        first = first or judge
-        if judge != first:
-            raise UsageError(f"{place}: judged by {judge!r}, line 1 by {first!r}; one judge a file")
-        for item in items:
-            if protocol not in (None, judgment.protocol):
-                continue
-            if item.id in lines:
-                what = "response id" if judgment.protocol is None else "verdict"
-                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
-            lines[item.id] = number
+        if judgment.judge != first:
+            raise UsageError(f"{place}: judged by {judgment.judge!r}, line 1 by {first!r}; one judge a file")
+        for item in items if protocol in (None, judgment.protocol) else ():
+            ids.add(place, item.id)
+            count += 1
             yield item
-    if not lines:
+    if not count:
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
-    """What a record says. Raises UsageError for a score off its scale, a turn that is not there, and answers to a
-    checklist that are not as many as people's."""
+    """What a record says, where that can be. Raises UsageError."""
     if judgment.protocol is not None:
         check(judgment)
     turn, turns = judgment.turn, len(judgment.conversation.turns)
     if turn is not None and not 1 <= turn <= turns:
         raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
-    try:
-        items = items_of(judgment)
-    except ValueError as error:
-        raise UsageError(f"people's and the judge's answers are not alike: {error}") from None
+    items = items_of(judgment)
     for item in items:
         for score in (item.score, item.human, *item.raters.values(), *item.others.values()):
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:

@@ -37,6 +37,7 @@ SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
 _OTHER_SIDE = {"a": "b", "b": "a", "1": "2", "2": "1"}
+_SIDES = ("model_a", "model_b", "model_1", "model_2")
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +79,15 @@ class ResultFile(Struct, frozen=True):
     people: list[str]
     votes: dict[str, Source]
 
+    def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
+        """What was taken for what."""
+        said = {f"people: {', '.join(self.people)}": people} if people else {}
+        said |= {f"judge: {name}": judge for name, judge in judges.items()}
+        facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
+        facts += [f"{usual}: {path}" for usual, path in self.taken.items()]
+        change = "if one is not what it should be, name another as --map COLUMN=FIELD"
+        return f"{self.path}: taken for {self.shape.name}; {'; '.join(facts)}; {change}"
+
 
 @cache
 def known() -> ShapeTable:
@@ -95,31 +105,32 @@ def guess(
     rated = [result for result in read if PEOPLE in result.votes]
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
-        raise UsageError(f"{which} people's verdicts; name the column as --map COLUMN=people; {_columns_of(read)}")
+        raise _unknown(f"{which} people's verdicts", "people", read)
     votes = {name: vote for result in read for name, vote in result.votes.items() if name != PEOPLE}
-    for kind in _kinds_of(rated[0].votes[PEOPLE]):
+    for kind in _kinds(rated[0].votes[PEOPLE]):
         people = _typed(rated[0].votes[PEOPLE], kind, scales[0])
-        same = {name: vote for name, vote in votes.items() if kind in _kinds_of(vote)}
+        same = {name: vote for name, vote in votes.items() if kind in _kinds(vote)}
         judges = {name: _typed(vote, kind, scales[1], people.scale) for name, vote in same.items()}
         if judges:
-            return kind, dataclasses.replace(people, note=_note(rated[0], people, judges)), judges
+            return kind, dataclasses.replace(people, note=rated[0].note(people, judges)), judges
     what = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
-    raise UsageError(f"{what}; name the column as --map COLUMN=judge; {_columns_of(read)}")
+    raise _unknown(what, "judge", read)
 
 
 def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
     """The scores of the first judge in a result file. Raises UsageError where there is none."""
     read = _read(path, mapped)
     for name, vote in read.votes.items():
-        if name != PEOPLE and "score" in _kinds_of(vote):
+        if name != PEOPLE and "score" in _kinds(vote):
             judge = _typed(vote, "score", scale)
-            return dataclasses.replace(judge, note=_note(read, None, {name: judge}))
-    raise UsageError(f"{path}: no judge's scores; name the column as --map COLUMN=judge; {_columns_of([read])}")
+            return dataclasses.replace(judge, note=read.note(None, {name: judge}))
+    raise _unknown(f"{path}: no judge's scores", "judge", [read])
 
 
-def _columns_of(read: Iterable[ResultFile]) -> str:
-    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
-    return f"columns of scores or labels: {', '.join(columns) or 'none'}"
+def _unknown(what: str, name: str, read: Iterable[ResultFile]) -> UsageError:
+    columns = [column for result in read for column in result.frame if _kinds_in(result.frame[column])]
+    there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
+    return UsageError(f"{what}; name the column as --map COLUMN={name}; {there}")
 
 
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
@@ -128,7 +139,7 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
     lines = []
     for number, row in zip(numbers or count(1), found, strict=False):
         entries = _at(row, shape.each) if shape.each else None
-        lines += [(number, {**row, "each": entry}) for entry in entries or [{}]]
+        lines += [(number, {**_in_order(row, shape), "each": entry}) for entry in entries or [{}]]
     rows = [row for _, row in lines]
     frame = pd.json_normalize(rows).set_axis([number for number, _ in lines]).astype(object)
     taken = _take(frame, rows, shape, mapped)
@@ -141,17 +152,20 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
     if PEOPLE in votes and "people" not in mapped:
         people = [PEOPLE]
-    elif people:
-        votes[PEOPLE] = _of_people(path, frame, people)
+    elif people:  # of several columns, a line a rater
+        raters = [frame.assign(rater=name) if len(people) > 1 else frame for name in people]
+        table = pd.concat([each.assign(people=each[name]) for each, name in zip(raters, people, strict=True)])
+        votes[PEOPLE] = Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
     return ResultFile(path, shape, frame, taken, people, votes)
 
 
-def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
-    """People's verdicts; where several columns hold them, a line a rater."""
-    raters = [frame if len(columns) == 1 else frame.assign(rater=column) for column in columns]
-    lines = [each.assign(people=each[column]) for each, column in zip(raters, columns, strict=True)]
-    table = pd.concat(lines)
-    return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
+def _in_order(row: Row, shape: Shape) -> Row:
+    """A line on two answers, by the names of their models: of a pair that files have both ways round one is turned."""
+    names = [_text(_at(row, path)) or "" for path in shape.pair]
+    if names == sorted(names):
+        return row
+    turned = {key: re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], key) for key in (*row, *_SIDES)}
+    return {turned[key]: turned.get(value, value) if key.endswith("winner") else value for key, value in row.items()}
 
 
 def _document(path: Path) -> tuple[list[int], Any]:
@@ -195,23 +209,21 @@ def _is_list(value: Any, of: type) -> bool:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at the first of several paths (|) that leads to something."""
-    found = [_step(value, way) for way in path.split("|")]
-    return next((one for one in found if one is not None and one != ""), found[0])
+    """What stands at the first of several paths (|) that leads to something, None where none does. A key may hold dots
+    itself."""
+    found = (_step(value, way) for way in path.split("|"))
+    return next((one for one in found if one is not None and one != ""), None)
 
 
 def _step(value: Any, path: str) -> Any:
-    """What stands at a path, of which a key may hold dots itself; None where it leads nowhere."""
     if not path:
         return value
-    if isinstance(value, dict) and path in value:
-        return value[path]
+    if isinstance(value, list):
+        value = {str(number): entry for number, entry in enumerate(value)}
+    if not isinstance(value, dict) or path in value:
+        return value[path] if isinstance(value, dict) else None
     head, _, rest = path.partition(".")
-    if isinstance(value, dict) and head in value:
-        return _step(value[head], rest)
-    if isinstance(value, list) and head.isdigit() and int(head) < len(value):
-        return _step(value[int(head)], rest)
-    return None
+    return _step(value[head], rest) if head in value else None
 
 
 def _text(value: Any, mark: str = "\n") -> str | None:
@@ -227,14 +239,14 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
     """Put the usual columns into the frame; the path that each is from."""
     own = {usual: [path] for usual, path in mapped.items() if usual not in ("people", "judge", "criterion")}
     fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
-    rows = [_turned(row) if _is_turned(row, shape) else row for row in rows]
     for usual, paths in fields.items():
         columns = [[_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if any(cell is not None for cell in cells)]
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
-            frame[usual] = [_joined(cells) for cells in zip(*columns, strict=True)]
+            whole = ["/".join(filter(None, cells)) for cells in zip(*columns, strict=True)]
+            frame[usual] = columns[0] if len(columns) == 1 else whole
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
     if "group" not in taken and "question" in taken:
@@ -251,10 +263,6 @@ def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
         ranked = sorted((order.index(name), len(column), column) for column, name in last.items() if name in order)
         fields[usual] = [column for *_, column in ranked[:1]]
     return fields
-
-
-def _joined(cells: Sequence[str | None]) -> str | None:
-    return cells[0] if len(cells) == 1 else "/".join(filter(None, cells))
 
 
 def _by_line(
@@ -279,30 +287,15 @@ def _by_line(
 
 def _verdict(row: Row, shape: Shape) -> Any:
     """What a line says, if it does; of verdicts in two orders a tie where they differ. By numbers, one below the middle
-    is for the first answer, and 0 a tie. Of two answers that stand the other way round than `_turned` has them the
-    verdict is turned."""
+    is for the first answer, and 0 a tie."""
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
-    if value is None or "error" in (value, second):
+    if "error" in (value, second):
         return None
     if second is not None and second != value:
         return "tie"
-    if shape.middle is not None and isinstance(value, int | float):
-        value = "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
-    if not shape.pair:
+    if shape.middle is None or not isinstance(value, int | float):
         return value
-    label = _label("preference", value)
-    return {"a": "b", "b": "a"}.get(str(label), label) if _is_turned(row, shape) else value
-
-
-def _is_turned(row: Row, shape: Shape) -> bool:
-    """Whether two answers stand the other way round than by the names of their models: of a pair that files have both
-    ways round, one is turned."""
-    names = [_text(_at(row, path)) or "" for path in shape.pair]
-    return names != sorted(names)
-
-
-def _turned(row: Row) -> Row:
-    return {re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], key): value for key, value in row.items()}
+    return "tie" if value in (0, shape.middle) else "a" if value < shape.middle else "b"
 
 
 def _by_column(
@@ -316,7 +309,7 @@ def _by_column(
     words = "|".join(known().names[usual] for usual in ("id", "group", "system", "rater", "task"))
     no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
     left = [name for name in frame if name not in taken and not no_score.fullmatch(name)]
-    columns = [name for name in left if _kinds(frame[name])]
+    columns = [name for name in left if _kinds_in(frame[name])]
     people = list(_matching(columns, scores["people"]))
     if not people and not shape.has and len(columns) > 1:
         people = list(_matching(columns, scores["plain"]))[:1]
@@ -343,7 +336,11 @@ def _label(kind: Kind, cell: Any) -> str | None:
     return next((label for label, words in known().words[kind].items() if word in words), None)
 
 
-def _kinds(cells: "pd.Series[Any]") -> list[Kind]:
+def _kinds(vote: Source) -> list[Kind]:
+    return _kinds_in(vote.cells(vote.column or ""))
+
+
+def _kinds_in(cells: Iterable[Any]) -> list[Kind]:
     """What a column may hold: preferences, yes and no, scores; nothing where a cell is another word or no verdict."""
     if any(isinstance(cell, list | dict) for cell in cells):
         return []
@@ -352,10 +349,6 @@ def _kinds(cells: "pd.Series[Any]") -> list[Kind]:
     if words and "preference" not in labels and all(_number(word) is not None for word in words):
         labels.append("score")
     return labels
-
-
-def _kinds_of(vote: Source) -> list[Kind]:
-    return _kinds(vote.cells(vote.column or ""))
 
 
 def _number(cell: Any) -> float | None:
@@ -369,13 +362,13 @@ def _number(cell: Any) -> float | None:
 
 def _typed(vote: Source, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
     """Verdicts as the rest of the audit reads them; where no `scale` is given a judge's is people's if it may be."""
-    column = vote.column or ""
-    if kind != "score":
-        labels = [_label(kind, cell) for cell in vote.cells(column)]
-        return dataclasses.replace(vote, table=vote.frame.assign(**{column: labels}))
-    numbers = [_number(cell) for cell in vote.cells(column)]
-    scale = scale or _scale([number for number in numbers if number is not None], people)
-    return dataclasses.replace(vote, table=vote.frame.assign(**{column: numbers}), scale=scale)
+    cells, values = vote.cells(vote.column or ""), list[Any]()
+    if kind == "score":
+        values = [_number(cell) for cell in cells]
+        scale = scale or _scale([number for number in values if number is not None], people)
+    else:
+        values, scale = [_label(kind, cell) for cell in cells], None
+    return dataclasses.replace(vote, table=vote.frame.assign(**{vote.column or "": values}), scale=scale)
 
 
 def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
@@ -385,13 +378,3 @@ def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
     if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:
         return people
     return next((scale for scale in SCALES if scale[0] <= lowest and highest <= scale[1]), (lowest, highest))
-
-
-def _note(read: ResultFile, people: Source | None, judges: Mapping[str, Source]) -> str:
-    """What was taken for what."""
-    said = {f"people: {', '.join(read.people)}": people} if people else {}
-    said |= {f"judge: {name}": judge for name, judge in judges.items()}
-    facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
-    facts += [f"{usual}: {path}" for usual, path in read.taken.items()]
-    change = "if one is not what it should be, name another as --map COLUMN=FIELD"
-    return f"{read.path}: taken for {read.shape.name}; {'; '.join(facts)}; {change}"

@@ -39,12 +39,12 @@ LABELS: dict[Kind, dict[str, Label]] = {
 COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
 """The column that holds it, unless the user names another."""
 
-_THINGS: dict[Kind, str] = {"score": "answers", "preference": "pairs", "yes or no": "items"}
+_THINGS: dict[Kind, str] = {"score": "answer", "preference": "pair", "yes or no": "item"}
 
-_PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability", "judgment")
+_PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
 """Columns that people's file alone fills."""
 
-_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response")
+_NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment")
 
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
@@ -119,18 +119,9 @@ def of_tables(
     scale, naming file and line.
     """
     scales = (human.scale or scale, next(iter(judges.values())).scale or judge_scale or scale)
-    people, given, notes = _read(human, judges, "score", *scales)
-    if people["human"].isna().all():
-        raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
-    first, settled = next(iter(given.values())), set(people.index)
-    if human.content == "human-scored rows":  # those that people scored, but that cannot be used
-        settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
-    rows = _joined(people, first, [*people.index, *(key for key in first.index if key not in settled)])
-    rows["judgment"] = first["judgment"].reindex(rows.index)
+    rows, given, notes = _read(human, judges, "score", *scales)
     sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in given.items()})
-    for name, other in given.items():
-        notes += _unmatched(people.index, other.index, sample.ids, "score", name)
-    notes += _sample_notes(sample, len(people), *scales)
+    notes += _sample_notes(sample, *scales)
     notes += column_notes([human, *judges.values()], "score", not sample.ungrouped)
     return replace(sample, notes=notes)
 
@@ -169,14 +160,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for anything else in a cell, naming file and line.
     """
     people, given, notes = _read(human, judges, kind, SCALE, SCALE)
-    labelled = np.array([any(rated.values()) for rated in people["raters"]], dtype=np.bool_)
-    if not labelled.any():
-        nobody = "no pair has a preference" if kind == "preference" else "nothing has a yes or no"
-        raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
-    for name, rows in given.items():
-        notes += _unmatched(people.index, rows.index, people.index, kind, name)
-    ids = list(people.index)
-    people = _joined(people, next(iter(given.values())), ids)
+    ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
     known, weighted = not np.isnan([length_a, length_b]).any(), not np.isnan(probability).all()
@@ -220,9 +204,11 @@ def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
 def _read(
     human: Source, judges: Mapping[str, Source], kind: Kind, scale: Scale, judge_scale: Scale
 ) -> tuple[Labels, dict[str, Labels], list[str]]:
-    """What people say and what each judge says, and what to tell of the files. Raises UsageError also where one has no
-    id in common with people's."""
+    """What people say, with what the first judge's file says of the same, what each judge says, and what to tell of the
+    files. Raises UsageError also where people say nothing, or a judge nothing on the same ids."""
     people, notes = _labels(human, kind, human.scale or scale)
+    if not (people["human"].notna() if kind == "score" else people["raters"].astype(bool)).any():
+        raise UsageError(f"{human.path}: no {_THINGS[kind]} has a {kind}; an audit needs people's")
     given = {}
     for name, source in judges.items():
         given[name], more = _labels(source, kind, source.scale or judge_scale, set(people.index))
@@ -230,7 +216,15 @@ def _read(
         if not people.index.isin(judged := given[name].index).any():
             both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
-    return people, given, notes
+    ids, first = list(people.index), next(iter(given.values()))
+    if kind == "score":
+        settled = set(ids)
+        if human.content == "human-scored rows":  # those that people scored, but that cannot be used
+            settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
+        ids += [key for key in first.index if key not in settled]
+    for name, judge in given.items():
+        notes += _unmatched(people.index, judge.index, ids, kind, name)
+    return _joined(people, first, ids), given, notes
 
 
 def _labels(source: Source, kind: Kind, scale: Scale, people: set[str] | None = None) -> tuple[Labels, list[str]]:
@@ -268,7 +262,7 @@ def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[
         label = rows["human_label"].tolist()
         if own:
             label = [("a", "tie", "b", None, None)[code] for code in both_orders(_both(rows["labels"]))]
-        rows["raters"] = [{PEOPLE: one} for one in label]
+        rows["raters"] = [{PEOPLE: one} if one else {} for one in label]
     return rows, []
 
 
@@ -306,20 +300,16 @@ def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) 
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
     rows = _about(source, keys, ("",) if kind == "score" else ("_a", "_b"))
+    if judge and kind == "score":
+        return rows.assign(score=verdicts.array), notes
     if judge:
-        said = _listed(verdicts)
-        rows["score" if kind == "score" else "labels"] = (
-            said if kind == "score" else [(one or "failed",) for one in said]
-        )
-        return rows, notes
+        return rows.assign(labels=[(label or "failed",) for label in _listed(verdicts)]), notes
     raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    for (key, rater), verdict in zip(verdicts.index, _listed(verdicts), strict=True):
-        if kind != "score" or verdict is not None:
-            raters[key][rater] = verdict
-    rows["raters"] = list(raters.values())
+    for (key, rater), verdict in verdicts.dropna().items():
+        raters[key][rater] = verdict
     if kind == "score":
         rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters.values()]
-        rows["raters"] = list(raters.values()) if several else [{} for _ in raters]
+    rows["raters"] = list(raters.values()) if several or kind != "score" else [{} for _ in raters]
     return rows, notes
 
 
@@ -414,6 +404,7 @@ def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     told = [column for column in rows if column not in own]
     rows[told] = rows[told].where(rows[told].notna(), judge.reindex(index=ids, columns=told))
     rows["raters"] = [one if isinstance(one, dict) else {} for one in rows["raters"]]
+    rows["judgment"] = judge["judgment"].reindex(ids)
     return rows
 
 
@@ -444,10 +435,10 @@ def _listed(column: "pd.Series[Any]") -> list[Any]:
     return [value if known else None for value, known in zip(column, column.notna(), strict=True)]
 
 
-def _sample_notes(sample: RatedSample, n: int, scale: Scale, judge_scale: Scale) -> list[str]:
-    """What lengths, weights and points are, in words; the first `n` answers are people's."""
-    notes = []
-    short = 0 if sample.length is None else int(np.isnan(sample.length[:n]).sum())
+def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list[str]:
+    """What lengths and points are, in words."""
+    notes, labelled = [], sample.labelled
+    short, n = 0 if labelled.length is None else int(np.isnan(labelled.length).sum()), len(labelled.ids)
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     scales = {"": scale} if judge_scale == scale else {"people's ": scale, "judges' ": judge_scale}
@@ -460,12 +451,11 @@ def _sample_notes(sample: RatedSample, n: int, scale: Scale, judge_scale: Scale)
 
 def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str], kind: Kind, judge: str) -> list[str]:
     """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
-    notes, own, there, here = [], list(people), set(judged), set(kept)
+    notes, own, there, here, things = [], list(people), set(judged), set(kept), f"{_THINGS[kind]}s"
     then = "they count as failed" if kind == "score" else "it was not asked about them"
-    if missing := [key for key in own if key not in there]:
-        count = f"{len(missing)} of {len(own)} {_THINGS[kind]}"
-        notes.append(f"{count} are not in the file of {judge}, {missing[0]!r} the first: {then}")
-    if unknown := [key for key in judged if key not in here]:
-        count = f"{len(unknown)} {_THINGS[kind]}"
-        notes.append(f"{count} only in the file of {judge} are left out, {unknown[0]!r} the first")
+    if lost := [key for key in own if key not in there]:
+        of = f"{len(lost)} of {len(own)} {things}"
+        notes.append(f"{of} are not in the file of {judge}, {lost[0]!r} the first: {then}")
+    if left := [key for key in judged if key not in here]:
+        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {left[0]!r} the first")
     return notes

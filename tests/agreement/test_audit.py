@@ -333,7 +333,7 @@ def by(record: Judgment, judge: str) -> Judgment:
 
 MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
     "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no people's verdicts"),
-    "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate response id 'r2', first at line 3"),
+    "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate id 'r2', first at j.jsonl:3"),
     "human off scale": (
         lambda rows: [*rows, judgment(90, 11.0, 5)],
         ":7: the score 11 of 'r90' is outside 1..10",

@@ -240,7 +240,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
         "pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
         "mixed.jsonl:mood": "unknown protocol 'mood'; choose pointwise, direct",
         "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
-        "twice.jsonl": "twice.jsonl:2: duplicate verdict 'c0/own/direct/1', first at line 1",
+        "twice.jsonl": "twice.jsonl:2: duplicate id 'c0/own/direct/1', first at twice.jsonl:1",
         "two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",
         "late.jsonl": "late.jsonl:1: a verdict on turn 3 of a conversation that has 2",
         "off.jsonl": "off.jsonl:1: conversation 'c0', turn 1, condition own: direct score 11; expected 1 to 10",
