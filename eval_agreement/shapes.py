@@ -37,7 +37,6 @@ SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
 _OTHER_SIDE = {"a": "b", "b": "a", "1": "2", "2": "1"}
-_SIDES = ("model_a", "model_b", "model_1", "model_2")
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,8 +163,11 @@ def _in_order(row: Row, shape: Shape) -> Row:
     names = [_text(_at(row, path)) or "" for path in shape.pair]
     if names == sorted(names):
         return row
-    turned = {key: re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], key) for key in (*row, *_SIDES)}
-    return {turned[key]: turned.get(value, value) if key.endswith("winner") else value for key, value in row.items()}
+
+    def turned(text: Any) -> Any:
+        return re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], text) if isinstance(text, str) else text
+
+    return {turned(key): turned(value) if key.endswith("winner") else value for key, value in row.items()}
 
 
 def _document(path: Path) -> tuple[list[int], Any]:

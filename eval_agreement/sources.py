@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
@@ -130,8 +130,8 @@ def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Sca
     """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
     either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
     no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
-    both = zip((then, now), scales, strict=True)
-    read = (_labels(source, "score", source.scale or on, set())[0] for source, on in both)
+    files = zip((then, now), scales, strict=True)
+    read = (_labels(source, "score", source.scale or on, set())[0] for source, on in files)
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     texts, other = _texts(old), _texts(new)
     both = [key for key in new.index if key in texts]
@@ -176,7 +176,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
                 rater: codes(rated.get(rater) for rated in people["raters"])
                 for rater in dict.fromkeys(rater for rated in people["raters"] for rater in rated)
             },
-            judges={name: _as_codes(rows, ids) for name, rows in given.items()},
+            judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
             parts={part: values for part, values in parts.items() if len(set(values)) > 1},
             length_a=length_a if known else None,
             length_b=length_b if known else None,
@@ -188,17 +188,13 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         raise UsageError(f"{human.path}: {error}") from None
 
 
-def _as_codes(judge: Labels, ids: list[str]) -> Codes:
-    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
-    both = _both(labels if isinstance(labels, tuple) else () for labels in judge["labels"].reindex(ids))
-    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in judge["labels"])
+def _as_codes(labels: "pd.Series[Any]") -> Codes:
+    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was. One
+    or two verdicts each, or none."""
+    pairs = [[*one, None, None][:2] if isinstance(one, tuple) else [None, None] for one in labels]
+    both = np.stack([codes(pair[side] for pair in pairs) for side in range(2)], axis=1)
+    ordered = all(len(one) == 2 or one[0] == "failed" for one in labels if isinstance(one, tuple))
     return both if ordered else both_orders(both)
-
-
-def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
-    """Shape (n, 2), of one or two verdicts each, or none."""
-    rows = [[*labels, None, None][:2] for labels in given]
-    return np.stack([codes(row[side] for row in rows) for side in range(2)], axis=1)
 
 
 def _read(
@@ -261,7 +257,7 @@ def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[
     elif kind != "score":
         label = rows["human_label"].tolist()
         if own:
-            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_both(rows["labels"]))]
+            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_as_codes(rows["labels"]))]
         rows["raters"] = [{PEOPLE: one} if one else {} for one in label]
     return rows, []
 
@@ -281,11 +277,9 @@ def _graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[
 
 def _of_items(items: Sequence[AuditItem]) -> Labels:
     """What is known of items."""
-    columns = [
-        name for name in AuditItem.__struct_fields__ if name not in ("id", "kind", "criterion", "parts", "others")
-    ]
-    rows = [{name: getattr(item, name) for name in columns} | item.parts for item in items]
-    return pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
+    rows = [{**asdict(item), **item.parts} for item in items]
+    known = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
+    return known.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
 
 
 def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) -> tuple[Labels, list[str]]:
@@ -372,7 +366,7 @@ def _values(source: Source, column: str, kind: Kind, scale: Scale, *, judge: boo
     judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
     notes = source.empty_notes(column)
     if kind != "score":
-        return _labels_in(source, column, kind), notes
+        return [_label(source, row, column, kind, cell) for row, cell in enumerate(source.cells(column))], notes
     (low, high), option = scale, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
     values = source.numbers(column, low, high, f" (see {option})", none)
@@ -385,15 +379,12 @@ def _values(source: Source, column: str, kind: Kind, scale: Scale, *, judge: boo
     return [None if score is None else to_ten(score, low, high) for score in values], notes
 
 
-def _labels_in(source: Source, column: str, kind: Kind) -> list[Label | None]:
-    labels: list[Label | None] = []
-    for row, cell in enumerate(source.cells(column)):
-        word = str(cell).strip().lower()
-        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
-        if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
-            raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
-        labels.append(LABELS[kind].get(word))
-    return labels
+def _label(source: Source, row: int, column: str, kind: Kind, cell: Any) -> Label | None:
+    word = str(cell).strip().lower()
+    # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+    if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
+        raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
+    return LABELS[kind].get(word)
 
 
 def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
