@@ -222,7 +222,7 @@ ALL_TURNS: Flag = {"": {}, "in_full": {"all_turns": True}}
 """Flags: no ties; the reason first, in many steps; a turn in sight of the turns behind it as well."""
 
 FORMS: dict[str, Form] = {
-    "pointwise": Form(kind=RatingKind(), flags=({"": {}, "reason_first": {}, "short": {}},)),
+    "pointwise": Form(kind=RatingKind(), flags=({"": {}, "reason_first": {}, "one_shot": {}, "short": {}},)),
     "scale": Form(kind=RatingKind(), flags=({"5": {}, "0_10": {}},)),
     "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
     "pairwise": Form(kind=BETTER, pair=True),

@@ -47,7 +47,7 @@ def test_every_form_says_something_but_an_answer_of_its_own() -> None:
         line = judgment(name, response(0, 5), Verdict(failure="empty"), other=other)
         kinds[name] = {item.kind for item in items_of(line)}
     rated = {"pointwise", "pointwise_reason_first", "scale_5", "scale_0_10", "criteria", "commit_first", "direct_turn"}
-    rated |= {"pointwise_short", "direct_whole", "quality"}
+    rated |= {"pointwise_short", "pointwise_one_shot", "direct_whole", "quality"}
     rated |= {f"{name}_reason_first" for name in ("direct_turn", "direct_whole", "quality")}
     rated |= {"direct_turn_in_full", "direct_turn_reason_first_in_full"}
     assert {name for name, kind in kinds.items() if kind == {"score"}} == rated

@@ -108,7 +108,7 @@ KEYS = {
     **dict.fromkeys(("pairwise_turn", "pairwise_turn_forced", "pairwise_whole", "pairwise_whole_forced"), COMPARED),
     "quality": RATED, "pointwise_reason_first": REASONED, "pointwise_short": ["Rating"], "pairwise": ["Verdict"],
     "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *RATED], "answer": [],
-    "checklist": ["1", "2"],
+    "checklist": ["1", "2"], "pointwise_one_shot": RATED,
 }  # fmt: skip
 """The keys of a verdict in each form, without the flags that are ever the same: reason first, and in full."""
 
@@ -138,10 +138,15 @@ def test_schemas_follow_from_key_and_scale() -> None:
     assert {(name, key): found[name][key]["enum"] for name, key in choices} == choices
 
 
+@pytest.mark.parametrize(("lang", "said"), [("en", "An example:"), ("zh", "示例：")])
+def test_the_example_is_for_a_judge_that_does_not_see(lang: Language, said: str) -> None:
+    assert [said in load("pointwise_one_shot", lang, sees).template for sees in (False, True)] == [True, False]
+
+
 def test_unknown_prompt_names_the_choices() -> None:
     with pytest.raises(UsageError, match="pairwise, pairwise_turn"):
         load("pairwice", "en")
-    with pytest.raises(UsageError, match="'pointwise_backwards'; pointwise goes with reason_first, short"):
+    with pytest.raises(UsageError, match="'pointwise_backwards'; pointwise goes with reason_first, one_shot, short"):
         load("pointwise_backwards", "en")
 
 
