@@ -135,6 +135,12 @@ def test_pictures_are_drawn_beside_the_rows_the_same_for_the_same_seed(pictured:
     assert all((again.parent / name).read_bytes() == found for name, found in drawn.items())
 
 
+def test_the_pictures_that_the_sample_names_are_there() -> None:
+    loaded = human_scored.load(ROOT / "data/samples/human_scored.jsonl", pictures=True)
+    named = [image for one in loaded.responses for image in one.question.images]
+    assert len(named) == 12 and all((ROOT / "data/samples" / image).is_file() for image in named)
+
+
 def test_half_of_the_questions_have_no_reference_and_a_fact_that_the_picture_decides_is_named(pictured: Path) -> None:
     rows = [json.loads(line) for line in pictured.read_text("utf-8").splitlines()]
     without = fmean(row["reference"] is None for row in rows)
