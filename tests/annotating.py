@@ -68,6 +68,8 @@ class Fields(HTMLParser):
             self.hidden[str(given["name"])] = str(given["value"])
         if tag == "input" and given.get("type") == "radio":
             self.choices.setdefault(str(given["name"]), []).append(str(given["value"]))
+        if tag == "textarea" and str(given["name"]).startswith("choice"):
+            self.choices[str(given["name"])] = ["in words"]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -167,6 +169,10 @@ def source(folder: Path, scheme: str) -> Path:
     if scheme in ("direct", "pairwise_conversation"):
         return replies(folder / "replies.jsonl", SECRET)
     told = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
+    # A VisIT-Bench sheet as well.
+    told |= {"instruction_category": "counting", "instruction": "Count.", "image_url": f"https://a.b/{SECRET}.png"}
+    told |= {"image_dense_caption": "Two kites.", "gpt4_prediction": "Two.", "human_ratings_gpt4_correct": True}
+    told |= {"human_ratings_problem_in_caption": False}
     rows = [
         row(n, id=f"{SECRET}/{n}", group=f"{SECRET}-{n // 2}", system=f"{SECRET}{n % 2}", image=f"{SECRET}.png", **told)
         | {f"{SECRET}_score_1_10": 9.25}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from msgspec import Struct
 from critic import jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
+from critic.benchmarks.visitbench import CAPTIONS
+from critic.benchmarks.visitbench import REFERENCES as OF_SHEET
 from critic.building.replies import Made
 from critic.errors import UsageError, one_line
 from critic.stats.diversity import words
@@ -75,6 +78,28 @@ def write(path: Path, form: str, made: Iterable[Made], copies: Mapping[str, str]
     """Write conversations as a benchmark's own file, each image by the name of its copy."""
     name_of = copies or {}
     jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in made))
+
+
+def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
+    """Put what a person made of a `reference`, `caption`, `focus` or `checklist` (an item a line) into a row of a
+    benchmark's file, or with the form None of any table."""
+    if form == "multiverse":
+        asked, answered = row["conversation"][2 * turn - 2 : 2 * turn]
+        if kind == "reference":
+            answered["utterance"] = text
+        else:
+            old = {item["question"].strip(): item for item in asked["checklist"] or answered["checklist"]}
+            # An item that is worded anew has no aspect until somebody gives it one.
+            asked["checklist"] = [old.get(line, {"question": line}) for line in text.splitlines() if line]
+            answered["checklist"] = []
+        return
+    names = {"caption": (kind, *CAPTIONS, CAPTION), "focus": (kind, FOCUS)}
+    names["reference"] = (kind, "ref_answer", *OF_SHEET, REFERENCES[turn - 1])
+    column = next((name for name in names.get(kind, ()) if name in row), kind)
+    lines = text.splitlines()
+    if column.startswith("images"):  # a caption for each, which are shown numbered
+        lines = [re.sub(r"^\d+\. ", "", line) for line in lines]
+    row[column] = lines if kind == "checklist" or column.startswith("images") else text
 
 
 class SharedText(Struct, frozen=True):

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from critic import jsonl
+from critic.benchmarks import BENCHMARKS
 from critic.errors import UsageError
 from critic.human_scored import OwnColumns
 from critic.images import Images
@@ -28,7 +29,7 @@ from eval_agreement.annotate.store import Store
 
 _ROWS = (
     "Rows to label: id, question, response (JSONL, CSV, XLSX); of direct and pairwise_conversation the replies that "
-    "critic infer wrote."
+    "critic infer wrote; of review a benchmark's file."
 )
 _EXPORT = "Write the labels: .jsonl for training and audit, .csv a line a label; with --to a folder."
 _NAME = re.compile(r"[\w.-]{1,40}")
@@ -44,6 +45,9 @@ def main(
         str | None, typer.Option(help=f"What is asked: {', '.join(SCHEMES)}.", show_default="pointwise")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Replies of another model, for pairwise_conversation.")] = None,
+    benchmark: Annotated[
+        str | None, typer.Option(help=f"Whose file is reviewed (review): {', '.join(BENCHMARKS)}.")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where images are.", show_default="that of the rows")] = None,
     raters: Annotated[int | None, typer.Option(min=1, max=1000, help="How many label.", show_default="1")] = None,
     invite: Annotated[list[str] | None, typer.Option(help="A rater, who gets an unguessable link. Repeatable.")] = None,
@@ -76,10 +80,11 @@ def main(
         wanted |= {"invited": bool(invite), "data_root": str(root)}
         own = OwnColumns.parse(mapped, scale, lang)
         wanted["columns"] = own and msgspec.json.encode(own).decode()
+        wanted["benchmark"] = benchmark
         _check_invited(host, bool(invite))
         store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks})
-    elif scheme or raters or invite or against or checks or mapped or scale or lang:
-        said = "--scheme, --raters, --invite, --against, --checks, --map, --scale, --lang"
+    elif scheme or raters or invite or against or benchmark or checks or mapped or scale or lang:
+        said = "--scheme, --raters, --invite, --against, --benchmark, --checks, --map, --scale, --lang"
         raise UsageError(f"{said}: are said once, together with the rows")
     if store is None:
         raise UsageError(f"--db {db}: no such database; give the rows to make it")
@@ -131,7 +136,7 @@ def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None])
 
     scheme, checks = wanted["scheme"], files["checks"]
     own = wanted["columns"] and msgspec.json.decode(wanted["columns"], type=OwnColumns)
-    ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"], own)
+    ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"], own, wanted["benchmark"])
     hidden = items_of(scheme, checks, own=own) if checks else []
     answers = answers_of(scheme, hidden)
     ids = [item.id for item in ordinary]

@@ -1,19 +1,37 @@
 """Labels as training and the audit read them: human-scored rows, and tables of preferences and verdicts."""
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from msgspec.structs import replace
+
 from critic import jsonl
+from critic.building.bench import correct
 from critic.errors import UsageError
+from critic.stages.run import listed
 from critic.tables import write_csv
-from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Scheme
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
 from eval_agreement.annotate.store import Label, Store
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
-_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", *_PAIR)
+_ABOUT = (
+    "task",
+    "category",
+    "lang",
+    "system",
+    "length_a",
+    "length_b",
+    *_PAIR,
+    "caption",
+    "focus",
+    "checklist",
+    "edits",
+)
 """What an audit's table, and of two answers training, is told of an item beside its label."""
 
 
@@ -34,9 +52,22 @@ def export(store: Store, path: Path) -> int:
             labels[label.number].append(label)
     if not labels:
         raise UsageError(f"{store.path}: nothing is labelled yet")
-    scheme = SCHEMES[store.facts()["scheme"]]
-    lines_of = _row if scheme.column is None else _table
-    return jsonl.write(path, (line for _, some in sorted(labels.items()) for line in lines_of(scheme, some)))
+    facts, edits, lines = store.facts(), store.edits(), list[dict[str, Any]]()
+    scheme = SCHEMES[facts["scheme"]]
+    lines_of = _LINES_OF.get(scheme.source, _row if scheme.column is None else _table)
+    for number, some in sorted(labels.items()):
+        item = _edited(some[0].item, edits.get(number, []), facts.get("benchmark"))
+        lines += lines_of(scheme, [label._replace(item=item) for label in some])
+    return jsonl.write(path, lines)
+
+
+def _edited(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | None) -> LabelItem:
+    """An item whose row says what raters made of it, with the history of that in `edits`."""
+    row = deepcopy(item.row) | ({"edits": edits} if edits else {})
+    for name in {edit["field"] for edit in edits}:
+        kind, _, turn = name.partition(" ")
+        correct(benchmark, row, kind, int(turn or 0), item.texts()[name])
+    return replace(item, row=row)
 
 
 def _every(label: Label) -> dict[str, Any]:
@@ -58,6 +89,27 @@ def _row(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
     old = {key: value for key, value in item.row.items() if key != "score_1_10"}
     reason = next((label.verdict.reason for label in labels if label.verdict.reason), None)
     yield {**default, **old, **added, "reason": reason}
+
+
+def _collected(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+    """A line a label: the row with the answers in their columns, `no` for a question that was not asked."""
+    for label in labels:
+        unasked = {ask.key: "no" for ask in label.item.asks if ask.after}
+        key = f"{label.item.id}/{label.rater}" if labels[1:] else label.item.id
+        yield {**label.item.row, "id": key, **unasked, **label.verdict.choices, "rater": label.rater}
+
+
+def _reviewed(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+    """The benchmark's line as it now stands; none of a conversation that as many refuse as accept."""
+    verdicts = {label.rater: label.verdict.choices[OVERALL] for label in labels}
+    if _majority([*verdicts.values()]):
+        yield {**labels[0].item.row, "reviews": verdicts}
+    else:
+        print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
+
+
+_LINES_OF = {"columns": _collected, "benchmark": _reviewed}
+"""How items of these sources come back; of all others it is a matter of the scheme."""
 
 
 def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:

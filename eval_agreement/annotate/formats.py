@@ -26,12 +26,12 @@ from critic.images import ImageError, Images
 from critic.page.page import render
 from critic.tables import harmless, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
-from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged
+from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import Open, RaterVerdict, Store
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
-_TASK, _REASON, _SKIPPED, _BROKEN = "task", "reason", "skip, because", "broken"
+_TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
 
 
 def picture(images: Images, name: str) -> tuple[str, bytes]:
@@ -50,6 +50,8 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
         for rater, path in paths.items():
             _sheet(store.tasks(rater), scheme, path, images)
         return f"{folder}: {', '.join(path.name for path in paths.values())}; --import them when they are filled in"
+    if scheme.asks:
+        raise UsageError(f"--to {form}: what {facts['scheme']} asks is answered on the page, or in sheets: csv, xlsx")
     items = store.items()
     order = sorted(items, key=lambda number: draw("order", "", items[number].id))
     tasks = {str(number): _task(items[number], number, folder, form, images) for number in order}
@@ -121,15 +123,17 @@ def _as_html(cells: Mapping[str, str]) -> str:
 
 
 def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | None) -> None:
-    """One rater's tasks in their order, a line each, with an empty cell for every question (its choices stand in the
-    first line); pictures beside it."""
+    """One rater's tasks in their order, a line each, with the judge's rubric and an empty cell for every question (its
+    choices stand in the first line); pictures beside it."""
     rows, asked = [], dict[str, str]()
     for opened in tasks:
-        asks = dict.fromkeys(map(_column, opened.item.asks), "")
-        asked |= dict.fromkeys(asks, " / ".join(scheme.choices))
+        choices = {_column(ask): "" if ask.longest else " / ".join(scheme.choices) for ask in opened.item.asks}
+        asked, asks = asked | choices, dict.fromkeys(choices, "")
+        rubric = [": ".join(rule) for rule in scheme.rubric(opened.item.lang, opened.item.task)]
         names = _write_pictures(path.parent, opened.task, opened.item, images)
         shown = {_TASK: str(opened.task), **({"images": " ".join(names)} if names else {})}
-        rows.append(shown | texts(opened.item, opened.swapped) | asks)
+        counts = {_RUBRIC: "\n".join(rubric)} if rubric else {}
+        rows.append(shown | texts(opened.item, opened.swapped) | counts | asks)
     empty = dict.fromkeys([*(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
     full = [empty | asked, *(empty | row for row in rows)]
     if path.suffix == ".csv":
@@ -216,13 +220,13 @@ def _whole(
 ) -> RaterVerdict:
     """What was said with its choices, in the item's own order of sides; as on the page without any where it was skipped
     or is broken. Raises UsageError for one that is none."""
-    named, found = {choice.lower(): choice for choice in scheme.choices}, {}
-    for number, ask in enumerate(() if verdict.skipped or verdict.broken else item.asks, 1):
-        value = choices.get(number) or ""
-        if value.lower() not in named:
-            raise UsageError(f"{place}: {ask.key} is {value!r}; expected one of {', '.join(scheme.choices)}")
-        found[ask.key] = exchanged(named[value.lower()], swapped)
-    return replace(verdict, choices=found)
+    if verdict.skipped or verdict.broken:
+        return verdict
+    said = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
+    try:
+        return replace(verdict, choices=read_choices(item, scheme, said, swapped))
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from None
 
 
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:

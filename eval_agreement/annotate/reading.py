@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from critic import human_scored, jsonl
+from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import ModelTurn, Response, Turn, verdict_id
 from critic.stages.judge_responses import FormResponses
@@ -16,7 +16,11 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Sc
 
 
 def items_of(
-    scheme: str, path: Path, against: Path | None = None, own: human_scored.OwnColumns | None = None
+    scheme: str,
+    path: Path,
+    against: Path | None = None,
+    own: human_scored.OwnColumns | None = None,
+    benchmark: str | None = None,
 ) -> list[LabelItem]:
     """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
     if scheme not in SCHEMES:
@@ -24,7 +28,14 @@ def items_of(
     asked = SCHEMES[scheme]
     if against is not None and not (asked.two and asked.source == "replies"):
         raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
-    items = list(_of_rows(asked, path, own) if asked.source == "rows" else _of_replies(asked, path, against))
+    if (asked.source == "benchmark") != (benchmark is not None):
+        raise UsageError("--scheme review and --benchmark go together: they say whose file it is that people correct")
+    if asked.source == "replies":
+        items = list(_of_replies(asked, path, against))
+    elif asked.source == "rows":
+        items = list(_of_rows(asked, path, own))
+    else:
+        items = list(_of_benchmark(path, benchmark) if benchmark else _of_columns(asked, path))
     if not items:
         raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
     return items
@@ -42,10 +53,11 @@ def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) ->
     for one, other in FormResponses(read, path, scheme.form or "pointwise"):
         question, both = one.question, [one] if other is None else [one, other]
         parts = [
-            ShownPart("caption", "" if question.images else question.caption or ""),
+            ShownPart("caption", "" if question.images and not scheme.edits else question.caption or ""),
             ShownPart("question", question.prompt),
             ShownPart("reference", question.reference or ""),
             ShownPart("focus", question.focus or ""),
+            ShownPart("checklist", "\n".join(question.checklist) if scheme.edits else ""),
             *(ShownPart("answer", each.text, side=side) for each, side in zip(both, _sides(scheme), strict=True)),
         ]
         row = raw[one.id]
@@ -131,6 +143,48 @@ def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
             found[turn.conversation.id, turn.condition].append(turn)
     whole = {key: turns for key, turns in found.items() if len(turns) == len(turns[0].conversation.turns)}
     return {key: sorted(turns, key=lambda one: one.turn) for key, turns in whole.items()}
+
+
+def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
+    """Rows of a table whose columns a scheme of its own names; of a picture given as an address the file's name."""
+    ids = tables.Ids()
+    for number, (place, row) in enumerate(tables.rows(path), 1):
+        key, lang = ids.add(place, tables.optional_text(row, "id") or str(number)), tables.language(place, row)
+        images = [tables.image(place, row.get(scheme.images)).rpartition("/")[2]] if scheme.images else []
+        shown = {kind: tables.optional_text(row, column) for kind, column in scheme.shows.items()}
+        if missing := [scheme.shows[kind] for kind, text in shown.items() if not text and kind != "example"]:
+            raise UsageError(f"{place}: {missing[0]!r} is empty; the scheme shows it")
+        yield LabelItem(
+            lang=lang,
+            parts=[ShownPart(kind, text) for kind, text in shown.items() if text],  # type: ignore[arg-type]
+            asks=scheme.asks,
+            id=key,
+            group=images[0] if images else key,
+            images=images,
+            row=row,
+        )
+
+
+def _of_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
+    """A benchmark's conversations with what may be corrected of them, and behind each the line of its file."""
+    talks, lines = benchmarks.read(name, path), [row for _, row in tables.rows(path)]
+    if path.suffix == ".parquet" or len(talks) != len(lines):
+        raise UsageError(f"{path}: to be reviewed it has to be .jsonl, .csv or .xlsx, a line a conversation")
+    for talk, row in zip(talks, lines, strict=True):
+        parts = [ShownPart("caption", talk.caption or ""), *_dialogue(talk.history)]
+        for number, turn in enumerate(talk.turns, 1):
+            texts = {"question": turn.prompt, "reference": turn.reference, "focus": turn.focus}
+            texts["checklist"] = "\n".join(turn.checklist)
+            parts += [ShownPart(kind, text or "", number) for kind, text in texts.items()]  # type: ignore[arg-type]
+        yield LabelItem(
+            lang=talk.lang,
+            parts=_nonempty(parts),
+            asks=[Ask(OVERALL)],
+            id=talk.id,
+            group=talk.group,
+            images=[image for turn in talk.turns for image in turn.images],
+            row=row,
+        )
 
 
 def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:

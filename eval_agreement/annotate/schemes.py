@@ -1,11 +1,15 @@
 """What people are asked, a scheme being an entry of SCHEMES, and an item as a page shows it.
 
 ConvBench figure 7 (turns and the whole), AlignMMBench A.6.2 (the judge's own rubric), VisIT-Bench figures 11-15
-(confirming).
+(page/schemes.toml; confirming).
 """
 
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 
 from critic.judging.prompt import load
@@ -31,18 +35,30 @@ def exchanged(value: str, swapped: bool) -> str:
 class ShownPart(Struct, frozen=True, omit_defaults=True):
     """A text that is shown: what it is, of which turn (0: of all), and by which of two sides (A, B)."""
 
-    kind: Literal["user", "assistant", "question", "reference", "caption", "focus", "answer"]
+    kind: Literal[
+        "user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task", "example"
+    ]
     text: str
     turn: int = 0
     side: str = ""
 
+    @property
+    def field(self) -> str:
+        """What its edits go by, empty where it may not be edited; a checklist's text has an item a line."""
+        editable = self.kind in ("reference", "caption", "focus", "checklist")
+        return f"{self.kind} {self.turn or ''}".strip() if editable else ""
+
 
 class Ask(Struct, frozen=True, omit_defaults=True):
-    """One question about an item: `key` is what its label goes by, `text` what it asks beyond the scheme's words."""
+    """One question about an item: `key` is what its label goes by, `text` what it asks beyond the scheme's words. With
+    `longest` it is answered in writing, by so many characters at most; with `after` (KEY=CHOICE) it is asked only where
+    a question before it was answered so."""
 
     key: str
     text: str = ""
     turn: int = 0
+    longest: int = 0
+    after: str = ""
 
 
 class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,17 +75,26 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
     row: dict[str, Any] = field(default_factory=dict)
 
+    def texts(self) -> dict[str, str]:
+        """What may be edited, by field."""
+        return {part.field: part.text for part in self.parts if part.field}
 
-class Scheme(Struct, frozen=True, kw_only=True):
+
+class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an item, made of a file of the kind `source`, is labelled: by one of the `choices`; of `two` sides whose
     order is drawn for each rater. `form` is the judge's, whose ranges and rules are shown beside it. `column` is where
-    its labels stand in an audit's table; None where the rows come back with labels."""
+    its labels stand in an audit's table; None where the rows come back with labels. Raters may correct the texts of one
+    that `edits`. One of `asks` of its own `shows` columns of a table, and the picture in the column `images`."""
 
-    choices: Choices
-    source: Literal["rows", "replies"] = "rows"
+    choices: Choices = {}
+    source: Literal["rows", "replies", "columns", "benchmark"] = "rows"
     form: str | None = None
     two: bool = False
     column: Literal["preference", "score", "verdict"] | None = None
+    edits: bool = False
+    shows: dict[str, str] = {}
+    images: str | None = None
+    asks: list[Ask] = []
 
     @property
     def rated(self) -> bool:
@@ -96,6 +121,25 @@ SCHEMES: dict[str, Scheme] = {
     "pairwise_conversation": Scheme(
         choices=BETTER, source="replies", form="pairwise_turn", two=True, column="preference"
     ),
-    "confirm": Scheme(choices=CONFIRMED, column="verdict"),
+    "confirm": Scheme(choices=CONFIRMED, column="verdict", edits=True),
+    "review": Scheme(choices=CONFIRMED, source="benchmark", edits=True),
 }
 """Name -> scheme."""
+_OWN = tomllib.loads((files("eval_agreement") / "annotate" / "page/schemes.toml").read_text("utf-8"))
+SCHEMES |= {name: msgspec.convert({**asked, "source": "columns"}, Scheme) for name, asked in _OWN.items()}
+
+
+def read_choices(item: LabelItem, scheme: Scheme, said: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
+    """The answers to an item's questions by key, in its own order of sides. Raises ValueError where one is missing or
+    may not be given."""
+    found, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
+    for ask in item.asks:
+        before, _, choice = ask.after.rpartition("=")
+        if before and found.get(before) != choice:
+            continue
+        answer = said.get(ask.key, "").strip()
+        if not (0 < len(answer) <= ask.longest if ask.longest else answer.lower() in choices):
+            expected = f"1 to {ask.longest} characters" if ask.longest else f"one of {', '.join(scheme.choices)}"
+            raise ValueError(f"{ask.key} is {answer[:40]!r}; expected {expected}")
+        found[ask.key] = answer if ask.longest else exchanged(choices[answer.lower()], swapped)
+    return found

@@ -27,7 +27,7 @@ from critic.images import ImageError, Images
 from critic.page.page import render
 from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.people import owner_page
-from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged
+from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import Open, RaterVerdict, Stale, Store
 
 _PAGE = files("eval_agreement") / "annotate" / "page"
@@ -138,6 +138,7 @@ class Annotation:
             "chosen": {ask: exchanged(value, found.swapped) for ask, value in choices.items()},
             "choices": self.scheme.choices,
             "rubric": self.scheme.rubric(item.lang, item.task),
+            "edits": self.scheme.edits,
         }
 
     def label(self, request: Request, body: Mapping[str, str]) -> Response:
@@ -145,10 +146,12 @@ class Annotation:
         rater = self._rater(request)
         found = self._task(rater, body.get("task"))
         verdict = read_verdict(body, found.item, self.scheme, found.swapped)
+        texts = read_texts(body, found.item) if self.scheme.edits else {}
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
         once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
         try:
-            self.store.label(rater, found.task, once, _number(body.get("seen")) or 0, verdict)
+            seen, edit = (_number(body.get(name)) or 0 for name in ("seen", "edit"))
+            self.store.label(rater, found.task, once, seen, verdict, (texts, edit))
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}
         following = f"./?{urlencode(query)}"
@@ -191,18 +194,29 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
     """What a form says, checked. Raises HTTPException where a question is open of an item that is neither skipped nor
     broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
-    choices = {ask.key: body.get(f"choice {ask.key}", "") for ask in item.asks if not (skipped or broken)}
-    for key, value in choices.items():
-        if value not in scheme.choices:
-            raise HTTPException(422, f"{key}: {value[:40]!r} is none of {', '.join(scheme.choices)}")
+    said = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
+    try:
+        choices = {} if skipped or broken else read_choices(item, scheme, said, swapped)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
     try:
         seconds: float | None = min(max(float(body["seconds"]), 0.0), 86_400.0)
     except (KeyError, ValueError):
         seconds = None
     return RaterVerdict(
-        choices={key: exchanged(value, swapped) for key, value in choices.items()},
+        choices=choices,
         reason=body.get("reason", "").strip()[:2000],
         skipped=skipped,
         broken=broken,
         seconds=seconds,
     )
+
+
+def read_texts(body: Mapping[str, str], item: LabelItem) -> dict[str, str]:
+    """What a form says of the texts that may be edited, by field. Raises HTTPException for one that was emptied."""
+    found = {}
+    for name, old in item.texts().items():
+        found[name] = "\n".join(body.get(f"edit {name}", old).strip().splitlines())
+        if old and not found[name]:
+            raise HTTPException(422, f"{name}: is empty now; write what it should say")
+    return found

@@ -229,6 +229,15 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
 
 
+def test_a_sheet_has_the_judges_rubric_in_the_items_language(tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [row(1), row(2, lang="zh")])
+    store = planned(tmp_path, rows=rows)
+    run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path)
+    english, chinese = sorted(line["what counts"] for _, line in tables.rows(tmp_path / "rater-1.csv") if line["task"])
+    assert "9–10: does everything that was asked" in english and "Only the number decides" in english
+    assert "9–10: " in chinese and "只看数目" in chinese
+
+
 def test_a_sheet_holds_what_xml_allows_and_a_torn_one_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl")
     strange = "".join(map(chr, [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF]))

@@ -34,6 +34,7 @@ from eval_agreement.annotate.store import Store
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme: str) -> None:
     options = ["--scheme", scheme, "--raters", 2, "--overlap", 0.5, "--repeat", 0.2]
+    options += ["--benchmark", "visitbench"] if scheme == "review" else []
     store = planned(tmp_path, *options, rows=source(tmp_path, scheme))
     page, seen = page_of(store, tmp_path), ""
     for rater in ("rater-1", "rater-2"):

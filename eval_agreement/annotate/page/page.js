@@ -10,7 +10,14 @@ document.addEventListener("visibilitychange", () => {
 });
 const seconds = () => (seen + (since === null ? 0 : performance.now() - since)) / 1000;
 const say = (name, error) => { status.textContent = status.dataset[name].replace("{error}", error); };
-const answered = (ask) => ask.querySelector("input:checked");
+const written = (ask) => ask.querySelector("textarea");
+const answered = (ask) => (written(ask) ? written(ask).value.trim() : ask.querySelector("input:checked"));
+const wanted = (ask) => {
+  const at = (ask.dataset.after || "").lastIndexOf("=");
+  return at < 0 || form.elements["choice " + ask.dataset.after.slice(0, at)].value === ask.dataset.after.slice(at + 1);
+};
+const show = () => asks.forEach((ask) => { ask.hidden = !wanted(ask); });
+const edited = () => [...form.querySelectorAll("textarea")].some((text) => text.value !== text.defaultValue);
 const pause = (time) => new Promise((resolve) => setTimeout(resolve, time));
 
 async function send() {
@@ -24,6 +31,7 @@ async function send() {
     } catch { reply = null; }
     if (reply && reply.status < 500) {
       const said = await reply.json();
+      if (reply.status === 409 && edited()) { sending = false; say("conflict"); return; }
       if (reply.ok || reply.status === 409) { location.assign(said.next); return; }
       sending = false;
       say("failed", said.error);
@@ -35,12 +43,13 @@ async function send() {
 }
 
 function choose(key) {
-  const ask = asks.find((one) => one.contains(document.activeElement)) || asks.find((one) => !answered(one)) || asks[0];
+  const ask = asks.find((one) => one.contains(document.activeElement)) || asks.find((one) => !one.hidden && !answered(one)) || asks[0];
   const input = ask && [...ask.querySelectorAll("input")].find((one) => one.dataset.key === key);
   if (!input) return false;
   input.checked = true;
-  const next = asks.slice(asks.indexOf(ask) + 1).find((one) => !answered(one));
-  (next ? next.querySelector("input") : input).focus();
+  show();
+  const next = asks.slice(asks.indexOf(ask) + 1).find((one) => !one.hidden && !answered(one));
+  (next ? next.querySelector("input, textarea") : input).focus();
   if (next) next.scrollIntoView({ block: "nearest" });
   return true;
 }
@@ -55,7 +64,7 @@ const actions = {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const field = event.target.matches("input:not([type=radio], [type=checkbox])");
+  const field = event.target.matches("textarea, input:not([type=radio], [type=checkbox])");
   const undo = document.getElementById("undo");
   if (field && event.key === "Escape") event.target.blur();
   else if (field || (event.key === "Enter" && event.target.matches("button, a, summary"))) return;
@@ -66,10 +75,12 @@ document.addEventListener("keydown", (event) => {
 });
 
 if (form) {
+  show();
+  form.addEventListener("change", show);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (sending) return;
-    if (!form.elements.skipped.value.trim() && !form.elements.broken.checked && !asks.every(answered)) { say("incomplete"); return; }
+    if (!form.elements.skipped.value.trim() && !form.elements.broken.checked && !asks.every((ask) => ask.hidden || answered(ask))) { say("incomplete"); return; }
     sending = true;
     send();
   });
