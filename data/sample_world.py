@@ -64,6 +64,8 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
     pools: dict[Language, dict[str, str]]
     phrases: dict[Language, dict[str, Any]]
     reasons: dict[Language, dict[str, Any]]
+    systems: "dict[str, System]"
+    raters: "dict[str, Rater]"
     scenes: list[Scene]
 
     def records(self, lang: Language, pool: str) -> list[list[str]]:
@@ -78,28 +80,6 @@ class System(Struct, frozen=True):
     share: float = 1.0
     own_style: bool = False
 
-
-SYSTEMS: dict[str, System] = {
-    "reference": System({"right": 1}, {"plain": 0.35, "grounds": 0.65}),
-    "Lanting-VL-34B": System({"right": 8, "slip": 2, "wrong": 1, "part": 1}, {"plain": 4, "grounds": 5, "verbose": 1}),
-    "Kestrel-14B": System({"right": 3, "slip": 4, "poor": 2, "wrong": 2, "part": 3}, {"plain": 6, "grounds": 3}),
-    "Moxi-Chat-6B": System({"right": 7, "slip": 1, "wrong": 3, "part": 1}, {"brief": 9, "plain": 1}),
-    "Pebble-2B": System(
-        {"wrong": 5, "poor": 4, "slip": 2, "off": 4, "garbled": 2}, {"plain": 6, "grounds": 2, "verbose": 2}
-    ),
-    "Rambler-13B": System(
-        {"right": 4, "slip": 3, "poor": 2, "wrong": 2, "off": 1, "garbled": 2}, {"verbose": 9, "plain": 1}
-    ),
-    "Drifter-3B": System({"off": 9, "wrong": 1, "right": 1}, {"plain": 7, "verbose": 3}),
-    "Stutter-1B": System({"garbled": 9, "wrong": 1, "right": 1}, {"plain": 9, "verbose": 1}),
-    "Flatter-7B": System({"right": 2, "slip": 2, "wrong": 4, "off": 2, "evade": 1}, {"inject": 1}, share=0.7),
-    EXTERNAL: System(
-        {"right": 5, "slip": 2, "poor": 1, "wrong": 3, "part": 1, "off": 3, "garbled": 3},
-        {"plain": 5, "grounds": 3, "brief": 2, "verbose": 1, "inject": 0.7},
-        share=0.82,
-        own_style=True,
-    ),
-}
 
 PLAIN = ("Drifter-3B", "Stutter-1B", "off", "garbled")
 """Systems, and what answers say, that show their worth without the picture: they have no part in a world with some."""
@@ -120,14 +100,6 @@ class Rater(Struct, frozen=True):
         middle = fmean(RATINGS)
         felt = grade + self.bias + self.centre * (middle - grade) + draw.gauss(0, self.noise)
         return min(max(round(felt), RATINGS[0]), RATINGS[-1])
-
-
-RATERS = {
-    "r1": Rater(0.0, 0.0, 0.35),
-    "r2": Rater(-0.3, 0.04, 0.5),
-    "r3": Rater(0.35, 0.06, 0.45),
-    "r4": Rater(0.0, 0.1, 0.6),
-}
 
 
 class WorldQuestion(Struct, frozen=True):
@@ -340,11 +312,11 @@ def reason(world: World, asked: WorldQuestion, given: WorldAnswer, draw: random.
 
 def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, draw: random.Random) -> Row:
     """The answer with three or four raters' scores and one reason."""
-    names = sorted(draw.sample(list(RATERS), draw.choice([3, 3, 4])))
-    scores = {name: float(RATERS[name].score(grade(asked, given), draw)) for name in names}
+    names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
+    scores = {name: float(world.raters[name].score(grade(asked, given), draw)) for name in names}
     scene = asked.scene
     return Row(
-        id=f"{asked.group}/{list(SYSTEMS).index(system):02d}",
+        id=f"{asked.group}/{list(world.systems).index(system):02d}",
         task=scene.task,
         lang=scene.lang,
         question=asked.question,
@@ -384,7 +356,7 @@ def rows(world: World, seed: int, questions: int) -> list[tuple[WorldQuestion, W
     made = []
     for one in asked:
         others = [other for other in by_lang[one.scene.lang] if other.scene.task != one.scene.task] or [one]
-        for name, system in SYSTEMS.items():
+        for name, system in world.systems.items():
             if one.scene.picture is not None and name in PLAIN:
                 continue
             if draw.random() < system.share:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, field
 
+from critic.benchmarks.alignmmbench import TASKS
 from critic.records import Language
 from critic.stats.diversity import words
 
@@ -76,22 +77,8 @@ class Levels(StepReply):
     focus: Text
 
 
-Task = Literal[
-    "Description",
-    "Recognition",
-    "Counting",
-    "OCR",
-    "Meme",
-    "Knowledge",
-    "Reasoning",
-    "Chart",
-    "Problem",
-    "Comparison",
-    "Writing",
-    "Coherence",
-    "Incoherence",
-]
-"""AlignMMBench's thirteen tasks."""
+Task = Annotated[str, Meta(pattern=f"^({'|'.join(TASKS)})$")]
+"""One of AlignMMBench's thirteen."""
 
 
 class Single(StepReply):
