@@ -4,6 +4,7 @@ ConvBench figure 7 (turns and the whole), AlignMMBench A.6.2 (the judge's own ru
 (page/schemes.toml; confirming).
 """
 
+import hashlib
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from critic.judging.prompt import load
 from critic.records import RATINGS, Language
@@ -75,9 +77,18 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
     row: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def version(self) -> str:
+        """Which texts it has."""
+        return hashlib.blake2b(msgspec.json.encode(self.parts), digest_size=8).hexdigest()
+
     def texts(self) -> dict[str, str]:
-        """What may be edited, by field."""
+        """What may be corrected, by field."""
         return {part.field: part.text for part in self.parts if part.field}
+
+    def corrected(self, edits: Mapping[str, tuple[str, str]]) -> "LabelItem":
+        new = [replace(part, text=edits.get(part.field, ("", part.text))[1]) for part in self.parts]
+        return replace(self, parts=new)
 
 
 class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

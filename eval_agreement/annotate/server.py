@@ -146,12 +146,11 @@ class Annotation:
         rater = self._rater(request)
         found = self._task(rater, body.get("task"))
         verdict = read_verdict(body, found.item, self.scheme, found.swapped)
-        texts = read_texts(body, found.item) if self.scheme.edits else {}
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
         once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
         try:
-            seen, edit = (_number(body.get(name)) or 0 for name in ("seen", "edit"))
-            self.store.label(rater, found.task, once, seen, verdict, (texts, edit))
+            seen, version = _number(body.get("seen")) or 0, body.get("version")
+            self.store.label(rater, found.task, once, seen, verdict, version)
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}
         following = f"./?{urlencode(query)}"
@@ -205,6 +204,7 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
         seconds = None
     return RaterVerdict(
         choices=choices,
+        edits=_edits(body, item) if scheme.edits else {},
         reason=body.get("reason", "").strip()[:2000],
         skipped=skipped,
         broken=broken,
@@ -212,11 +212,13 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
     )
 
 
-def read_texts(body: Mapping[str, str], item: LabelItem) -> dict[str, str]:
-    """What a form says of the texts that may be edited, by field. Raises HTTPException for one that was emptied."""
+def _edits(body: Mapping[str, str], item: LabelItem) -> dict[str, tuple[str, str]]:
+    """What a form corrects of an item's texts. Raises HTTPException for one that was emptied."""
     found = {}
     for name, old in item.texts().items():
-        found[name] = "\n".join(body.get(f"edit {name}", old).strip().splitlines())
-        if old and not found[name]:
+        new = "\n".join(body.get(f"edit {name}", old).strip().splitlines())
+        if not new:
             raise HTTPException(422, f"{name}: is empty now; write what it should say")
+        if new.splitlines() != old.strip().splitlines():
+            found[name] = (old, new)
     return found

@@ -35,21 +35,14 @@ CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES ta
 CREATE INDEX by_rater ON labels (rater, id)
 """
 
-_HISTORY = """
-CREATE TABLE IF NOT EXISTS edits (id INTEGER PRIMARY KEY, item INTEGER NOT NULL REFERENCES items, rater TEXT NOT NULL,
-  at REAL NOT NULL, field TEXT NOT NULL, old TEXT NOT NULL, new TEXT NOT NULL);
-CREATE TRIGGER IF NOT EXISTS edits_stay BEFORE UPDATE ON edits BEGIN SELECT RAISE(ABORT, 'edits stay'); END;
-CREATE TRIGGER IF NOT EXISTS no_edit_goes BEFORE DELETE ON edits BEGIN SELECT RAISE(ABORT, 'edits stay'); END
-"""
-"""What raters changed of items: lines are added and never altered. Databases of earlier versions lack it."""
-
 # Databases of earlier versions have waves of tasks; there is one now.
 _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, 0)"
 
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rater said of an item: a choice for each question, in the item's own order of sides, or why it was
-    skipped. `broken`: something is wrong with the item itself. `seconds` is how long the page was in sight."""
+    skipped. `broken`: something is wrong with the item itself. `seconds` is how long the page was in sight. `edits` are
+    texts that the rater corrected, before and after, by field (`ShownPart.field`)."""
 
     choices: dict[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -57,6 +50,7 @@ class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     broken: bool = False
     seconds: float | None = None
     source: str = ""
+    edits: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Label(NamedTuple):
@@ -73,8 +67,7 @@ class Label(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A task before its rater: the item, its newest label if there is one (`label` is that label's number, else 0).
-    `edit` is the number of the item's newest edit, else 0."""
+    """A task before its rater: the item, its newest label if there is one (`label` is that label's number, else 0)."""
 
     task: int
     rater: str
@@ -82,15 +75,10 @@ class Open(NamedTuple):
     label: int
     item: LabelItem
     verdict: RaterVerdict | None
-    edit: int
-
-
-_Texts = tuple[Mapping[str, str], int]
-"""Texts by field, and the number of the newest edit that whoever wrote them had seen."""
 
 
 class Stale(Exception):
-    """A label for a task that another page has labelled meanwhile, or for an item whose texts somebody changed."""
+    """A label for a task that another page has labelled meanwhile, or for an item whose texts somebody corrected."""
 
 
 class Store:
@@ -108,8 +96,6 @@ class Store:
         tables = {name for (name,) in store._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and not {"facts", "tasks", "labels"} <= tables:
             raise UsageError(f"--db {path}: no database of labels")
-        if tables and "edits" not in tables:
-            store._database().executescript(_HISTORY)
         return store if tables else None
 
     def _database(self) -> sqlite3.Connection:
@@ -162,7 +148,7 @@ class Store:
         is planned."""
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
-            for statement in (*_TABLES.split(";\n"), *_HISTORY.split(";\n")):
+            for statement in _TABLES.split(";\n"):
                 database.execute(statement)
             encoded = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
             database.executemany("INSERT INTO facts VALUES (?, ?)", encoded)
@@ -177,14 +163,13 @@ class Store:
 
     def _opened(self, which: str, *values: Any) -> list[Open]:
         query = (
-            "SELECT t.id, t.rater, t.swapped, coalesce(t.label, 0), i.shown, l.said, "
-            "(SELECT coalesce(max(e.id), 0) FROM edits e WHERE e.item = t.item) FROM tasks t "
+            "SELECT t.id, t.rater, t.swapped, coalesce(t.label, 0), i.shown, l.said FROM tasks t "
             f"JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label WHERE {which}"
         )
         found = self._rows(query, *values)
         return [
-            Open(task, rater, bool(swapped), label, _item(shown), _verdict(said), edit)
-            for task, rater, swapped, label, shown, said, edit in found
+            Open(task, rater, bool(swapped), label, _item(shown), _verdict(said))
+            for task, rater, swapped, label, shown, said in found
         ]
 
     def opened(self, task: int | None, rater: str | None = None) -> Open | None:
@@ -211,55 +196,46 @@ class Store:
         return found[0][0] if found else None
 
     def label(
-        self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict, edits: _Texts = ({}, 0)
+        self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict, version: str | None = None
     ) -> None:
-        """Keep a label, and texts of the item as the rater left them (`edits`). The same page (`once`) leaves one,
-        however often it is sent. Raises Stale where the task's newest label is not the one that the page had `seen`,
-        or the item's newest edit another, and KeyError where the task is not the rater's."""
+        """Keep a label. The same page (`once`) leaves one, however often it is sent. Raises Stale where the task's
+        newest label is not the one that the page had `seen`, or the item is of another `version`, and KeyError where
+        the task is not the rater's."""
         with self._writing() as database:
             for before, name, content in self._rows("SELECT task, rater, said FROM labels WHERE once = ?", once):
-                # Of a page that is sent twice only the time differs.
-                then = replace(msgspec.json.decode(content, type=RaterVerdict), seconds=verdict.seconds)
+                # Of a page that is sent twice only the time differs, and its corrections are none any more.
+                then = msgspec.json.decode(content, type=RaterVerdict)
+                then = replace(then, seconds=verdict.seconds, edits=verdict.edits)
                 if (before, name) != (task, rater) or then != verdict:
                     raise Stale
                 return
             opened = self.opened(task, rater)
             if opened is None:
                 raise KeyError(task)
-            texts, newest = edits
-            if opened.label != seen or (texts and opened.edit != newest):
+            if opened.label != seen or version not in (None, opened.item.version):
                 raise Stale
-            now = time.time()
-            row = (task, rater, once, now, msgspec.json.encode(verdict))
+            row = (task, rater, once, time.time(), msgspec.json.encode(verdict))
             cursor = database.execute("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", row)
             database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
-            if not opened.label:
-                database.execute("UPDATE raters SET done = done + 1 WHERE name = ?", (rater,))
-            self._change(database, opened, texts, now)
-
-    def _change(self, database: sqlite3.Connection, opened: Open, texts: Mapping[str, str], now: float) -> None:
-        """Keep what a rater changed of an item. All others who labelled it are asked again: what they saw is gone."""
-        before = opened.item.texts()
-        changed = {name: new for name, new in texts.items() if new.splitlines() != before[name].strip().splitlines()}
-        if not changed:
-            return
-        ((number,),) = self._rows("SELECT item FROM tasks WHERE id = ?", opened.task)
-        for name, new in changed.items():
-            row = (number, opened.rater, now, name, before[name], new)
-            database.execute("INSERT INTO edits (item, rater, at, field, old, new) VALUES (?, ?, ?, ?, ?, ?)", row)
-        parts = [replace(part, text=changed.get(part.field, part.text)) for part in opened.item.parts]
-        shown = msgspec.json.encode(replace(opened.item, parts=parts))
-        database.execute("UPDATE items SET shown = ? WHERE id = ?", (shown, number))
-        database.execute("UPDATE tasks SET label = NULL WHERE item = ? AND id <> ?", (number, opened.task))
-        done = "SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL"
-        database.execute(f"UPDATE raters SET done = ({done})")
+            database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not opened.label, rater))
+            if verdict.edits:
+                # All others who labelled it are asked again: what they saw is gone.
+                shown = msgspec.json.encode(opened.item.corrected(verdict.edits))
+                item = "(SELECT item FROM tasks WHERE id = ?)"
+                database.execute(f"UPDATE items SET shown = ? WHERE id = {item}", (shown, task))
+                database.execute(f"UPDATE tasks SET label = NULL WHERE item = {item} AND id <> ?", (task, task))
+                done = "SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL"
+                database.execute(f"UPDATE raters SET done = ({done})")
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
-        """What raters changed, by the item's number, in the order in which they did: who, when (seconds since 1970),
-        which text (`ShownPart.field`), and what it was before and after."""
+        """What raters corrected, by the item's number, in the order in which they did: who, when (seconds since 1970),
+        which text, and what it was before and after."""
         found: dict[int, list[dict[str, Any]]] = {}
-        for number, *edit in self._rows("SELECT item, rater, at, field, old, new FROM edits ORDER BY id"):
-            found.setdefault(number, []).append(dict(zip(("rater", "at", "field", "old", "new"), edit, strict=True)))
+        query = "SELECT t.item, l.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
+        for number, rater, at, said in self._rows(query):
+            for name, (old, new) in msgspec.json.decode(said, type=RaterVerdict).edits.items():
+                edit = {"rater": rater, "at": at, "field": name, "old": old, "new": new}
+                found.setdefault(number, []).append(edit)
         return found
 
     def task_of(self, rater: str, item: int, swapped: bool) -> Open:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +58,6 @@ def test_corrections_are_in_the_benchmarks_own_file(name: str, tmp_path: Path) -
         field: ("rater-1", text) for field, text in texts.items()
     }
     assert all(edit["old"] and edit["at"] > 0 for edit in line["edits"]) and line["reviews"]["rater-2"] == "yes"
-    with pytest.raises(sqlite3.DatabaseError, match="edits stay"):
-        store._rows("UPDATE edits SET old = ''")
-    with pytest.raises(sqlite3.DatabaseError, match="edits stay"):
-        store._rows("DELETE FROM edits")
 
 
 def test_what_was_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
@@ -85,9 +80,8 @@ def test_what_reviewers_refuse_is_left_out_and_named(tmp_path: Path) -> None:
     assert "0 lines" in done.stdout and "left out: '1' (yes 1, no 1)" in done.stderr
 
 
-def test_an_edit_outlives_kill_9_and_an_older_database_gets_a_history(tmp_path: Path) -> None:
+def test_a_correction_outlives_kill_9(tmp_path: Path) -> None:
     store = reviewed(tmp_path, "convbench")
-    store._database().executescript("DROP TABLE edits")  # as in a database of an earlier version
     with forked(store.path) as (process, url), client_of(url) as page:
         assert correct(page, "rater-1", first_tasks(store)["rater-1"], {"caption": "New."}).status_code == 200
         os.kill(process, signal.SIGKILL)
