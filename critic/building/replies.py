@@ -118,12 +118,14 @@ class HeldItems(StepReply):
 
 
 class MadeTurn(Struct, kw_only=True, omit_defaults=True):
-    """A question with its reference; `items` are its checklist, `focus` what ConvBench's last answer has to achieve."""
+    """A question with its reference; `items` are its checklist, those of them `disputed` on which two models differ;
+    `focus` is what ConvBench's last answer has to achieve."""
 
     question: str
     answer: str
     task: str | None = None
     items: list[Item] = field(default_factory=list)
+    disputed: list[str] = field(default_factory=list)
     focus: str | None = None
 
 

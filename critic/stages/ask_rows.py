@@ -219,9 +219,11 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
 
 class Asking(Struct, frozen=True, kw_only=True):
-    """Where replies come from, None where nothing is named; a request but for its messages; how the steps are run."""
+    """Where replies come from, None where nothing is named, and where those of a `second` model for checklists; a
+    request but for its messages; how the steps are run."""
 
     connect: Callable[[], Backend] | None
+    second: Callable[[], Backend] | None = None
     request: Request
     options: dict[str, Any]
 
@@ -255,26 +257,33 @@ class Building:
         print(self.count(step, "images", before, len(self.images), (image.reason for image in dropped)))
         jsonl.write(self.out / "dropped.jsonl", self.dropped)
 
-    def ask(self, step: str, rows: Sequence[BuildRow]) -> Mapping[str, Any]:
+    def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
+        """The same of one model, or of two where there is a second."""
+        return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._asking.second else [])]
+
+    def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
         """The usable replies to a step by key, in the order of the rows; asked for where they are not in the step's
         file."""
-        path = self.out / f"{step}.jsonl"
-        if self._asking.connect is None:
+        path = self.out / f"{step}{whose}.jsonl"
+        connect = self._asking.second if whose else self._asking.connect
+        if connect is None:
             raise NeedsModelError(step)
         if not rows:
             return {}
         run = RunOptions(out=path, **self._asking.options)
         md5_of = {image.path: image.md5 for image in self.images}
-        stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request, md5_of)
+        stage = AskRows(run, connect(), step, rows, Images(self.root), self._asking.request, md5_of)
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
         asked = [records[row.key] for row in rows if row.key in records]
         if models := sorted({record.model for record in asked if record.model}):
-            self.models[step] = models
+            self.models[step + whose] = models
         good = {
             record.key: msgspec.convert(record.reply, STEPS[step].reply) for record in asked if record.failure is None
         }
-        self.count(step, "replies", len(asked), len(good), (record.failure for record in asked if record.failure))
+        self.count(
+            step + whose, "replies", len(asked), len(good), (record.failure for record in asked if record.failure)
+        )
         return good
 
     def rows(self) -> list[BuildRow]:

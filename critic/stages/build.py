@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import Request
@@ -40,6 +41,12 @@ def main(
     blind: Annotated[
         float, typer.Option(min=0, help="Leave out what a model gets as good without the image, 0 to 1; above 1: not.")
     ] = 0.7,
+    second: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Another model for checklists, URL#MODEL or FOLDER: both write and check them."
+        ),
+    ] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
 ) -> int:
     """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan
@@ -47,11 +54,16 @@ def main(
     step is a file in the folder --out; what is there is not made again."""
     check(
         (plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"),
+        (
+            not second or (plan and PLANS[plan].checklists),
+            f"--second {second}: checklists are made by --plan multiverse",
+        ),
         (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
     )
     asked = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
     asking = Asking(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
+        second=second and (lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]),
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
         options={name: asked[name] for name in ("concurrency", "max_failed", "retry_failed")},
     )

@@ -8,13 +8,15 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
-from critic.building.replies import Made, MadeTurn
+from critic.building.replies import Item, Made, MadeTurn
 from critic.errors import UsageError
+from critic.page.blocks import interval, number
 from critic.records import Conversation, Judgment, ModelTurn, Protocol
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
@@ -103,26 +105,51 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
 
 
 def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
-    """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
-    yes nor no can be said, are left out: held.jsonl has them. A conversation with a turn without any item goes."""
-    checklists = building.ask("checklist", _turn_rows(building, made, items=False))
-    whole = [conversation for conversation in made if checklists.keys() >= set(conversation.turn_keys())]
+    """The conversations with a checklist for every turn, of two models what either writes. Items that the reference
+    does not fulfil, or of which neither yes nor no can be said, are left out: held.jsonl has them. Where two models
+    differ on that, the item stays, and people are told. A conversation with a turn without any item goes."""
+    checklists = building.ask_both("checklist", _turn_rows(building, made, items=False))
+    keys = set[str]().union(*checklists)
+    whole = [conversation for conversation in made if keys >= set(conversation.turn_keys())]
     keyed = dict[str, MadeTurn]()
     for conversation in whole:
         keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
     for key, turn in keyed.items():
-        turn.items = checklists[key].items
-    held = building.ask("held", _turn_rows(building, whole, items=True))
-    answers = list[str]()
+        written = dict[str, Item]()
+        for item in (item for each in checklists if key in each for item in each[key].items):
+            written.setdefault(item.question.strip(), item)
+        turn.items = [*written.values()]
+    held = building.ask_both("held", _turn_rows(building, whole, items=True))
+    answers, group = list[tuple[str, ...]](), list[str]()
     for key, turn in keyed.items():
-        fulfilled = held[key].answers if key in held else ["unclear"] * len(turn.items)
-        turn.items = [item for item, answer in zip(turn.items, fulfilled, strict=True) if answer == "yes"]
-        answers += fulfilled
+        columns = [each[key].answers if key in each else ["unclear"] * len(turn.items) for each in held]
+        said = list(zip(*columns, strict=True))
+        items = list(zip(turn.items, said, strict=True))
+        turn.items = [item for item, words in items if "yes" in words]
+        turn.disputed = [item.question for item, words in items if "yes" in words and len(set(words)) > 1]
+        answers, group = answers + said, group + [key.rpartition("/")[0]] * len(said)
     left = [conversation for conversation in whole if all(turn.items for turn in conversation.turns)]
-    why = [f"reference: {answer}" for answer in answers if answer != "yes"]
+    why = [f"reference: {words[0]}" for words in answers if "yes" not in words]
     print(building.count("items", "checklist items", len(answers), len(answers) - len(why), why))
     print(building.count("checklists", "conversations", len(made), len(left), []))
+    if answers and held[1:]:
+        _agreement(building, answers, group, [item for turn in keyed.values() for item in turn.disputed])
     return left
+
+
+def _agreement(
+    building: Building, answers: Sequence[tuple[str, ...]], group: Sequence[str], disputed: Sequence[str]
+) -> None:
+    """How far two models agree on which items the references fulfil, into checklist_agreement.json."""
+    from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
+
+    codes = np.array([[("yes", "unclear", "no").index(word) for word in words] for words in answers], np.int8)
+    found = verdict_agreement(codes[:, 0], codes[:, 1], group, alike=True)
+    jsonl.write_json(
+        building.out / "checklist_agreement.json", {"items": msgspec.to_builtins(found), "disputed": disputed}
+    )
+    equal, kappa = (f"{number(one.value)} {interval(one.interval)}".strip() for one in (found.accuracy, found.kappa))
+    print(f"two models, {found.n} checklist items: equal answers {equal}, kappa {kappa}; {len(disputed)} disputed")
 
 
 def solved_blind(building: Building, made: Sequence[Made], name: str, endpoint: Mapping[str, Any]) -> dict[str, float]:

@@ -595,6 +595,29 @@ def test_frozen_json_names_the_models_of_each_step(small: Callable[..., Small]) 
     assert models["talk"] == [name] and models["held"] == ["other"]
 
 
+def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., Small], scripted: Any) -> None:
+    """The second model writes an item more, and finds that the references fulfil none of the first's."""
+
+    def other(body: dict[str, Any]) -> Any:
+        reply, text = model()(body), json.dumps(body["messages"][-1]["content"], ensure_ascii=False)
+        if "items" in (content := json.loads(reply["choices"][0]["message"]["content"])):
+            content["items"].append({"question": "是否说出了颜色？", "main": "事实正确", "sub": "颜色"})
+        if "answers" in content:
+            content["answers"] = ["yes" if "颜色" in item else "no" for item in re.findall(r"> \d+\. ([^\\]*)", text)]
+        return completion(json.dumps(content))
+
+    made = small("multiverse", "--blind", 2)
+    done = made.build("--second", scripted(other).url)
+    assert done.returncode == 0, done.stderr
+    assert "two models, 36 checklist items: equal answers 0.50 0.50–0.50, kappa" in done.stdout, done.stdout
+    found = json.loads((made.out / "checklist_agreement.json").read_text("utf-8"))
+    assert found["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(found["disputed"]) == 18
+    notes = {row["note"] for _, row in tables.rows(made.out / "review/sheet.csv")}
+    assert notes == {"models differ on: " + "; ".join([ITEMS["zh"][0]] * 3)}
+    refused = run("critic", "build", made.images, "--out", made.out, "--plan", "convbench", "--second", "http://a/v1")
+    assert_one_line_error(refused, "--second http://a/v1: checklists are made by --plan multiverse")
+
+
 @pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
 def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Callable[..., Small]) -> None:
     made = small(plan, "--unreviewed")
