@@ -12,13 +12,8 @@ CELL = 32
 
 SIZE = 3 * CELL
 
-COLOURS = {
-    "red": (214, 39, 40),
-    "green": (34, 139, 60),
-    "blue": (40, 90, 220),
-    "yellow": (240, 205, 30),
-    "black": (25, 25, 25),
-}
+COLOURS = {"red": (214, 39, 40), "green": (34, 139, 60), "blue": (40, 90, 220)}
+COLOURS |= {"yellow": (240, 205, 30), "black": (25, 25, 25)}
 
 PLACES = {"top": 1, "left": 3, "middle": 4, "right": 5, "bottom": 7}
 """Words for cells, which are numbered from 0 (top left) to 8 (bottom right)."""
@@ -27,15 +22,8 @@ _SEGMENTS = {"1": "bc", "2": "abged", "3": "abgcd", "4": "fgbc", "5": "afgcd"}
 
 SHAPES = ("circle", "square", "triangle", "cross")
 
-_LINES = {
-    "a": (0, 0, 1, 0),
-    "b": (1, 0, 1, 1),
-    "c": (1, 1, 1, 2),
-    "d": (0, 2, 1, 2),
-    "e": (0, 1, 0, 2),
-    "f": (0, 0, 0, 1),
-    "g": (0, 1, 1, 1),
-}
+_ENDS = [(0, 0, 1, 0), (1, 0, 1, 1), (1, 1, 1, 2), (0, 2, 1, 2), (0, 1, 0, 2), (0, 0, 0, 1), (0, 1, 1, 1)]
+_LINES = dict(zip("abcdefg", _ENDS, strict=True))
 
 
 class Canvas:
@@ -53,16 +41,14 @@ class Canvas:
         x = cell % 3 * CELL + CELL // 2 + self.random.randint(-2, 2)
         y = cell // 3 * CELL + CELL // 2 + self.random.randint(-2, 2)
         ink, box = COLOURS[colour], (x - size, y - size, x + size, y + size)
-        if shape == "circle":
-            self.pen.ellipse(box, fill=ink)
-        elif shape == "square":
-            self.pen.rectangle(box, fill=ink)
-        elif shape == "triangle":
+        if shape == "triangle":
             self.pen.polygon([(x, y - size), (x - size, y + size), (x + size, y + size)], fill=ink)
-        else:
+        elif shape == "cross":
             arm = size // 4
             self.pen.rectangle((x - arm, y - size, x + arm, y + size), fill=ink)
             self.pen.rectangle((x - size, y - arm, x + size, y + arm), fill=ink)
+        else:
+            (self.pen.ellipse if shape == "circle" else self.pen.rectangle)(box, fill=ink)
 
     def digit(self, digit: str, colour: str) -> None:
         x, y = 30 + self.random.randint(-3, 3), 14 + self.random.randint(-3, 3)

@@ -314,26 +314,13 @@ def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, dra
     """The answer with three or four raters' scores and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
     scores = {name: float(world.raters[name].score(grade(asked, given), draw)) for name in names}
-    scene = asked.scene
-    return Row(
-        id=f"{asked.group}/{list(world.systems).index(system):02d}",
-        task=scene.task,
-        lang=scene.lang,
-        question=asked.question,
-        reference=asked.reference,
-        response=given.text,
-        system=system,
-        human_score=round(fmean(scores.values()), 4),
-        scale_min=RATINGS[0],
-        scale_max=RATINGS[-1],
-        group=asked.group,
-        history=asked.history,
-        image=asked.image,
-        category=CATEGORY_OF[scene.task],
-        annotators=scores,
-        reason=reason(world, asked, given, draw),
-        flags=[BLIND] if asked.blind else [],
-    )
+    task, group = asked.scene.task, asked.group
+    about: dict[str, Any] = {"id": f"{group}/{list(world.systems).index(system):02d}", "task": task, "group": group}
+    about |= {"lang": asked.scene.lang, "question": asked.question, "reference": asked.reference, "image": asked.image}
+    about |= {"response": given.text, "system": system, "category": CATEGORY_OF[task], "history": asked.history}
+    about |= {"human_score": round(fmean(scores.values()), 4), "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    about |= {"annotators": scores, "flags": [BLIND] if asked.blind else []}
+    return Row(**about, reason=reason(world, asked, given, draw))
 
 
 def edit(world: World, asked: WorldQuestion, given: WorldAnswer, seed: str) -> dict[str, str] | None:

@@ -40,15 +40,10 @@ def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
         ]
         turns.append({"speaker": "user", "utterance": turn.question, "checklist": items})
         turns.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
-    about = {
-        "main_goal_category": conversation.goal,
-        "sub_goal_category": conversation.sub_goal,
-        "main_task_category": conversation.task,
-        "sub_task_category": conversation.sub_task,
-        "image_main_category": conversation.category,
-        "image_sub_category": conversation.sub_category,
-        "lang": conversation.lang,
-    }
+    about = {"main_goal_category": conversation.goal, "sub_goal_category": conversation.sub_goal}
+    about |= {"main_task_category": conversation.task, "sub_task_category": conversation.sub_task}
+    about |= {"image_main_category": conversation.category, "image_sub_category": conversation.sub_category}
+    about |= {"lang": conversation.lang}
     return {"index": conversation.id, "image": image, **about, "conversation": turns}
 
 

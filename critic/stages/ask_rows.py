@@ -170,14 +170,8 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return (row for row in self._rows.values() if row.key not in self.done)
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
-        made = AskedRow(
-            step=self.name,
-            key=item.key,
-            asked=self._hash(item),
-            image=self._md5_of[item.key],
-            model=self.backend.served.name,
-            sampling=self._sampling,
-        )
+        of: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
+        made = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **of)
         try:
             made = self._read(item, made, await self.backend.chat(self._message(item)))
         except (ImageError, Refused) as error:

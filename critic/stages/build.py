@@ -63,7 +63,7 @@ def main(
     asked = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
     asking = Asking(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
-        second=second and (lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]),
+        second=(lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]) if second else None,
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
         options={name: asked[name] for name in ("concurrency", "max_failed", "retry_failed")},
     )

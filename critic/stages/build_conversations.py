@@ -213,15 +213,13 @@ def build(
     split_of = bench.splits(group_of)
     folder = building.out / "benchmark"
     counts = Counter(split_of.values())
-    facts = {
+    facts: dict[str, Any] = {
         "plan": name,
         "lang": building.lang,
         "conversations": len(made),
         "reviewed": not unreviewed,
-        "splits": dict(sorted(counts.items())),
-        "steps": building.steps,
-        "models": building.models,
     }
+    facts |= {"splits": dict(sorted(counts.items())), "steps": building.steps, "models": building.models}
     md5_of = {path: image["md5"] for path, image in chosen.items()}
     whole = bench.freeze(folder, name, made, building.root, md5_of, split_of, facts)
     card.write(folder, name, folder / "benchmark.jsonl", building.steps)

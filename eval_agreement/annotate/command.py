@@ -16,7 +16,6 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.benchmarks import BENCHMARKS
 from critic.errors import UsageError
 from critic.human_scored import OwnColumns
 from critic.images import Images
@@ -45,9 +44,7 @@ def main(
         str | None, typer.Option(help=f"What is asked: {', '.join(SCHEMES)}.", show_default="pointwise")
     ] = None,
     against: Annotated[Path | None, typer.Option(help="Replies of another model, for pairwise_conversation.")] = None,
-    benchmark: Annotated[
-        str | None, typer.Option(help=f"Whose file is reviewed (review): {', '.join(BENCHMARKS)}.")
-    ] = None,
+    benchmark: Annotated[str | None, typer.Option(metavar="NAME", help="Whose file it is, for review.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where images are.", show_default="that of the rows")] = None,
     raters: Annotated[int | None, typer.Option(min=1, max=1000, help="How many label.", show_default="1")] = None,
     invite: Annotated[list[str] | None, typer.Option(help="A rater, who gets an unguessable link. Repeatable.")] = None,

@@ -1,5 +1,6 @@
 """From files to items: rows to score, and conversations that a model had."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,18 +10,15 @@ import msgspec
 
 from critic import benchmarks, human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.records import ModelTurn, Response, Turn, verdict_id
+from critic.human_scored import OwnColumns
+from critic.records import Conversation, ModelTurn, Response, Turn, verdict_id
 from critic.stages.judge_responses import FormResponses
 from critic.tables import cell_text
-from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, Kind, LabelItem, Scheme, ShownPart, exchanged
 
 
 def items_of(
-    scheme: str,
-    path: Path,
-    against: Path | None = None,
-    own: human_scored.OwnColumns | None = None,
-    benchmark: str | None = None,
+    scheme: str, path: Path, against: Path | None = None, own: OwnColumns | None = None, benchmark: str | None = None
 ) -> list[LabelItem]:
     """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
     if scheme not in SCHEMES:
@@ -41,7 +39,7 @@ def items_of(
     return items
 
 
-def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) -> Iterator[LabelItem]:
+def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[LabelItem]:
     """Answers, or pairs of answers to one question as `critic judge` pairs them."""
     raw: dict[str, dict[str, Any]] = {}
 
@@ -69,16 +67,19 @@ def _of_rows(scheme: Scheme, path: Path, own: human_scored.OwnColumns | None) ->
             row |= {"response_b": other.text, "system_a": one.system, "system_b": other.system}
             row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
             row["history"] = msgspec.to_builtins(question.history)
-        yield LabelItem(
-            lang=question.lang,
-            parts=_dialogue(question.history) + _nonempty(parts),
-            asks=_asks(scheme, one),
-            task=question.task,
-            id="+".join(each.id for each in both if each.id),
-            group=question.group,
-            images=question.images,
-            row=row,
-        )
+        about: dict[str, Any] = {
+            "lang": question.lang,
+            "task": question.task,
+            "group": question.group,
+            "images": question.images,
+        }
+        shown, key = _dialogue(question.history) + _nonempty(parts), "+".join(each.id for each in both if each.id)
+        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, one), row=row, **about)
+
+
+def _about(talk: Conversation) -> dict[str, Any]:
+    images = [image for turn in talk.turns for image in turn.images]
+    return {"lang": talk.lang, "group": talk.group, "images": images}
 
 
 def _dialogue(history: Sequence[Turn]) -> list[ShownPart]:
@@ -114,15 +115,11 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
         for turn, other in zip(turns, theirs, strict=True):
             parts += _turn(scheme, turn, other)
         protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
-        yield LabelItem(
-            lang=conversation.lang,
-            parts=_dialogue(conversation.history) + _nonempty(parts),
-            asks=[*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")],
-            id=verdict_id(conversation.id, first.condition, protocol, opponent=system),
-            group=conversation.group,
-            images=[image for turn in conversation.turns for image in turn.images],
-            row={"category": conversation.category, "lang": conversation.lang, "system": first.system},
-        )
+        asks = [*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")]
+        row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
+        verdict = verdict_id(conversation.id, first.condition, protocol, opponent=system)
+        shown = _dialogue(conversation.history) + _nonempty(parts)
+        yield LabelItem(id=verdict, parts=shown, asks=asks, row=row, **_about(conversation))
 
 
 def _turn(scheme: Scheme, turn: ModelTurn, other: str | None) -> list[ShownPart]:
@@ -150,19 +147,12 @@ def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
     ids = tables.Ids()
     for number, (place, row) in enumerate(tables.rows(path), 1):
         key, lang = ids.add(place, tables.optional_text(row, "id") or str(number)), tables.language(place, row)
-        images = [tables.image(place, row.get(scheme.images)).rpartition("/")[2]] if scheme.images else []
+        images = [re.sub(r"https?://.*/", "", tables.image(place, row.get(scheme.images)))] if scheme.images else []
         shown = {kind: tables.optional_text(row, column) for kind, column in scheme.shows.items()}
         if missing := [scheme.shows[kind] for kind, text in shown.items() if not text and kind != "example"]:
             raise UsageError(f"{place}: {missing[0]!r} is empty; the scheme shows it")
-        yield LabelItem(
-            lang=lang,
-            parts=[ShownPart(kind, text) for kind, text in shown.items() if text],  # type: ignore[arg-type]
-            asks=scheme.asks,
-            id=key,
-            group=images[0] if images else key,
-            images=images,
-            row=row,
-        )
+        parts, group = [ShownPart(kind, text) for kind, text in shown.items() if text], images[0] if images else key
+        yield LabelItem(id=key, lang=lang, group=group, parts=parts, asks=scheme.asks, images=images, row=row)
 
 
 def _of_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
@@ -173,18 +163,10 @@ def _of_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
     for talk, row in zip(talks, lines, strict=True):
         parts = [ShownPart("caption", talk.caption or ""), *_dialogue(talk.history)]
         for number, turn in enumerate(talk.turns, 1):
-            texts = {"question": turn.prompt, "reference": turn.reference, "focus": turn.focus}
+            texts: dict[Kind, str | None] = {"question": turn.prompt, "reference": turn.reference, "focus": turn.focus}
             texts["checklist"] = "\n".join(turn.checklist)
-            parts += [ShownPart(kind, text or "", number) for kind, text in texts.items()]  # type: ignore[arg-type]
-        yield LabelItem(
-            lang=talk.lang,
-            parts=_nonempty(parts),
-            asks=[Ask(OVERALL)],
-            id=talk.id,
-            group=talk.group,
-            images=[image for turn in talk.turns for image in turn.images],
-            row=row,
-        )
+            parts += [ShownPart(kind, text or "", number) for kind, text in texts.items()]
+        yield LabelItem(id=talk.id, parts=_nonempty(parts), asks=[Ask(OVERALL)], row=row, **_about(talk))
 
 
 def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:

@@ -15,16 +15,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.judging.prompt import load
-from critic.records import RATINGS, Language
+from critic.records import Language
 
 Choices = dict[str, str]
 """Value -> the key that chooses it."""
-
-TEN: Choices = {str(rating): str(rating % 10) for rating in RATINGS}
-FIVE: Choices = {str(rating): str(rating) for rating in range(1, 6)}
-BETTER: Choices = {"A": "a", "B": "b", "tie": "t", "both bad": "x"}
-ITEMS: Choices = {"yes": "y", "no": "n", "cannot say": "c"}
-CONFIRMED: Choices = {"yes": "y", "no": "n"}
 
 OVERALL = "overall"
 
@@ -34,12 +28,15 @@ def exchanged(value: str, swapped: bool) -> str:
     return {"A": "B", "B": "A"}.get(value, value) if swapped else value
 
 
+Kind = Literal[
+    "user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task", "example"
+]
+
+
 class ShownPart(Struct, frozen=True, omit_defaults=True):
     """A text that is shown: what it is, of which turn (0: of all), and by which of two sides (A, B)."""
 
-    kind: Literal[
-        "user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task", "example"
-    ]
+    kind: Kind
     text: str
     turn: int = 0
     side: str = ""
@@ -103,7 +100,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     two: bool = False
     column: Literal["preference", "score", "verdict"] | None = None
     edits: bool = False
-    shows: dict[str, str] = {}
+    shows: dict[Kind, str] = {}
     images: str | None = None
     asks: list[Ask] = []
 
@@ -122,22 +119,12 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [*ranges, *(("•", rule) for rule in (known.rules if known else prompt.other_rules))]
 
 
-SCHEMES: dict[str, Scheme] = {
-    "pointwise": Scheme(choices=TEN, form="pointwise"),
-    "scale_5": Scheme(choices=FIVE, form="scale_5"),
-    "pairwise": Scheme(choices=BETTER, form="pairwise", two=True, column="preference"),
-    "checklist": Scheme(choices=ITEMS, form="checklist"),
-    "criteria": Scheme(choices=TEN, form="criteria"),
-    "direct": Scheme(choices=TEN, source="replies", form="direct_turn", column="score"),
-    "pairwise_conversation": Scheme(
-        choices=BETTER, source="replies", form="pairwise_turn", two=True, column="preference"
-    ),
-    "confirm": Scheme(choices=CONFIRMED, column="verdict", edits=True),
-    "review": Scheme(choices=CONFIRMED, source="benchmark", edits=True),
+_CONTENT = tomllib.loads((files("eval_agreement") / "annotate" / "page/schemes.toml").read_text("utf-8"))
+SCHEMES = {
+    name: msgspec.convert({**asked, "choices": _CONTENT["choices"][asked.get("choices", "words")]}, Scheme)
+    for name, asked in _CONTENT["schemes"].items()
 }
 """Name -> scheme."""
-_OWN = tomllib.loads((files("eval_agreement") / "annotate" / "page/schemes.toml").read_text("utf-8"))
-SCHEMES |= {name: msgspec.convert({**asked, "source": "columns"}, Scheme) for name, asked in _OWN.items()}
 
 
 def read_choices(item: LabelItem, scheme: Scheme, said: Mapping[str, str], swapped: bool = False) -> dict[str, str]:

@@ -112,20 +112,10 @@ class Annotation:
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
         lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts()[rater]
-        facts = {
-            "words": words(lang),
-            "lang": lang,
-            "other": "en" if lang == "zh" else "zh",
-            "stale": "stale" in asked,
-            "rater": asked["rater"],
-            "done": done,
-            "tasks": tasks,
-            "open": found,
-            "last": self.store.last(rater, found.label if found else 0),
-            "once": secrets.token_urlsafe(12),
-            "scheme": self.name,
-            **({} if found is None else self._shown(found)),
-        }
+        facts = {"words": words(lang), "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.name}
+        facts |= {"stale": "stale" in asked, "rater": asked["rater"], "done": done, "tasks": tasks, "open": found}
+        facts |= {"last": self.store.last(rater, found.label if found else 0), "once": secrets.token_urlsafe(12)}
+        facts |= {} if found is None else self._shown(found)
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
     def _shown(self, found: Open) -> dict[str, Any]:

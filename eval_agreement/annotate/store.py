@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,19 +22,7 @@ from critic.errors import UsageError
 from eval_agreement.annotate.plan import Role, Task
 from eval_agreement.annotate.schemes import LabelItem
 
-_TABLES = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB);
-CREATE TABLE raters (name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, tasks INTEGER NOT NULL DEFAULT 0,
-  done INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
-CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, wave INTEGER NOT NULL, place REAL NOT NULL,
-  item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
-  UNIQUE (rater, item, role));
-CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
-CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
-  once TEXT NOT NULL UNIQUE, at REAL NOT NULL, said BLOB NOT NULL);
-CREATE INDEX by_rater ON labels (rater, id)
-"""
+_TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
 
 # Databases of earlier versions have waves of tasks; there is one now.
 _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, 0)"
