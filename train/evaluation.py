@@ -21,18 +21,37 @@ from critic.judging import distribution
 from critic.judging.examples import TooLong, example
 from critic.judging.forms import form_of, inquiry
 from critic.judging.targets import RATING, source_ids
-from eval_agreement import agreement
+from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
+from eval_agreement import METRICS, agreement
+from eval_agreement.metrics import resampled
+
+DECIDING = ("mae", "pearson")
+"""In neither of these a checkpoint that is kept may be worse than its base on foreign rows."""
 
 
 class HeldOut(Struct, frozen=True):
     """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10; the
-    names of the images that each row shows. `ends`: the rating is the last of a verdict."""
+    names of the images that each row shows, and its group. `ends`: the rating is the last of a verdict."""
 
     ids: list[list[int]]
     human: list[float]
     refused: list[str]
     images: list[list[str]]
+    groups: list[str]
     ends: bool = False
+
+    def foreign_to(self, trained: set[str], path: Path) -> "HeldOut":
+        """Itself. Raises UsageError where some of its groups are `trained` on, or too few to decide on."""
+        groups = set(self.groups)
+        if both := groups & trained:
+            raise UsageError(
+                f"foreign: {path}: {len(both)} of its {len(groups)} groups are trained on ({min(both)}, …); name a set "
+                "that --train has nothing of"
+            )
+        if len(groups) < FEWEST_TO_DECIDE:
+            need = f"{FEWEST_TO_DECIDE} are needed to tell a judge from its base"
+            raise UsageError(f"foreign: {path}: its rows are of {len(groups)} groups; {need}")
+        return self
 
 
 def held_out(
@@ -40,7 +59,7 @@ def held_out(
 ) -> HeldOut:
     """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
     scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
-    found: list[tuple[list[int], float, list[str]]] = []
+    found: list[tuple[Any, ...]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     sees = isinstance(tokenizer, SeeingTokenizer)
@@ -56,13 +75,14 @@ def held_out(
             refused.append(response.id)
         else:
             assert response.human is not None
-            found.append((source_ids(tokenizer, made.messages) + behind, response.human.score, made.images))
+            ids = source_ids(tokenizer, made.messages) + behind
+            found.append((ids, response.human.score, made.images, response.question.group))
     if not found:
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
     found.sort(key=lambda row: len(row[0]))
-    ids, human, images = map(list, zip(*found, strict=True))
+    ids, human, images, groups = map(list, zip(*found, strict=True))
     asked = inquiry(form, response.question.lang, form_of(form).material(response, None))
-    return HeldOut(ids, human, refused, images, ends=asked.keys()[-1:] == (RATING,))
+    return HeldOut(ids, human, refused, images, groups, ends=asked.keys()[-1:] == (RATING,))
 
 
 def distributions(
@@ -202,9 +222,30 @@ def _gathered(found: dict[int, NDArray[np.float64]], count: int) -> NDArray[np.f
     return np.array([whole[place] for place in range(count)])
 
 
-def figures(shares: NDArray[np.float64], human: list[float], kind: str) -> dict[str, float]:
+def scored(shares: NDArray[np.float64], kind: str) -> list[float]:
+    """The scores on 1..10 of probabilities [rows × 10]."""
+    return [distribution.score(list(each), kind) for each in shares]
+
+
+def figures(scores: list[float], human: list[float]) -> dict[str, float]:
     """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
-    scores = [distribution.score(list(each), kind) for each in shares]
     found = agreement(human, scores)
     known = {name: one.value for name, one in found.estimates.items() if one.value is not None}
     return {"n": float(len(human)), **known}
+
+
+def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
+    """A judge's scores on held-out rows beside those of its base. By metric `base`, `judge` and their `difference`: the
+    value and, where it has one, the ends of its 95 % interval (groups are resampled, the same for both sides). `worse`
+    names the metrics whose difference is on the wrong side of 0 with its whole interval."""
+    draws, sides = Bootstrap(held.groups), [np.array(scores), np.array(base)]
+    judge, before = resampled(np.array(held.human), sides, draws)
+    table: dict[str, dict[str, list[float]]] = {}
+    worse = []
+    for name, metric in METRICS.items():
+        values = {"base": before[name], "judge": judge[name], "difference": judge[name] - before[name]}
+        found = {side: draws.estimate(each, len(scores)) for side, each in values.items()}
+        table[name] = {side: [one.value, *(one.interval or ())] for side, one in found.items() if one.value is not None}
+        low, high = found["difference"].interval or (0.0, 0.0)
+        worse += [name] if (low > 0.0 if metric.lower_is_better else high < 0.0) else []
+    return {"n": len(scores), "groups": draws.groups, "metrics": table, "worse": worse}

@@ -21,16 +21,22 @@ from critic.records import RATINGS
 CARD = Path(__file__).with_name("card.jinja")
 
 
-def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
-    """Write what `trainer` holds now into `out`, a Hugging Face folder that vLLM serves as it is.
+def save(
+    trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True, chosen: Path | None = None
+) -> None:
+    """Write what `trainer` holds now, or what lies in the folder `chosen`, into `out`, a Hugging Face folder that vLLM
+    serves as it is.
 
     With LoRA the adapter lies in `out`/adapter, and with `merge` `out` itself holds the base with the adapter added, so
     that both can be served. `facts` go into critic.json, written last, and into the card. Every process must call it.
     """
     adapted = hasattr(trainer.model, "peft_config")
-    trainer.save_model(str(out / "adapter" if adapted else out))
+    if chosen is None:
+        trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
+    if chosen is not None:
+        shutil.copytree(chosen, out, ignore=shutil.ignore_patterns("critic.json"), dirs_exist_ok=True)
     objective = facts["recipe"]["objective"]
     if adapted and merge:
         _merge(facts, out, trainer.args.hf_deepspeed_config)

@@ -136,7 +136,8 @@ def main(
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)
-    for file in [*human_scored.files(train), *([internal] if internal else [])]:
+    foreign = [Path(settings.foreign)] if settings.foreign else []
+    for file in [*human_scored.files(train), *([internal] if internal else []), *foreign]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)

@@ -16,7 +16,7 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import HeldOut, distributions, figures
+from evaluation import DECIDING, HeldOut, beside_base, distributions, figures, scored
 from objective import RatingTokens
 from packing import meeting
 from recipe import Recipe
@@ -163,14 +163,16 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         tokenizer: Any,
         tokens: RatingTokens | None,
         held_out: HeldOut | None,
+        foreign: HeldOut | None = None,
     ) -> None:
         self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
-        self.tokenizer, self.tokens, self.held_out = tokenizer, tokens, held_out
+        self.tokenizer, self.tokens, self.held_out, self.foreign = tokenizer, tokens, held_out, foreign
         self.meter = Meter(model, tokenizer.pad_token_id)
         self.log = out / "loss.jsonl"
         self.ema: ShardedEma | None = None
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
+        self.base: list[list[float]] = []  # its scores of held-out and of foreign rows
         self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -186,6 +188,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
             kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
             jsonl.write_text(self.log, "".join(line + "\n" for line in kept))
+        if self.foreign is not None and not state.global_step:
+            self._evaluate(0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.start()
@@ -252,19 +256,43 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _evaluate(self, step: int) -> None:
-        spec = self.recipe.evaluation
-        assert spec is not None and self.held_out is not None
-        model = export.bare(self.trainer.model)
+        spec, held = self.recipe.evaluation, self.held_out
+        assert spec is not None and held is not None
         with self._averaged():
-            held, pad = self.held_out, self.tokenizer.pad_token_id
-            seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-            shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing, held.ends)
-            found = figures(shares, self.held_out.human, spec.score)
+            scores = self._scores(held)
+            found = figures(scores, held.human)
             self.evaluated = {"step": step, "score": spec.score, **found}
-            if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
+            allowed = self.foreign is None or self._beside_base(self.foreign, found, scores)
+            if allowed and "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes())
         self.trainer.log({f"eval_{name}": value for name, value in found.items()})
+
+    def _scores(self, held: HeldOut) -> list[float]:
+        spec, pad = self.recipe.evaluation, self.tokenizer.pad_token_id
+        assert spec is not None
+        seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
+        model = export.bare(self.trainer.model)
+        shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing, held.ends)
+        return scored(shares, spec.score)
+
+    def _beside_base(self, foreign: HeldOut, found: dict[str, float], scores: list[float]) -> bool:
+        """Judge the foreign rows too, and note what both sets say beside the base. Whether these weights may be kept:
+        not where they are worse than the base on foreign rows."""
+        assert self.evaluated is not None and self.held_out is not None
+        others = self._scores(foreign)
+        self.base = self.base or [scores, others]
+        own, strange = (
+            beside_base(held, *both)
+            for held, *both in zip((self.held_out, foreign), self.base, (scores, others), strict=True)
+        )
+        self.evaluated["beside_base"] = {"own": own, "foreign": strange}
+        found |= {f"foreign_{name}": value for name, value in figures(others, foreign.human).items()}
+        worse = [name for name in DECIDING if name in strange["worse"]]
+        if worse and self.trainer.state.is_world_process_zero:
+            step = self.evaluated["step"]
+            print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
+        return not worse
 
     def _notes(self) -> dict[str, Any]:
         """What the folder of a judge says of its making."""
@@ -285,7 +313,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
         if rank == 0:
             spent = self.seconds + time.monotonic() - self.began
-            kept = {"best": self.best, "evaluated": self.evaluated, "seconds": spent}
+            kept = {"best": self.best, "evaluated": self.evaluated, "seconds": spent, "base": self.base}
             jsonl.write_json(folder / "watch.json", kept)
             checkpoints.seal(folder, self.facts)
             checkpoints.discard(self.out, self.recipe.keep)
@@ -296,8 +324,19 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
+        self.base = saved.get("base", [])
 
     def finish(self) -> None:
-        """Write the judge: the averaged weights where there are some."""
+        """Write the judge: the averaged weights where there are some; where a foreign set was judged, the best ones,
+        which may be the base's."""
+        notes, best = self._notes(), None
+        if self.foreign is not None:
+            best = self.out / "best"
+            # What lies there counts: a run that was killed may have chosen it behind its last checkpoint.
+            chosen = json.loads((best / "critic.json").read_text("utf-8"))
+            notes |= {"steps": chosen["steps"], "trained_steps": notes["steps"], "evaluation": chosen["evaluation"]}
         with self._averaged():
-            export.save(self.trainer, self.tokenizer, self.out, self._notes())
+            export.save(self.trainer, self.tokenizer, self.out, notes, chosen=best)
+        if best is not None and self.trainer.state.is_world_process_zero:
+            which = f"step {notes['steps']} of {notes['trained_steps']}" if notes["steps"] else "the base itself"
+            print(f"kept: {which}, the best on held-out rows of those not worse on foreign ones", flush=True)

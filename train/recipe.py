@@ -86,6 +86,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
       column is NAME_score_1_10, each an example of its own; without it people's alone.
+    - `foreign`: human-scored rows of a set that is not trained on, judged before the first step and with each
+      evaluation; weights that are worse on them than the base are not kept (`evaluation.py`).
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
@@ -128,6 +130,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     precision: Literal["auto", "bf16", "fp32"] | None = None
     ema: EmaSpec | None = None
     evaluation: EvaluationSpec | None = None
+    foreign: str | None = None
     keep: Count = 2
     training: dict[str, Any] = field(default_factory=dict)
     deepspeed: dict[str, Any]
@@ -239,6 +242,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
+    watches = recipe.foreign is None or recipe.evaluation is not None
+    require(watches, "foreign rows are judged beside held-out ones; give an evaluation section and --internal FILE")
     sampled = recipe.training.get("train_sampling_strategy") is not None
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
     _check_forms(recipe, path, require)

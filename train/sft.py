@@ -34,7 +34,7 @@ import msgspec
 import preflight
 import trainer_args
 from batches import Batches, weights
-from evaluation import held_out
+from evaluation import HeldOut, held_out
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
@@ -236,6 +236,9 @@ def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
     run = msgspec.structs.replace(run, recipe=preflight.pinned(run.recipe, checkpoints.noted(run.out, "recipe")))
     facts = describe(run.recipe, run.train)
+    if run.recipe.foreign and run.internal:  # which decide on the weights that are kept
+        rows = {"internal": jsonl.sha256(run.internal), "foreign": jsonl.sha256(Path(run.recipe.foreign))}
+        facts["watched"] = {**rows, "evaluation": msgspec.to_builtins(run.recipe.evaluation)}
     with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
         if finished(run.out, facts):
             print(f"{run.out} holds this judge already")
@@ -276,7 +279,10 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         kept = out / "probe" / name
         linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, kept)
-    held = _held_out(run, recipe, tokenizer, tokens)
+    held = _held_out(run.internal, recipe, tokenizer, tokens)
+    foreign = _held_out(Path(recipe.foreign) if recipe.foreign else None, recipe, tokenizer, tokens)
+    if foreign is not None:
+        foreign.foreign_to(set(data.rows["group"]), Path(str(recipe.foreign)))
     watch = JudgeCallback(
         recipe,
         out,
@@ -286,6 +292,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         tokenizer=tokenizer,
         tokens=tokens,
         held_out=held,
+        foreign=foreign,
     )
     if first:
         _announce(model, data, resumed)
@@ -319,11 +326,11 @@ def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
     return Images(root, resize_to=recipe.max_image_pixels)
 
 
-def _held_out(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: Any) -> Any:
+def _held_out(path: Path | None, recipe: Recipe, tokenizer: Any, tokens: Any) -> HeldOut | None:
     """What is judged as training goes on; None where nothing is."""
-    if run.internal is None or recipe.evaluation is None:
+    if path is None or recipe.evaluation is None:
         return None
-    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
+    return held_out(path, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from training import (
     Processes,
     Whole,
     logged,
+    refused,
     sample_rows,
+    start,
     tiny_model,
     tokenizer_for,
     train,
@@ -222,10 +225,10 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 
 def test_what_is_not_defined_is_left_out() -> None:
     one = np.eye(10)[[4, 4, 4]]
-    found = evaluation.figures(one, [5.0, 5.0, 6.0], "expected")
+    found = evaluation.figures(evaluation.scored(one, "expected"), [5.0, 5.0, 6.0])
     assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
-    spread = np.eye(10)[[0, 4, 9]]
-    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0], "median")) == {"n", "mae", "fuzzy", "strict", "qwk"}
+    spread = evaluation.scored(np.eye(10)[[0, 4, 9]], "median")
+    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
 
 def test_all_scores_equal_trains(tmp_path: Path) -> None:
@@ -255,3 +258,88 @@ def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
     (tmp_path / "best.old").mkdir()
     export.mend(tmp_path / "best")
     assert {entry.name for entry in tmp_path.iterdir()} == {"best", "best.old"}
+
+
+def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
+    """Forty groups of two; the judge is half a point further off in each, and orders rows as its base does."""
+    human = [float(2 + n % 7) for n in range(80)]
+    base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
+    judge = [score + 0.5 + (score - human[n]) for n, score in enumerate(base)]
+    rows = evaluation.HeldOut([], human, [], [], [f"group {n // 2}" for n in range(80)])
+    found = evaluation.beside_base(rows, base, judge)
+    assert (found["n"], found["groups"]) == (80, 40)
+    mae = found["metrics"]["mae"]
+    for side, scores in (("base", base), ("judge", judge)):
+        assert mae[side][0] == pytest.approx(np.abs(np.array(scores) - human).mean())
+        assert mae[side][1] < mae[side][0] < mae[side][2]
+    assert mae["difference"][0] == pytest.approx(mae["judge"][0] - mae["base"][0]) and mae["difference"][1] > 0
+    assert "mae" in found["worse"] and "mae" not in evaluation.beside_base(rows, judge, base)["worse"]
+    assert "pearson" in found["worse"], "of shares and correlations less is worse"
+    constant = evaluation.beside_base(rows, [5.0] * 80, judge)
+    assert "base" not in constant["metrics"]["pearson"] and not {"pearson"} & {*constant["worse"]}
+
+
+def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide(tmp_path: Path) -> None:
+    groups = [f"g{n}" for n in range(19)]
+    rows = evaluation.HeldOut([], [], [], [], groups)
+    with pytest.raises(UsageError, match=r"foreign: rows: 2 of its 19 groups are trained on \(g1, …\)"):
+        rows.foreign_to({"g1", "g2", "other"}, Path("rows"))
+    with pytest.raises(UsageError, match="its rows are of 19 groups; 20 are needed"):
+        rows.foreign_to({"other"}, Path("rows"))
+    with pytest.raises(UsageError, match="give an evaluation section and --internal"):
+        recipes.read_recipe(write_recipe(tmp_path, foreign="rows", evaluation=None))
+
+
+def foreign_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    made = [{**row, "id": f"f{n}", "group": f"foreign {n}", "question": f"Say {n}."} for n, row in enumerate(rows)]
+    return write_rows(folder, made, "foreign.jsonl")
+
+
+def same_weights(*folders: Path) -> bool:
+    first, second = (load_file(folder / "model.safetensors") for folder in folders)
+    return all(torch.equal(each, second[name]) for name, each in first.items())
+
+
+def two_kinds(turned: bool) -> list[dict[str, Any]]:
+    """Long answers are good; `turned`, they are bad."""
+    rows = sample_rows()
+    for place, row in enumerate(rows):
+        row.pop("annotators", None)
+        row["response"] = "no" if place % 2 else "yes it is " * 12
+        row["human_score"] = 2.0 if place % 2 != turned else 8.5
+    return rows
+
+
+def test_where_training_harms_foreign_rows_the_base_is_kept(tmp_path: Path) -> None:
+    """Killed before its end it goes on by what the base said before the first step."""
+    rows, out = write_rows(tmp_path, two_kinds(False)), tmp_path / "out"
+    changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 4}}
+    recipe = write_recipe(tmp_path, foreign=str(foreign_rows(tmp_path, two_kinds(True))), **changes)
+    run = train(recipe, rows, out)
+    assert "step 8 is not kept: worse than its base on foreign rows (mae, pearson)" in run.stdout
+    assert "kept: the base itself" in run.stdout
+    found = evaluations(out)
+    assert list(found) == [0, 4, 8] and found[8]["mae"] < found[0]["mae"] and found[8]["foreign_n"] == 24
+    notes = json.loads((out / "critic.json").read_text("utf-8"))
+    assert (notes["steps"], notes["trained_steps"], notes["evaluation"]["step"]) == (0, 8, 0)
+    assert same_weights(out, out / "best") and "it is the base itself" in (out / "README.md").read_text("utf-8")
+    (out / "critic.json").unlink()
+    for step in range(5, 9):
+        shutil.rmtree(out / f"checkpoint-{step}")
+    assert "step 8 is not kept" in train(recipe, rows, out).stdout
+    assert evaluations(out) == found and json.loads((out / "critic.json").read_text("utf-8"))["steps"] == 0
+    write_rows(tmp_path, two_kinds(False)[:20], "foreign.jsonl")
+    refused(start(recipe, rows, out), f"{out} holds a judge made with another watched")
+
+
+def test_of_the_steps_that_harm_no_foreign_rows_the_best_is_the_judge(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 2}}
+    recipe = write_recipe(tmp_path, foreign=str(foreign_rows(tmp_path, two_kinds(False))), **changes)
+    out = tmp_path / "out"
+    run = train(recipe, write_rows(tmp_path, two_kinds(False)), out)
+    found = evaluations(out)
+    kept = json.loads((out / "critic.json").read_text("utf-8"))["steps"]
+    assert kept == min(found, key=lambda step: found[step]["mae"]) > 0 and same_weights(out, out / "best")
+    assert f"kept: step {kept} of 8, the best" in run.stdout
+    card = (out / "README.md").read_text("utf-8")
+    assert "| foreign (24) | mae |" in card and "It is not shown to be worse than its base on either" in card
