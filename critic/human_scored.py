@@ -437,15 +437,16 @@ def walk(
     pictures: bool = False,
     scored: bool = True,
     own: OwnColumns | None = None,
+    unlabelled: bool = False,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
 
     Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are counted
     in `left_out` by reason; the rest is checked. With `judges` a row may lack people's score where one of these judges
-    gave one; rows without a judge's are counted as well. With `pictures` a row that has images needs no reference: they
-    tell what is right. Without `scored` a row may lack people's score, and then all but id, question and response; it
-    may be a reply of `critic infer`. Raises UsageError, naming file, line and column, for a missing column, a score
-    outside its scale, or an id that comes twice, and where no row has a judge's score.
+    gave one, `unlabelled` any may; rows without a judge's are counted as well. With `pictures` a row that has images
+    needs no reference: they tell what is right. Without `scored` a row may lack people's score, and then all but id,
+    question and response; it may be a reply of `critic infer`. Raises UsageError, naming file, line and column, for a
+    missing column, a score outside its scale, or an id that comes twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
     lines = _raw_rows(path, scored, own)
@@ -453,10 +454,10 @@ def walk(
         columns, lacks = _other_scores(raw, place), "human_score" not in raw
         seen.update(columns)
         unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
-        if lacks and scored and judges and len(unscored_by) == len(judges):
+        if lacks and scored and judges and not unlabelled and len(unscored_by) == len(judges):
             left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
             continue
-        whole = _with_a_score(raw, scored) if lacks and (judges or not scored) else raw
+        whole = _with_a_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
         row = _converted(place, whole, typed, [*given])
         ids.add(place, row.id)
         if reason := _unusable(row, keep_flags, pictures):
@@ -510,10 +511,10 @@ def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | Non
     return UNUSABLE_FLAGS[flags[0]] if flags else None
 
 
-def load(path: Path, judges: Sequence[str] = (), pictures: bool = False, own: OwnColumns | None = None) -> Loaded:
-    """All that `walk` gives, in memory."""
+def load(path: Path, **how: Any) -> Loaded:
+    """All that `walk` gives by its options, in memory."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, judges=judges, pictures=pictures, own=own):
+    for row, raw, response in walk(path, loaded.left_out, **how):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,10 +81,10 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     return 0
 
 
-def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, judges: Sequence[str] = ()) -> Path:
+def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **how: Any) -> Path:
     """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
     kept = frozenset(human_scored.UNUSABLE_FLAGS)  # what is left out is said where the rows are learned from
-    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), kept, judges, own=own)))
+    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), kept, own=own, **how)))
     return out
 
 
@@ -130,19 +130,19 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import PEOPLE, labels, read_with_options  # noqa: PLC0415
+    from recipe import columns, read_with_options, teachers  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)
-    foreign = [Path(settings.foreign)] if settings.foreign else []
-    for file in [*human_scored.files(train), *([internal] if internal else []), *foreign]:
+    others = [Path(name) for name in (*teachers(settings), settings.foreign or train)]
+    for file in [*human_scored.files(train), *([internal] if internal else []), *others]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)
-        judges = [name for name in labels(settings) if name != PEOPLE]
-        train = renamed(train, out / "rows" / "train.jsonl", own, judges)
+        taught = {"judges": columns(settings), "unlabelled": bool(teachers(settings))}
+        train = renamed(train, out / "rows" / "train.jsonl", own, **taught)
         internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
     rest = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}

@@ -84,8 +84,9 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: names of parts that are not trained; without it the part of a base that looks.
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
-    - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
-      column is NAME_score_1_10, each an example of its own; without it people's alone.
+    - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME the other judges whose column
+      is NAME_score_1_10, by FILE.jsonl teachers: what `critic judge` wrote (`teachers.py`); each is an example of its
+      own. Without it people's alone.
     - `foreign`: human-scored rows of a set that is not trained on, judged before the first step and with each
       evaluation; weights that are worse on them than the base are not kept (`evaluation.py`).
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
@@ -142,6 +143,16 @@ PEOPLE = "people"
 def labels(recipe: Recipe) -> dict[str, float]:
     """Whose scores count, and how much each."""
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
+
+
+def teachers(recipe: Recipe) -> list[str]:
+    """Of the labels those that are files of judgments."""
+    return [name for name in labels(recipe) if name.endswith((".jsonl", ".jsonl.gz"))]
+
+
+def columns(recipe: Recipe) -> list[str]:
+    """Of the labels the judges whose scores are columns of the rows."""
+    return [name for name in labels(recipe) if name not in (PEOPLE, *teachers(recipe))]
 
 
 def watched(recipe: Recipe) -> str:

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import transformers
 from msgspec import Struct
-from recipe import PEOPLE, Recipe, labels
+from recipe import PEOPLE, Recipe, columns, labels, teachers
+from teachers import Shares, taught
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
@@ -25,9 +26,9 @@ from critic import human_scored, jsonl
 from critic.backends import parts_of
 from critic.errors import UsageError
 from critic.images import ImageError, Images
-from critic.judging.distribution import probabilities, whole_rating
+from critic.judging.distribution import probabilities, score, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import AnswerKind, form_of
+from critic.judging.forms import AnswerKind, RatingKind, form_of
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, Example, HumanScore, Response
@@ -39,7 +40,10 @@ FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
+_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float, list[float]])
+
+LEAST_SHARE = 0.05
+"""Ratings that a teacher finds less likely are not learned by a judge that writes."""
 
 
 class Data(Struct, frozen=True):
@@ -67,6 +71,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
+        "teachers": [recipe.objective == "head", *(jsonl.sha256(Path(name)) for name in teachers(recipe))],
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -148,34 +153,56 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
 
 
 def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
-    judges = [name for name in labels(recipe) if name != PEOPLE]
-    return human_scored.load(train, judges=judges, pictures=pictures)
+    how = {"judges": columns(recipe), "unlabelled": bool(teachers(recipe))}
+    return human_scored.load(train, pictures=pictures, **how)
 
 
 class Labelled(Struct, frozen=True):
-    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
+    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts. Of a
+    teacher `shares` are how likely it finds each rating of a row; `soft`: an example learns them at once."""
 
     name: str
     weight: float
     by_id: dict[str, Response]
     planned: Plan
+    shares: Shares
+    soft: bool
+
+    def shown(self, planned: Planned) -> Iterator[tuple[list[Response], float, list[float]]]:
+        """The rows of an example, how much it counts, and the probabilities that it learns where these are a teacher's.
+        Text is learned as an example of each rating that is likely, which counts as much as that: their cross-entropy
+        is that of the distribution."""
+        rows = [self.by_id[name] for name in planned.ids]
+        shares = self.shares.get(rows[0].id, [])
+        if not shares or self.soft or not isinstance(form_of(planned.form).kind, RatingKind):
+            yield rows, self.weight, shares
+            return
+        likely = {rating: share for rating, share in zip(RATINGS, shares, strict=True) if share >= LEAST_SHARE}
+        for rating, share in likely.items():
+            first = msgspec.structs.replace(rows[0], human=HumanScore(score=rating))
+            yield [first, *rows[1:]], self.weight * share / sum(likely.values()), []
 
 
 def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
-    forms = recipe.forms
+    forms, shares = recipe.forms, Shares()
     if name == PEOPLE:
         chosen = [each for each in loaded.responses if each.human is not None or each.preference is not None]
     else:
-        column = human_scored.column_of(name)
+        scores = {each.id: each.columns.get(human_scored.column_of(name)) for each in loaded.responses}
+        if name in teachers(recipe):
+            shares, lacking = taught(name, loaded.responses)
+            loaded.left_out.update(lacking)
+            scores = {of: score(each, "expected") for of, each in shares.items()}
         chosen = [
-            msgspec.structs.replace(each, human=HumanScore(score=each.columns[column], scope=row.scope))
+            msgspec.structs.replace(each, human=HumanScore(score=said, scope=row.scope), preference=None)
             for row, each in zip(loaded.rows, loaded.responses, strict=True)
-            if column in each.columns
+            if (said := scores.get(each.id)) is not None
         ]
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
-    return Labelled(name, weight, {response.id: response for response in chosen}, planned)
+    by_id = {response.id: response for response in chosen}
+    return Labelled(name, weight, by_id, planned, shares, recipe.objective == "head")
 
 
 def _build(
@@ -305,9 +332,10 @@ _PIECE = 250
 def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
     coded = [
-        _ENCODER.encode((each, [source.by_id[name] for name in each.ids], source.weight))
+        _ENCODER.encode((each, *example))
         for source in sources
         for each in source.planned.examples
+        for example in source.shown(each)
     ]
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
@@ -317,7 +345,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
         return len(source_ids(tokenizer, messages))
 
     for line in (line for piece in pieces for line in piece):
-        planned, responses, weight = _DECODER.decode(line)
+        planned, responses, weight, shares = _DECODER.decode(line)
         # One that stays as it is here is refused: it has no tokens.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
@@ -340,16 +368,17 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                     "shortened": list(made.shortened),
                     "group": responses[0].question.group,
                     "weight": weight,
-                    **_people(made),
+                    **_people(made, shares),
                 }
         yield row
 
 
-def _people(made: Example) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10."""
+def _people(made: Example, shares: list[float]) -> dict[str, Any]:
+    """The whole rating and the distribution over 1..10 that people gave, or a teacher's `shares`; nothing for forms
+    that are not on 1..10."""
     if made.score is None or not load(made.form, "en").on_ten:
         return {"rating": 0, "people": []}
-    return {"rating": whole_rating(made.score), "people": made.label or probabilities(made.score)}
+    return {"rating": whole_rating(made.score), "people": shares or made.label or probabilities(made.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ from evaluation import HeldOut, held_out
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, watched
+from recipe import LoraSpec, Recipe, teachers, watched
 from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
@@ -187,7 +187,8 @@ def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     return {
         "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
-        "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
+        "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)}
+        | {name: jsonl.sha256(Path(name)) for name in teachers(recipe)},
         **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }
 

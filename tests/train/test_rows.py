@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import asked_of, human_row
+from judgments import of_answer
 from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, write_recipe, write_rows
 
 import loop  # isort: skip
@@ -23,7 +24,7 @@ from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
 from critic.judging.examples import TooLong, example
 from critic.judging.targets import IGNORED, encode, source_ids
-from critic.records import Response
+from critic.records import Response, Verdict
 
 
 def prepared(recipe: Path, rows: Path, cache: Path, processes: int = 1) -> tuple[Any, Any]:
@@ -154,6 +155,73 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
     alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
     assert [row["rating"] for row in all_rows(alone)] == [row["rating"] for row in gpt4]
+
+
+SPREAD = [0.0, 0.0, 0.0, 0.52, 0.0, 0.0, 0.0, 0.0, 0.4, 0.08]
+"""What the teacher says of an answer: a 4 or, less likely, a 9 or a 10."""
+
+
+def by_teacher(folder: Path, rows: list[dict[str, Any]], form: str = "pointwise", **changes: Any) -> Path:
+    """The judgments of rows: with SPREAD of even ones, failed of the first, as a stated 3 of the others."""
+    judged = []
+    for n, row in enumerate(rows):
+        sure, spread = Verdict(rating=3.0), Verdict(rating=4.0, distribution=SPREAD)
+        response = human_scored.response_of(
+            msgspec.convert({**row, "human_score": 5.0, **changes}, human_scored.Row), {}
+        )
+        made: dict[str, Any] = {"verdict": sure, "score": 3.0} if n % 2 else {"verdict": spread, "score": 6.48}
+        made = made if n else {"verdict": Verdict(failure="empty")}
+        judged.append(of_answer(msgspec.structs.replace(response, human=None), prompt=form, **made))
+    jsonl.write(folder / "teacher.jsonl", judged)
+    return folder / "teacher.jsonl"
+
+
+def test_a_teachers_distribution_is_learned_not_its_mean(tmp_path: Path) -> None:
+    """Rows that nobody scored as well; other ids of the same answer; a pair is compared by the means."""
+    rows = two_judges()
+    file = by_teacher(tmp_path, [*rows[:8], {**rows[8], "id": "by another id"}])
+    labels = {"people": 1, str(file): 0.5}
+    recipe = write_recipe(tmp_path, labels=labels, forms={"pointwise": 1.0, "correct": 1.0})
+    data, tokenizer = prepared(recipe, write_rows(tmp_path, rows), tmp_path / "cache")
+    assert data.counts["left_out"][f"failed in {file}"] == data.counts["left_out"][f"not in {file}"] == 1
+    rated = [row for row in all_rows(data) if row["form"] == "pointwise"]
+    people, teacher = ([row for row in rated if (row["weight"] == 1.0) == of_people] for of_people in (True, False))
+    assert [row["rating"] for row in people] == [1, 2, 3, 4, 5, 6] and data.counts["labels"]["people"] == 11
+    said = {
+        name: [(row["rating"], row["weight"]) for row in of] for name, of in groupby(teacher, lambda row: row["id"])
+    }
+    spread = [(4, pytest.approx(0.26)), (9, pytest.approx(0.2)), (10, pytest.approx(0.04))]
+    assert said == {f"row-{n}": spread if n % 2 == 0 else [(3, 0.5)] for n in range(1, 9)}
+    for row in teacher:
+        assert tokenizer.decode([row["input_ids"][place] for place in row["value"]]) == str(row["rating"])
+    head = write_recipe(tmp_path, labels=labels, objective="head", evaluation=None, name="head.yaml")
+    soft = [
+        row for row in all_rows(prepared(head, tmp_path / "rows.jsonl", tmp_path / "cache")[0]) if row["weight"] < 1
+    ]
+    assert len(soft) == 8 and soft[1]["people"] == pytest.approx(SPREAD) and soft[1]["weight"] == 0.5
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]))
+    again, _ = prepared(recipe, tmp_path / "rows.jsonl", tmp_path / "cache")
+    assert len(again.rows) < len(data.rows), "another file under its name is another teacher"
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "message"),
+    [
+        ("scale_5", {}, r"6 of 6 judgments are in a form that does not rate on 1..10 \(6 in scale_5\)"),
+        ("pairwise", {}, r"does not rate on 1..10 \(6 in pairwise\); judge by one that does"),
+        (
+            "pointwise",
+            {"response": "Another."},
+            r"6 judgments are labels of no row of --train \(6 not in .*another answer",
+        ),
+        ("pointwise", {"id": "x", "question": "?"}, r"are labels of no row of --train \(6 not in [^,]*\)$"),
+    ],
+)
+def test_a_teacher_of_other_rows_or_forms_is_refused(form: str, changes: Any, message: str, tmp_path: Path) -> None:
+    rows = two_judges()[:6]
+    recipe = write_recipe(tmp_path, labels={"people": 1, str(by_teacher(tmp_path, rows, form, **changes)): 1})
+    with pytest.raises(UsageError, match=f"labels: .*teacher.jsonl: .*{message}"):
+        prepared(recipe, write_rows(tmp_path, rows), tmp_path / "cache")
 
 
 def test_what_another_judge_scored_alone_has_the_scope_of_its_row(tmp_path: Path) -> None:
