@@ -197,7 +197,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     beside the overall one, each with its own failure.
 
     `distribution[i]` is the judge's probability of the scale's rating lowest + i (numbers that sum to 1), and `summary`
-    what it says, on 1..10; both are None where the judge gave no token probabilities. `scale` is None for 1..10.
+    what it says, on 1..10; both are None where the judge gave no token probabilities. `scale` is None for 1..10. Of a
+    pair that a scoring head compared, `distribution` is the probability that B is better, and that A is.
     """
 
     rating: float | None = None
@@ -229,7 +230,9 @@ class Example(Struct, frozen=True, kw_only=True):
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
     `label[i]` is the share of raters who gave the form's rating lowest + i, a score between two ratings shared between
     them (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
-    no verdict with keys, but a text. `images` are those that the messages show, in their order.
+    no verdict with keys, but a text. `images` are those that the messages show, in their order. Of a pair for a head
+    that scores each answer alone, `messages` ask for the first, `other` for the second, and `label` is how far people
+    find the first ahead: -1..1, 0 for a tie.
     """
 
     id: str
@@ -241,6 +244,7 @@ class Example(Struct, frozen=True, kw_only=True):
     shortened: dict[str, int] = field(default_factory=dict)
     free: bool = False
     images: list[str] = field(default_factory=list)
+    other: list[Message] = field(default_factory=list)
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -28,7 +28,7 @@ import typer
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
-from critic.backends.identity import is_classifier, learned_forms, notes, own_name, processor_hash, sees_images
+from critic.backends.identity import learned_forms, notes, of_head, own_name, processor_hash, sees_images
 from critic.backends.vllm import build, devices, environment, gpus, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
@@ -220,7 +220,7 @@ def main(
     names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
     about |= {"forms": forms} if (forms := learned_forms(facts)) else {}
-    about |= {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
+    about |= of_head(facts)
     if certificate is not None:
         made_ready = {name: processor} if processor else {}
         about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)

@@ -15,6 +15,7 @@ from packing import LEAST, Node, prefix_tree, sequence
 from recipe import Recipe
 from vision import SeeingTokenizer, images_of, told_apart
 
+from critic.backends.identity import HEADS
 from critic.judging.targets import IGNORED
 from critic.records import RATINGS
 
@@ -22,10 +23,13 @@ from critic.records import RATINGS
 class Weights(Struct, frozen=True):
     """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
     verdict's value is spelt, times the row's own weight. They average 1 over all learned tokens, so that the loss stays
-    one per token."""
+    one per token. Of pairs, the scores of answers that people find unequal by 1 are to differ by `margin`, of those
+    that they find unequal by `least`, as of no others less, by nothing."""
 
     value: float
     by_rating: list[float]
+    margin: float = 0.0
+    least: float = 1.0
 
 
 def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
@@ -39,10 +43,14 @@ def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
     raw[0] = 1.0
     spelling = pyarrow.compute.list_value_length(columns["value"]).to_numpy()
     learned = columns["length"].to_numpy() - columns["source"].to_numpy()
-    if recipe.objective == "head":
+    least = 1.0
+    if recipe.objective in HEADS:
         spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
+    if recipe.objective == "pairwise":
+        least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
     total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
-    return Weights(recipe.rating_weight, [float(share) for share in raw * learned.sum() / total])
+    by_rating = [float(share) for share in raw * learned.sum() / total]
+    return Weights(recipe.rating_weight, by_rating, recipe.margin, least)
 
 
 class Batches:
@@ -51,7 +59,7 @@ class Batches:
 
     With `raft` tokens rows are packed in any case, and each that is rated gets a 1 beside it, at the position of its
     rating, that sees what the rating sees; nothing sees it. With `head` they are packed too, the prompts alone, whose
-    last token is what is learned from. With a tokenizer that sees, the pixels of their images come along; of
+    last token is what is learned from, both of a pair. With a tokenizer that sees, the pixels of images come along; of
     `several` processes one whose rows have none is given a white one.
     """
 
@@ -116,12 +124,14 @@ class Batches:
 
     def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         if self.head:
-            rows = [_prompt_alone(row) for row in rows]
+            rows = [prompt for row in rows for prompt in _prompts_alone(row)]
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
         extra: dict[str, Any] = {}
-        if self.head:
+        if self.head and rows[0]["other_ids"]:
+            extra = self._compared(nodes, rows)
+        elif self.head:
             extra = {"people": torch.tensor([rows[node.row]["people"] for node in nodes if node.leaf])}
         if self.raft:
             nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
@@ -137,6 +147,18 @@ class Batches:
             "weights": flat(self._row_weights),
             **extra,
             **self._pixels(images_of(nodes, rows, self.image_token)),
+        }
+
+    def _compared(self, nodes: list[Node], rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Where the last tokens of the two answers of each pair stand, and what people said of it."""
+        ends = accumulate(node.end - node.start for node in nodes)
+        last = {node.row: end - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
+        ahead = torch.tensor([row["people"][0] for row in rows[::2]])
+        return {
+            "pairs": torch.tensor([[last[first], last[first + 1]] for first in range(0, len(rows), 2)]),
+            "people": (1 + ahead.sign()) / 2,
+            "margins": self.weighing.margin * ahead.sign() * (ahead.abs() - self.weighing.least).clamp(min=0),
+            "row_weights": torch.tensor([self._row_weight(row) for row in rows[::2]]),
         }
 
     def _with_ratings(
@@ -176,7 +198,9 @@ class Batches:
         )
 
 
-def _prompt_alone(row: dict[str, Any]) -> dict[str, Any]:
-    """A row up to its verdict, the last token in the verdict's place."""
-    size = row["source"]
-    return {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}
+def _prompts_alone(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row up to its verdict, the last token in the verdict's place; behind that of a pair, the other answer's prompt,
+    from which no token is learned, so that a pair is one."""
+    size, other = row["source"], row["other_ids"]
+    alone = {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}
+    return [alone, *([{**alone, "input_ids": other, "length": len(other), "source": len(other)}] if other else [])]

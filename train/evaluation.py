@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import attention
+import datasets
 import numpy as np
 import torch
 from msgspec import Struct
@@ -120,6 +121,36 @@ def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArra
     """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
     rows: list[dict[str, Any]] = [{"input_ids": one, "images": [], "image_tokens": []} for one in ids]
     return _by_all_processes(model, rows, size, -1, lambda some: _ends(model, some, pad, None)[0])
+
+
+BAND_PAIRS = 300
+"""Pairs of the training rows by which a tie's width is fitted."""
+
+
+def tie_band(
+    model: Any, rows: datasets.Dataset, pad: int, size: int = 16, seeing: SeeingTokenizer | None = None
+) -> tuple[float, int]:
+    """The width by `fitted_band` for the pairs `rows`, as the model scores their answers now, and of how many."""
+    drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
+    both = [{**row, "input_ids": row[ids]} for row in drawn for ids in ("input_ids", "other_ids")]
+    image_token = seeing.image_token_id if seeing is not None else -1
+
+    def scored(some: list[dict[str, Any]]) -> torch.Tensor:
+        return model.score(_ends(model, some, pad, seeing)[0]).float()
+
+    scores = _by_all_processes(model, both, size, image_token, scored)[:, 0]
+    return fitted_band(scores[::2] - scores[1::2], np.array(drawn["people"])[:, 0]), len(drawn)
+
+
+def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
+    """The width up to which a `difference` [n] of two answers' scores is called a tie: that by which most pairs get
+    people's verdict (`ahead` [n]: above 0 the first is better, 0 a tie); the smallest of several, 0 for none."""
+    apart, tie = np.abs(difference), ahead == 0
+    order = np.argsort(apart, kind="stable")
+    lost = np.sign(difference) == np.sign(ahead)
+    gained = np.cumsum(np.where(tie, 1, -1 * lost)[order])
+    best = int(np.argmax([0, *gained]))
+    return float(apart[order[best - 1]]) if best else 0.0
 
 
 def _by_all_processes(

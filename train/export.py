@@ -15,7 +15,7 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
-from critic.backends.identity import processor_hash
+from critic.backends.identity import HEADS, processor_hash
 from critic.records import RATINGS
 
 CARD = Path(__file__).with_name("card.jinja")
@@ -40,7 +40,7 @@ def save(
     objective = facts["recipe"]["objective"]
     if adapted and merge:
         _merge(facts, out, trainer.args.hf_deepspeed_config)
-    if objective == "head" and (out / "config.json").is_file():
+    if objective in HEADS and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
@@ -51,7 +51,7 @@ def save(
     tokenizer.save_pretrained(out)
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
-    if objective != "head":
+    if objective not in HEADS:
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
@@ -62,19 +62,25 @@ def save(
     jsonl.write_json(out / "critic.json", whole)
 
 
+AS_IT_IS = "regression"
+"""The `problem_type` of a head whose one score vLLM gives as it is, instead of its sigmoid."""
+
+
 def labels(objective: str) -> dict[int, str]:
     """The classes of a scoring head, none of a model that writes."""
-    return {position: str(rating) for position, rating in enumerate(RATINGS)} if objective == "head" else {}
+    classes = {"head": map(str, RATINGS), "pairwise": ["score"]}.get(objective, [])
+    return dict(enumerate(classes))
 
 
 def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
     """A base by the class of transformers that it is trained as."""
     if images == "show":
         return transformers.AutoModelForImageTextToText.from_pretrained(base, **options)
-    if objective != "head":
+    if not (classes := labels(objective)):
         return transformers.AutoModelForCausalLM.from_pretrained(base, **options)
-    classes = labels(objective)
     options |= {"id2label": classes, "label2id": {name: position for position, name in classes.items()}}
+    if len(classes) == 1:  # a judge of ratings can be the base, whose head is then left out
+        options |= {"problem_type": AS_IT_IS, "ignore_mismatched_sizes": True}
     return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
 
 
@@ -142,7 +148,7 @@ def mend(out: Path) -> None:
 def card(facts: dict[str, Any]) -> str:
     """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
-    task = "text-classification" if recipe["objective"] == "head" else "text-generation"
+    task = "text-classification" if recipe["objective"] in HEADS else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
     text: str = jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task})
     return text

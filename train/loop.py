@@ -16,7 +16,7 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import DECIDING, HeldOut, beside_base, distributions, figures, scored
+from evaluation import DECIDING, HeldOut, beside_base, distributions, figures, scored, tie_band
 from objective import RatingTokens
 from packing import meeting
 from recipe import Recipe
@@ -326,6 +326,14 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
         self.base = saved.get("base", [])
 
+    def _fitted_ties(self) -> dict[str, float]:
+        trainer, seeing = self.trainer, self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
+        model, rows = export.bare(trainer.model), trainer.train_dataset
+        band, count = tie_band(model, rows, self.tokenizer.pad_token_id, seeing=seeing)
+        if trainer.is_world_process_zero():
+            print(f"ties: scores at most {band:.3f} apart, fitted on {count} pairs", flush=True)
+        return {"tie_band": band}
+
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some; where a foreign set was judged, the best ones,
         which may be the base's."""
@@ -336,6 +344,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             chosen = json.loads((best / "critic.json").read_text("utf-8"))
             notes |= {"steps": chosen["steps"], "trained_steps": notes["steps"], "evaluation": chosen["evaluation"]}
         with self._averaged():
+            if self.recipe.objective == "pairwise":
+                notes |= self._fitted_ties()
             export.save(self.trainer, self.tokenizer, self.out, notes, chosen=best)
         if best is not None and self.trainer.state.is_world_process_zero:
             which = f"step {notes['steps']} of {notes['trained_steps']}" if notes["steps"] else "the base itself"

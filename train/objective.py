@@ -1,4 +1,5 @@
-"""What training minimises: cross-entropy of the verdict's tokens, and with `raft` the error of the rating too.
+"""What training minimises: cross-entropy of the verdict's tokens, and with `raft` the error of the rating too; of
+scoring heads cross-entropy of ratings, or of which answer people preferred.
 
 Regression-aware fine-tuning (Lukasik et al. 2024 and 2025, RAFT and TRACT) adds to the cross-entropy the error of
 what is decoded in the end, a number made from the distribution over the ratings.
@@ -143,9 +144,21 @@ def _with_loss(head: Any) -> None:
     head.forward = types.MethodType(forward, head)
 
 
+def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
+    """The error [n] of the differences s_A - s_B of two answers' scores `ahead` [n], against what people `preferred`
+    [n]: 1 for A, 0 for B, 1/2 for a tie.
+
+    -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of Llama 2 (Touvron
+    et al. 2023, arXiv 2307.09288, eq. 2), which is above 0 where A is to be ahead by so much, below 0 for B, 0 of ties.
+    """
+    return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
+
+
 def classify(model: Any) -> None:
-    """Give `model`, a base with a linear layer `score` of ten classes, the forward pass of training a scoring head:
-    cross-entropy against `people` [n × 10], what people said of each row, at the n learned places of a packed batch."""
+    """Give `model`, a base with a linear layer `score`, the forward pass of training a scoring head. With ten classes:
+    cross-entropy against `people` [n × 10], what people said of each row, at the n learned places of a packed batch.
+    With one: `preference_error` of the answers whose last tokens stand at `pairs` [n × 2], against `people` [n] and
+    `margins` [n], which count by `row_weights` [n]."""
 
     def forward(
         self: Any,
@@ -155,6 +168,9 @@ def classify(model: Any) -> None:
         weights: torch.Tensor | None = None,
         people: torch.Tensor | None = None,
         learned: torch.Tensor | None = None,
+        pairs: torch.Tensor | None = None,
+        margins: torch.Tensor | None = None,
+        row_weights: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
     ) -> Any:
@@ -163,8 +179,12 @@ def classify(model: Any) -> None:
         options["use_cache"] = False
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
         rated = (learned_places(labels) if learned is None else learned) + 1
-        logs = functional.log_softmax(self.score(hidden[0, rated]).float(), dim=-1)
-        loss = -((people * logs).sum(-1) * weights[0, rated]).sum()
+        if pairs is not None:
+            first, second = self.score(hidden[0, pairs]).float().squeeze(-1).unbind(-1)
+            loss = (preference_error(first - second, people, margins) * row_weights).sum()
+        else:
+            logs = functional.log_softmax(self.score(hidden[0, rated]).float(), dim=-1)
+            loss = -((people * logs).sum(-1) * weights[0, rated]).sum()
         count = num_items_in_batch if num_items_in_batch is not None else len(rated)
         return transformers.modeling_outputs.SequenceClassifierOutputWithPast(loss=loss / count)
 

@@ -11,8 +11,9 @@ import yaml
 from msgspec import Meta, Struct, field
 from tiny import TinySpec
 
+from critic.backends.identity import HEADS
 from critic.errors import UsageError
-from critic.judging.forms import REASON_FIRST, check_mix, rates
+from critic.judging.forms import COMPARED, REASON_FIRST, check_mix, head_gives, rates
 from critic.judging.prompt import load
 from critic.records import Showing
 
@@ -94,13 +95,14 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
       every rating count alike.
     - `packing`: the rows of a micro-batch become one sequence without padding; what several begin with is computed once
-      (`packing.py`). `objective: raft` and `head` pack in any case.
+      (`packing.py`). Other objectives than `sft` pack in any case.
     - `together`: rows about the same images, or of the same `group`, come in one step; a number: at most so many.
     - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or one of transformers.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
-      ratings, on a prompt's last token.
+      ratings, on a prompt's last token, `pairwise` one score there, from what people preferred.
+    - `margin`: by how much the scores of the most unequal answers are to differ more than those of the least unequal.
     - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`linear_head.py`).
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
@@ -120,7 +122,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     max_source_tokens: Count
     max_target_tokens: Count
     global_batch: Count
-    objective: Literal["sft", "raft", "head"] = "sft"
+    objective: Literal["sft", "raft", "head", "pairwise"] = "sft"
+    margin: Weight = 1.0
     raft: RaftSpec = field(default_factory=RaftSpec)
     rating_weight: Annotated[float, Meta(gt=0.0)] = 1.0
     balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
@@ -251,7 +254,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     sees = recipe.images == "show"
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
-    require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
+    text_alone = f"objective {recipe.objective} is for text alone; take sft or raft with images"
+    require(recipe.objective not in HEADS or not sees, text_alone)
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
     watches = recipe.foreign is None or recipe.evaluation is not None
     require(watches, "foreign rows are judged beside held-out ones; give an evaluation section and --internal FILE")
@@ -273,7 +277,8 @@ def _check_base(recipe: Recipe, require: Callable[[bool, str], None]) -> None:
         zero = recipe.deepspeed.get("zero_optimization")
         sharded = isinstance(zero, dict) and zero.get("stage") == 3
         require(not sharded, "lora bits 4 needs the base whole on each GPU; set zero_optimization stage 2 instead of 3")
-        require(recipe.objective != "head", "lora bits 4 is for judges that write, not for objective head")
+        writes = recipe.objective not in HEADS
+        require(writes, f"lora bits 4 is for judges that write, not for objective {recipe.objective}")
 
 
 def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None]) -> None:
@@ -283,9 +288,15 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
         raise UsageError(f"{path}: forms: {error}") from None
     used = [form for form, share in recipe.forms.items() if share > 0.0]
     on_ten = any(load(form, "en").on_ten for form in used)
-    require(recipe.objective == "sft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
-    others = ", ".join(form for form in used if not rates(form))
-    require(recipe.objective != "head" or not others, f"objective head learns ratings on 1..10 alone, not {others}")
+    needs = "objective raft needs a form on 1..10 in forms, such as pointwise"
+    require(recipe.objective in ("sft", "pairwise") or on_ten, needs)
+    compares = recipe.objective == "pairwise"
+    others = ", ".join(form for form in used if not head_gives(form, compares))
+    learns = f"preferences (forms: {{{COMPARED}: 1}})" if compares else "ratings on 1..10"
+    alone = f"objective {recipe.objective} learns {learns} alone, not {others}"
+    require(recipe.objective not in HEADS or not others, alone)
+    judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {COMPARED} later"
+    require(not compares or recipe.evaluation is None, judged)
     if recipe.evaluation is None:
         return
     ratings = [form for form in used if rates(form)]

@@ -28,12 +28,12 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, score, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import AnswerKind, RatingKind, form_of
+from critic.judging.forms import ONE_SIDE, AnswerKind, RatingKind, form_of
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 6
+FORMAT = 7
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -49,14 +49,17 @@ LEAST_SHARE = 0.05
 class Data(Struct, frozen=True):
     """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value (the places of
     the tokens that spell the verdict's value, of a checklist its answers), length, rating (whole, 1..10, 0 for none),
-    people (probabilities of 1..10, or empty), weight (of whose score it is, above 0), images (their names, in their
-    order) and image_tokens (how many take each). `counts` says what was shortened, refused and left out."""
+    people (probabilities of 1..10, or empty; of a pair how far the first answer is ahead, -1..1), other_ids (the prompt
+    of a pair's second answer), weight (of whose score it is, above 0), images (their names, in their order) and
+    image_tokens (how many take each). `counts` says what was shortened, refused and left out."""
 
     rows: datasets.Dataset
     counts: dict[str, Any]
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
+    if recipe.objective == "pairwise":
+        return [ONE_SIDE]
     return sorted(form for form, share in recipe.forms.items() if share > 0.0)
 
 
@@ -201,6 +204,9 @@ def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Rec
         ]
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
+    if recipe.objective == "pairwise":  # which of two stands first makes no difference
+        once = {frozenset(each.ids): Planned(ONE_SIDE, each.ids) for each in planned.examples}
+        planned = Plan([*once.values()], planned.left_out)
     by_id = {response.id: response for response in chosen}
     return Labelled(name, weight, by_id, planned, shares, recipe.objective == "head")
 
@@ -317,6 +323,7 @@ _FEATURES = datasets.Features(
         "length": datasets.Value("int32"),
         "rating": datasets.Value("int8"),
         "people": datasets.List(datasets.Value("float32")),
+        "other_ids": datasets.List(datasets.Value("int32")),
         "weight": datasets.Value("float32"),
         "images": datasets.List(datasets.Value("string")),
         "image_tokens": datasets.List(datasets.Value("int32")),
@@ -360,6 +367,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
             if learned <= limits[1]:
                 row |= {
                     "input_ids": tokens.ids,
+                    "other_ids": source_ids(tokenizer, made.other) if made.other else [],
                     "source": len(tokens.ids) - learned,
                     "value": [position for position, spells in enumerate(tokens.rating) if spells],
                     "length": len(tokens.ids),
@@ -374,10 +382,10 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
 
 def _people(made: Example, shares: list[float]) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave, or a teacher's `shares`; nothing for forms
-    that are not on 1..10."""
+    """The whole rating and the distribution over 1..10 that people gave, or a teacher's `shares`; of other forms
+    nothing, but of a pair how far its first answer is ahead."""
     if made.score is None or not load(made.form, "en").on_ten:
-        return {"rating": 0, "people": []}
+        return {"rating": 0, "people": made.label if made.other else []}
     return {"rating": whole_rating(made.score), "people": shares or made.label or probabilities(made.score)}
 
 

@@ -44,6 +44,7 @@ from tiny import random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
+from critic.backends.identity import HEADS
 from critic.cli import run_program
 from critic.errors import UsageError
 from critic.images import Images
@@ -71,7 +72,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         )
     attention.install(model, kind)
     _freeze(model, recipe)
-    if recipe.objective == "head":
+    if recipe.objective in HEADS:
         classify(model)
     else:
         learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
@@ -108,7 +109,7 @@ def _spare_gradients(model: Any) -> None:
 
 
 def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
-    if recipe.objective == "head":
+    if recipe.objective in HEADS:
         transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
     try:
         if recipe.tiny is not None:
@@ -132,8 +133,8 @@ def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
         ) from None
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
-    if recipe.objective == "head" and "score.weight" in loaded["missing_keys"]:
-        # Every rating alike likely: a random head is far off at first, and what it tells the layers below is noise.
+    if recipe.objective in HEADS and "score.weight" in {*loaded["missing_keys"], *loaded.get("mismatched_keys", ())}:
+        # All alike likely: a random head is far off at first, and what it tells the layers below is noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()
     return model
@@ -167,7 +168,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=_reading(model, lora.target_modules),
-        task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
+        task_type="SEQ_CLS" if recipe.objective in HEADS else "CAUSAL_LM",  # the first trains the new layer whole
     )
     try:
         adapted = get_peft_model(model, config, revision=recipe.revision)
@@ -268,7 +269,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache or default_cache(), os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
-    tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
+    tokens = None if recipe.objective in HEADS else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
@@ -302,7 +303,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         weights(recipe, data.rows),
         packing=recipe.packing,
         raft=tokens if recipe.objective == "raft" else None,
-        head=recipe.objective == "head",
+        head=recipe.objective in HEADS,
         seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )

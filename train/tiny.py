@@ -140,7 +140,7 @@ def random_model(
         return _seeing_model(text, tokenizer, vision)
     config = LlamaConfig(**text)
     if labels:
-        config.id2label = labels
+        config.id2label, config.problem_type = labels, "regression" if len(labels) == 1 else None
         return LlamaForSequenceClassification(config)
     return LlamaForCausalLM(config)
 

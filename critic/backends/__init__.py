@@ -19,7 +19,7 @@ FAVOUR = 100.0
 
 NO_ANSWER = "no OpenAI-compatible server answers"
 
-NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10 alone"
+NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10, or scores of answers that are compared, alone"
 
 
 NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
@@ -55,7 +55,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
     ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
     `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight.
-    `classes` are a scoring head's probabilities. `attempts` is 0 of a reply from a cache."""
+    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache."""
 
     text: str
     truncated: bool = False
@@ -73,7 +73,8 @@ class Reply(Struct, frozen=True, kw_only=True):
 class ModelInfo(Struct, frozen=True):
     """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it obeys
     `Request.continue_final` and `regex`. `processor` is the hash of what makes text and images ready for it, `forms`
-    are those that it was trained in, where known. `is_classifier`: it answers `Request.classify` alone."""
+    are those that it was trained in, where known. `is_classifier`: it answers `Request.classify` alone. A head that
+    scores answers one at a time has a `tie_band`: two whose scores differ by no more are equally good."""
 
     name: str
     context: int | None
@@ -81,6 +82,7 @@ class ModelInfo(Struct, frozen=True):
     processor: str | None = None
     is_classifier: bool = False
     forms: tuple[str, ...] = ()
+    tie_band: float | None = None
 
 
 class Backend(Protocol):

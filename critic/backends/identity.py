@@ -99,9 +99,21 @@ def sees_images(model: str) -> bool | None:
     )
 
 
+HEADS = ("head", "pairwise")
+"""The objectives of training that make a scoring head: one that rates, one that scores answers to compare them."""
+
+
 def is_classifier(facts: dict[str, Any]) -> bool:
     """Whether a judge's notes say that it is a scoring head."""
-    return bool(facts.get("recipe", {}).get("objective") == "head")
+    return facts.get("recipe", {}).get("objective") in HEADS
+
+
+def of_head(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a server says of a scoring head by its notes: what it gives, and of one that compares the difference of two
+    scores up to which it says tie. Empty for a judge that writes."""
+    if facts.get("recipe", {}).get("objective") == "pairwise":
+        return {"gives": "one score of each answer that is compared", "tie_band": float(facts.get("tie_band", 0.0))}
+    return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
 
 
 def learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:

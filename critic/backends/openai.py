@@ -1,6 +1,7 @@
 """Any OpenAI-compatible server, over HTTP: bounded, jittered, visible retries."""
 
 import asyncio
+import math
 import random
 import re
 import sys
@@ -138,13 +139,15 @@ class OpenAIBackend:
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
+        classes = self._classes(chosen["id"]) if is_vllm else 0
         self.served = ModelInfo(
             chosen["id"],
             _count(chosen.get("max_model_len")),
             is_vllm,
             processor if isinstance(processor, str) else None,
-            is_vllm and self._classifies(chosen["id"]),
+            classes in (1, len(RATINGS)),
             tuple(map(str, forms)) if isinstance(forms, list) else (),
+            float(chosen.get("tie_band") or 0.0) if classes == 1 else None,
         )
         return self.served
 
@@ -160,13 +163,13 @@ class OpenAIBackend:
             return None
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
 
-    def _classifies(self, name: str) -> bool:
-        """Whether a vLLM gives ten classes, as a scoring head does. Others do not have the route."""
+    def _classes(self, name: str) -> int:
+        """How many classes a vLLM gives: ten a head that rates, one a head that compares. Others lack the route."""
         try:
             answer = self._plain.post("/classify", json=_to_classify(name, [{"role": "user", "content": "?"}]))
-            return answer.is_success and len(loads(answer.content)["data"][0]["probs"]) == len(RATINGS)
+            return len(loads(answer.content)["data"][0]["probs"]) if answer.is_success else 0
         except (httpx.HTTPError, *ODD):
-            return False
+            return 0
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """By vLLM's `/tokenize`. Raises Refused where the server has none, Transient where it does not answer."""
@@ -310,8 +313,8 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _classes(answer: dict[str, Any], attempt: int) -> Reply:
     shares = [float(share) for share in answer["data"][0]["probs"]]
-    if not all(0 <= share <= 1 for share in shares):
-        raise ValueError("probabilities outside 0..1")
+    if not all(math.isfinite(share) and (len(shares) == 1 or 0 <= share <= 1) for share in shares):
+        raise ValueError("probabilities outside 0..1, or a score that is not finite")
     prompt = _count(_table(answer.get("usage")).get("prompt_tokens"))
     return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares)
 

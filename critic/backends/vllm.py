@@ -142,9 +142,8 @@ class VllmBackend:
         processor = identity.processor_hash(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
-        self.served = ModelInfo(
-            name, None, True, processor, identity.is_classifier(facts), identity.learned_forms(facts)
-        )
+        head, learned = identity.is_classifier(facts), identity.learned_forms(facts)
+        self.served = ModelInfo(name, None, True, processor, head, learned, identity.of_head(facts).get("tie_band"))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None

@@ -15,7 +15,7 @@ from critic.judging.distribution import probabilities
 from critic.judging.prompt import Prompt, load
 from critic.judging.render import escape_control_tokens, images_in, in_orders, truncate_to_fit
 from critic.judging.targets import target
-from critic.records import PLAYERS, Example, HumanScore, Message, Position, Response
+from critic.records import PLAYERS, TEN, Example, HumanScore, Message, Position, Response
 
 
 class Planned(Struct, frozen=True):
@@ -136,7 +136,9 @@ def example(
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
     images or not. Where the form shows two answers, `other` is B, or stands for the judge's own; of a row that is a
-    pair the one that stands `first` is A."""
+    pair the one that stands `first` is A. Two in the form ONE_SIDE are for a head that compares."""
+    if form == forms.ONE_SIDE and (other or response.preference is not None):
+        return _pair(response, other, max_source_tokens, count, sees)
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
     asked = forms.inquiry(form, response.question.lang, how.material(response, other or response.other), sees=sees)
@@ -164,6 +166,39 @@ def example(
         shortened=fitted.shortened,
         free=not asked.keys(),
         images=images_in(fitted.messages),
+    )
+
+
+def _pair(
+    response: Response,
+    other: Response | None,
+    max_source_tokens: int | None,
+    count: Callable[[list[Message]], int],
+    sees: bool,
+) -> Example | TooLong:
+    how, answers = forms.form_of(forms.COMPARED), [response, *([other] if other else [])]
+    name = "+".join(one.id for one in answers)
+    material = how.material(response, other or response.other)
+    asked = forms.inquiry(forms.COMPARED, response.question.lang, material, sees)
+    alone = forms.each_alone(asked)
+    first, second = (truncate_to_fit(one.prompt, one.material, max_source_tokens, count) for one in alone)
+    if first is None or second is None:
+        return TooLong(name, forms.ONE_SIDE)
+    if response.preference is not None:
+        ahead = 2 * response.preference - 1
+    else:
+        better, worse = (forms.human_score(one).score for one in answers)
+        ahead = (better - worse) / (TEN[1] - TEN[0])
+    return Example(
+        id=name,
+        form=forms.ONE_SIDE,
+        messages=first.messages,
+        other=second.messages,
+        target="",
+        free=True,
+        label=[0.0 if how.kind.label(asked.prompt, answers) == "tie" else ahead],
+        shortened={**first.shortened, **second.shortened},
+        images=images_in(first.messages),
     )
 
 

@@ -266,6 +266,15 @@ def rates(name: str) -> bool:
     return alone and load(name, "en").on_ten
 
 
+COMPARED, ONE_SIDE = "pairwise", "pointwise_short"
+"""The form that a head which scores answers one at a time decides, and the one in whose words it is shown each."""
+
+
+def head_gives(name: str, compares: bool) -> bool:
+    """Whether a scoring head can give what a form asks for: one that `compares` answers, or one that rates them."""
+    return name == COMPARED if compares else rates(name)
+
+
 class JudgeRequest(Struct, frozen=True, kw_only=True):
     """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
     data URIs of its images by name. `paid` takes note of every call for it and for what is asked beside it."""
@@ -334,6 +343,13 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
     told of none where there are none. Raises UsageError for an unknown form."""
     form, prompt = form_of(name), load(name, language, sees and bool(material.pictures()))
     return JudgeRequest(name=name, form=form, prompt=prompt, material=material)
+
+
+def each_alone(asked: JudgeRequest) -> list[JudgeRequest]:
+    """What a head that scores answers one at a time is asked of each side."""
+    shown = (replace(asked.material, sides=[side]) for side in asked.material.sides)
+    alone = [inquiry(ONE_SIDE, asked.prompt.language, one, asked.prompt.sees) for one in shown]
+    return [replace(one, uris=asked.uris, paid=asked.paid) for one in alone]
 
 
 def human_score(response: Response) -> HumanScore:

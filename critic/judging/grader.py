@@ -101,6 +101,14 @@ class Grader:
         made = await self._read(asked, reply)
         return asked, replace(made, calls=[*made.calls, *probed])
 
+    async def worth(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
+        """What is asked as it was sent, and the one score of a head that compares. Raises as `rate` does, and Refused
+        for a head of another kind."""
+        asked, reply = await self._fitted(asked, _classified, 0)
+        if reply.classes is None or len(reply.classes) != 1:
+            raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")
+        return asked, replace(reply, text=f"{reply.classes[0]:.6g}")
+
     async def ask(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """The question as it was sent and a greedy reply. Raises Refused and Transient as the backend does."""
         request = partial(Request, max_tokens=self.max_tokens, schema=asked.schema(self.decoding.reason))

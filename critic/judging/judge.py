@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from critic.judging.grader import Grader, all_of, call_of, with_mixture
 from critic.judging.prompt import prompt_hash
 from critic.judging.protocols import PlannedVerdict
 from critic.judging.render import in_orders, render
+from critic.judging.targets import target
 from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
 
 
@@ -112,7 +114,12 @@ class Judge:
 
     def hash_of(self, form: str) -> str:
         """The hash of a form's prompt, in the wordings that are used."""
-        return prompt_hash(form, self.sees)
+        return prompt_hash(forms.ONE_SIDE if self._compares and form == forms.COMPARED else form, self.sees)
+
+    @property
+    def _compares(self) -> bool:
+        """Whether a head decides comparisons, which scores answers one at a time."""
+        return self.backend.served.tie_band is not None
 
     async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
         """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
@@ -141,7 +148,9 @@ class Judge:
             if said.failure is not None:
                 return JudgeResult(verdict=Verdict(failure=said.failure), calls=before, detail=_detail(reply))
             asked = replace(asked, material=replace(asked.material, own_answer=said.value))
-        if asked.form.pair:
+        if asked.form.pair and self._compares:
+            found = await self._scored(asked)
+        elif asked.form.pair:
             found = await self._compared(asked, presentation_orders)
         elif isinstance(asked.form.kind, forms.ChoiceKind | forms.ChecklistKind):
             found = await self._chosen(asked)
@@ -172,6 +181,21 @@ class Judge:
             score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
         return JudgeResult(
             verdict=found, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
+        )
+
+    async def _scored(self, asked: JudgeRequest) -> JudgeResult:
+        """Two sides compared by a head's score of each, which no order can change: A is better with the probability
+        σ(s_A - s_B) (Bradley & Terry 1952, eq. 1), and a tie is what differs by no more than the judge's band."""
+        sides = await all_of(self.grader.worth(one) for one in forms.each_alone(asked))
+        first, second = (float(reply.text) for _, reply in sides)
+        ahead, band = first - second, self.backend.served.tie_band or 0.0
+        better = (1 + math.tanh(ahead / 2)) / 2
+        value = "tie" if abs(ahead) <= band else "A" if ahead > 0 else "B"
+        return JudgeResult(
+            verdict=Verdict(value=value, distribution=[1 - better, better]),
+            score=POINTS[value],
+            reply=target(value, "", [asked.prompt.key]),
+            calls=[_call(one, reply, Verdict(value=reply.text)) for one, reply in sides],
         )
 
     async def _compared(self, asked: JudgeRequest, presentation_orders: Sequence[Position]) -> JudgeResult:

@@ -19,7 +19,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, devices, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
-from critic.judging.forms import rates
+from critic.judging.forms import COMPARED, head_gives
 from critic.records import Language, Showing
 from critic.stages.run import RunOptions, Shard
 
@@ -77,8 +77,10 @@ def not_learned(judge: Backend, forms: Collection[str], option: str, forced: boo
     """Of the forms that a judge is to be asked in those that it did not learn, where it says what it learned. Raises
     UsageError for these unless that is `forced`, and for what a scoring head cannot give."""
     for form in forms:
-        head = f"--{option} {form}: {judge.served.name} is a scoring head, which gives one rating on 1..10"
-        check((not judge.served.is_classifier or rates(form), head))
+        compares = judge.served.tie_band is not None
+        gives = f"compares two answers ({COMPARED})" if compares else "gives one rating on 1..10"
+        head = f"--{option} {form}: {judge.served.name} is a scoring head, which {gives}"
+        check((not judge.served.is_classifier or head_gives(form, compares), head))
     learned = judge.served.forms
     strange = ", ".join(form for form in forms if learned and form not in learned)
     asked = f"{judge.endpoint} learned {', '.join(learned)}, and not {strange} (--{option})"

@@ -1,6 +1,7 @@
 """A scoring head gives the distribution of the ratings at once: no text, no second call."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,47 @@ def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tm
     assert done.returncode == 3 and out.is_file(), done.stderr
     lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert {line["verdict"]["failure"] for line in lines} == {"refused"}
+
+
+def longer(body: dict[str, Any]) -> dict[str, Any]:
+    """One score, by the length of what is asked, as `/classify` answers for a head that compares."""
+    score = len(body["messages"][0]["content"].split("# The assistant's reply")[-1]) / 10
+    return {**classes(body), "data": [{"label": "score", "probs": [score], "num_classes": 1}]}
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    answers = [("x" * 40, "x" * 10), ("x" * 10, "x" * 40), ("x" * 40, "x" * 38)]
+    made = []
+    for number, (one, other) in enumerate(answers):
+        row = {**human_row(number, preference="A", response_a=one), "response_b": other, "system_b": "n"}
+        made.append({name: value for name, value in row.items() if name != "response"})
+    return write_jsonl(tmp_path / "pairs.jsonl", made)
+
+
+def test_two_answers_are_compared_by_a_score_of_each(
+    scripted: Servers, rows: Path, pairs: Path, tmp_path: Path
+) -> None:
+    server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
+    server.told = {"forms": ["pairwise"], "tie_band": 0.25}
+    done = run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(map(json.loads, out.read_text("utf-8").splitlines()), key=lambda line: line["sample"]["id"])
+    assert [(line["verdict"]["value"], line["score"]) for line in lines] == [("A", 1.0), ("B", 0.0), ("tie", 0.5)]
+    assert [line["reply"] for line in lines] == [f'{{"Verdict":"{value}"}}' for value in ("A", "B", "tie")]
+    for line, ahead in zip(lines, (3.0, -3.0, 0.2), strict=True):
+        assert line["verdict"]["distribution"][1] == pytest.approx(1 / (1 + math.exp(-ahead)))
+        first, second = (float(call["value"]) for call in line["calls"])
+        assert first - second == pytest.approx(ahead) and not any("first" in call for call in line["calls"])
+    asked = [body["messages"][0]["content"] for body in server.requests[1:]]
+    assert len(asked) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in asked), "one call an answer"
+    rated = run("critic", "judge", rows, "--out", out, "--base-url", server.url, "--force-form")
+    assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise)")
+
+
+def test_a_head_that_rates_compares_nothing(scripted: Servers, pairs: Path, tmp_path: Path) -> None:
+    server = scripted(classes, owner="vllm", head=True)
+    done = run(
+        "critic", "judge", pairs, "--prompt", "pairwise", "--out", tmp_path / "o.jsonl", "--base-url", server.url
+    )
+    assert_one_line_error(done, "--prompt pairwise: tiny is a scoring head, which gives one rating on 1..10")
