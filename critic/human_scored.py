@@ -184,7 +184,7 @@ def check_criteria(criteria: Mapping[str, str], place: str) -> None:
 
 
 def _check_scores(row: Row, place: str) -> None:
-    tables.check_id(row.group, place, "group")
+    tables.check_ids([row.group], place, "group")
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{place}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
     for name, score in {"human_score": row.human_score, **(row.annotators or {}), **row.criteria_scores}.items():

@@ -5,9 +5,10 @@ import csv
 import io
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 from critic import jsonl
 from critic.errors import UsageError, one_line
@@ -23,6 +24,10 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
 """What can be read, .parquet by a library that is not part of a plain installation."""
 
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
+
+_WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
+_UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
+"""How a workbook says that its formulas are yet to be computed, as those do that pandas, xlsxwriter, openpyxl write."""
 
 _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
 """What spreadsheet programs and data frames make of a long whole number."""
@@ -187,34 +192,49 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     """The rows of the first sheet. Not by pandas, which makes whole numbers of rounded ones and knows no formulas."""
     import openpyxl  # noqa: PLC0415 - only such tables need it
 
-    number, header = 0, list[str]()
+    number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     found = list[tuple[int, Row]]()
     try:
-        for number, cells in enumerate(openpyxl.load_workbook(path, read_only=True).worksheets[0].iter_rows(), 1):
+        with ZipFile(path) as parts:
+            books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
+        computed = not any(map(_UNCOMPUTED.search, books))
+        values, sources = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
+        sheets = zip(values.worksheets[0].iter_rows(), sources.worksheets[0].iter_rows(), strict=True)
+        for number, (cells, written) in enumerate(sheets, 1):
             if number == 1:
-                header = ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+                header = _header(cells)
                 continue
-            named = [(column, cell) for column, cell in zip(header, cells, strict=False) if column]
-            _check_formulas(place(path, number), [cell for _, cell in named])
+            named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
+            formulas += [
+                (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
+            ]
             if any(cell.value is not None for cell in cells):
-                found.append((number, {column: _number(cell.value) for column, cell in named}))
-    except UsageError:
-        raise
+                found.append((number, {column: _number(cell.value) for column, cell, _ in named}))
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
+    _check_formulas(path, formulas)
     yield from found
 
 
-def _check_formulas(place: str, cells: Iterable[Any]) -> None:
-    """Raises UsageError for a formula: what it comes to, the file may not say or have wrong (XlsxWriter writes a 0)."""
-    for cell in cells:
-        if cell.data_type == "f":
-            raise UsageError(
-                f'{place}: {cell.coordinate} is a formula; a text that begins with "=" became one when the file was '
-                "written: write it as .csv or .jsonl; of one that is meant paste the values"
-            )
+def _header(cells: Iterable[Any]) -> list[str]:
+    return ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+
+
+def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
+    """Whether a cell is a formula without a value. A text of no characters is a value, of the type str."""
+    return bool(source.data_type == "f") and not (computed and (cell.value is not None or cell.data_type == "str"))
+
+
+def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
+    if formulas:
+        number, coordinate = formulas[0]
+        raise UsageError(
+            f"{place(path, number)}: {coordinate}{first_of(len(formulas))} is a formula that may not be computed; a "
+            'text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
+            "to be one is computed when a spreadsheet program opens the file and saves it"
+        )
 
 
 def _number(cell: Any) -> Any:
@@ -246,7 +266,7 @@ def optional_text(row: Mapping[str, Any], column: str) -> str | None:
 
 def cell_text(value: Any) -> str | None:
     """A cell as text; None where it is empty or NaN. Whole numbers lose the .0 that spreadsheets add; those that a
-    float may have rounded are written with an exponent, which `check_id` refuses."""
+    float may have rounded are written with an exponent, which `check_ids` refuses."""
     if isinstance(value, float):
         if math.isnan(value):
             return None
@@ -278,14 +298,23 @@ def number(cell: Any, below: float = math.inf) -> float:
     return found
 
 
-def check_id(key: str | None, place: str, column: str = "id") -> None:
-    """Raises UsageError for an id that was a longer number before a spreadsheet program or a data frame rounded it:
-    different ones may be the same now."""
-    if key and _ROUNDED.fullmatch(key):
-        raise UsageError(
-            f"{place}: the {column} {key!r} is a long number that a spreadsheet program or a data frame has rounded; "
-            f"write the file again from its source with the {column} as text, and open it in no such program before"
-        )
+def first_of(count: int) -> str:
+    """What an error says behind the first of several cells or rows."""
+    return f", the first of {count}," if count > 1 else ""
+
+
+def check_ids(keys: Iterable[str | None], place: str | Callable[[int], str], column: str = "id") -> None:
+    """Raises UsageError for ids that were longer numbers before a spreadsheet program or a data frame rounded them:
+    different ones may be the same now. `place` is where they stand, `place(i)` where id i does."""
+    rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
+    if not rounded:
+        return
+    number, key = rounded[0]
+    raise UsageError(
+        f"{place if isinstance(place, str) else place(number)}: the {column} {key!r}{first_of(len(rounded))} is a long "
+        "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
+        f"{column} as text, and open it in no such program before"
+    )
 
 
 def language(place: str, row: Mapping[str, Any]) -> Any:
@@ -319,7 +348,7 @@ class Ids:
         self._places: dict[str, str] = {}
 
     def add(self, place: str, key: str) -> str:
-        check_id(key, place)
+        check_ids([key], place)
         if key in self._places:
             raise UsageError(f"{place}: duplicate id {key!r}, first at {self._places[key]}")
         self._places[key] = place

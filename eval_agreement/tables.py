@@ -122,9 +122,8 @@ class Source:
         if "id" not in self.frame:
             return [self.place(row) for row in range(len(self.frame))]
         keys = self.filled("id")
-        for row, (key, group) in enumerate(zip(keys, self.texts("group"), strict=True)):
-            tables.check_id(key, self.place(row))
-            tables.check_id(group, self.place(row), "group")
+        tables.check_ids(keys, self.place)
+        tables.check_ids(self.texts("group"), self.place, "group")
         return keys
 
     def empty_notes(self, name: str) -> list[str]:

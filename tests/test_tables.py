@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,21 +101,57 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         list(tables.rows(tmp_path / "t.parquet"))
 
 
-def test_a_formula_is_refused(tmp_path: Path) -> None:
-    """Also as pandas writes a text that begins with "="."""
+def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = "text", kind: bytes = b"") -> Path:
+    """A sheet with a formula in B3, with the value, its type and the word on computing that a program would write."""
     import openpyxl
 
-    def sheet(heading: str) -> Path:
-        book = openpyxl.Workbook()
-        for row in ([" id ", heading], ["a", "=1+1 is 2"], ["b", "=AVERAGE(C3:D3)"]):
-            book.active.append(row)
-        book.active["B2"].data_type = "s"  # a text, whatever it begins with
-        book.save(tmp_path / "t.xlsx")
-        return tmp_path / "t.xlsx"
+    book = openpyxl.Workbook()
+    for row in ([" id ", heading], ["a", "=1+1 is 2"], ["b", f"={formula}"]):
+        book.active.append(row)
+    book.active["B2"].data_type = "s"  # a text, whatever it begins with
+    book.save(path)
+    with zipfile.ZipFile(path) as made:
+        parts = {name: made.read(name) for name in made.namelist()}
+    sheet, book_part = "xl/worksheets/sheet1.xml", "xl/workbook.xml"
+    written = re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f>" + cached.encode(), parts[sheet])
+    assert b"</f>" + cached.encode() in written and b'fullCalcOnLoad="1"' in parts[book_part]
+    written = written.replace(b'r="B3"', b'r="B3"' + kind)
+    parts |= {sheet: written, book_part: parts[book_part].replace(b'fullCalcOnLoad="1"', mark)}
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in parts.items():
+            made.writestr(name, content)
+    return path
 
-    with pytest.raises(UsageError, match=r"t\.xlsx:row 3: B3 is a formula; .*\.csv"):
-        list(tables.rows(sheet("text")))
-    assert [row for _, row in tables.rows(sheet(""))] == [{"id": "a"}, {"id": "b"}], "nobody reads what has no heading"
+
+@pytest.mark.parametrize("cached", ["<v/>", "<v>0</v>"])
+def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) -> None:
+    """As openpyxl and xlsxwriter write it: nothing was computed, and the text is gone."""
+    path = workbook(tmp_path / "t.xlsx", "12", cached, b'fullCalcOnLoad="1"')
+    with pytest.raises(UsageError, match=r"t\.xlsx:row 3: B3 is a formula that may not be computed; .*\.csv"):
+        list(tables.rows(path))
+    aside = workbook(tmp_path / "aside.xlsx", "12", cached, b'fullCalcOnLoad="1"', heading="")
+    assert [row for _, row in tables.rows(aside)] == [{"id": "a"}, {"id": "b"}], "nobody reads what has no heading"
+
+
+@pytest.mark.parametrize(
+    ("cached", "kind", "value"), [("<v>0</v>", b"", 0), ("<v>7.5</v>", b"", 7.5), ("<v/>", b' t="str"', None)]
+)
+def test_a_formula_that_was_computed_has_its_value(
+    tmp_path: Path, cached: str, kind: bytes, value: float | None
+) -> None:
+    """Also a text of no characters, which spreadsheet programs write as one of the type `str`."""
+    path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"", kind=kind)
+    found = [row for _, row in tables.rows(path)]
+    assert found == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
+
+
+@pytest.mark.parametrize("cached", ["<v/>", ""])
+def test_a_formula_without_a_stored_value_is_no_empty_cell(tmp_path: Path, cached: str) -> None:
+    path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"")
+    with pytest.raises(UsageError, match=r"row 3: B3 is a formula that may not be computed; "):
+        list(tables.rows(path))
+    aside = workbook(tmp_path / "aside.xlsx", "12", cached, b"", heading="")
+    assert [row for _, row in tables.rows(aside)] == [{"id": "a"}, {"id": "b"}], "nobody reads what has no heading"
 
 
 ROUNDED = [1.12345678901235e17, 1.1234567890123e15, "1.12346E+17", "1.12346e+17", "1,12346E+17", "1E+20"]
@@ -122,10 +160,10 @@ WHOLE = [3.0, 123456789012345.0, 1234567890123456789, "123456789012345678", "1.5
 
 @pytest.mark.parametrize("key", ROUNDED)
 def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key: object) -> None:
-    """Alone, and in a column with whole ones: the first of them is named."""
+    """Alone, and in a column with whole ones: the first of them is named, and how many there are."""
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
-    with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.* is a long number .* as text"):
+    with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
         Source(path).keys()
     with pytest.raises(UsageError, match=r"here: the id .* is a long number"):
         tables.Ids().add("here", tables.cell_text(key) or "")

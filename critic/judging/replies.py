@@ -141,7 +141,7 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     for place, row in tables.rows(path):
         layout = layout or _layout(place, row)
         key = tables.text(place, row, layout.id)
-        tables.check_id(key, place, layout.id)
+        tables.check_ids([key], place, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
