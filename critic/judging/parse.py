@@ -171,7 +171,7 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
     # A 1 could have become a 10.
     if cut_off and last == len(plain) and _begins_one(plain[statements[0].at : last], values, longer=True):
         return _Read(failure="truncated")
-    return read if read.whole else replace(read, reason=answer.loose_reason())
+    return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
 
 
 def _begins_one(start: str, values: Sequence[str], longer: bool = False) -> bool:

@@ -42,6 +42,9 @@ _MASK = "\ufffc"
 # A key in an object: quoted, behind a brace, a comma or the beginning of a line.
 _OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\s*"""
 
+# One of several keys, in an object without quotation marks or in a list on one line.
+_BARE_KEY = r"""[{,;]\s*["'“”*]{0,3}(?P<name>%s)["'“”*]{0,3}\s*%s\s*"""
+
 # A key on a line of its own, behind the marks of lists, headings and quotations.
 _LINE_KEY = (
     r"""^[ \t>*#_•·`|({\[【"'“-]*+(?:\d{1,2}[.)、][ \t]+)?[*_"'“]*+"""
@@ -61,6 +64,7 @@ _CLOSING = {"“": "”"}
 
 _QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 _OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
+_REASON_LINE = re.compile(rf"[\s>*#_-]*{_any_of('reason')}[\s*_]*:", re.IGNORECASE)
 
 # What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
 _QUOTATION = re.compile(
@@ -72,8 +76,10 @@ _QUOTATION = re.compile(
 # What may stand before a judge's own statement in its line or sentence.
 _WORD_ENDS = r"\b"
 _LEAD = rf"""[\s*_#>`({{-]*(?:{_any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
+_LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
 _WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _LONGEST_LEAD = 80
@@ -86,13 +92,28 @@ _SHOWN = re.compile(
     r"|\"{3}(?:(?!\"{3}).)*\"{3}|'{3}(?:(?!'{3}).)*'{3}",
     re.DOTALL | re.IGNORECASE,
 )
+_FENCE = re.compile(r"^[ \t>]*```\w*[ \t]*$", re.MULTILINE)
 # What stands between the words that lead to a statement and its key or value.
 _BEFORE = re.compile(
     r"""(?:(?<![A-Za-z])(?:rating|score|verdict)|评分|分数|裁决|```\w*|<[^<>\n]{1,40}>|[\s:,>*_`"“'#({\[-])*+\Z""",
     re.IGNORECASE,
 )
-_RETOLD, _MATERIAL, _JUDGING = map(_words, ("retold", "material", "judging"))
+_POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
+_RETOLD, _MATERIAL, _JUDGING, _TELLER = map(_words, ("retold", "material", "judging", "teller"))
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
+
+_OPEN_END = re.compile(
+    r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
+    r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",
+    re.IGNORECASE,
+)
+# What takes back the statement before it.
+_TAKEN_BACK = re.compile(
+    r"""[\s"'`>)\]}*.,(]*(?:(?:hmm|wait|scratch that|等等|不对|is what|but (?:no|not|that|this)|(?:from|in) the"""
+    r" (?:reply|response|answer)|from (?:reply|response))\b|(?:but |however,? )?(?:this|that|it|which|这|那)\s*"
+    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))",
+    re.IGNORECASE,
+)
 
 
 _MOST_TORN = 50
@@ -179,8 +200,11 @@ class AnswerText:
         unsaid = [*shown, *thoughts]
         self.objects = [each for each in objects if not any(start <= each.start < end for start, end in unsaid)]
         self.plain = half_width(masked)
-        word = _WORD.search(self.plain)
-        self._first_word = word.start() if word else len(self.plain)
+        unfenced = _FENCE.sub(lambda fence: " " * len(fence[0]), self.plain)
+        words = [word.start() for word in _WORD.finditer(unfenced)]
+        self._first_word, self._last_word = (words[0], words[-1]) if words else (len(unfenced), -1)
+        sentences = [mark.start() for mark in _SENTENCE_END.finditer(unfenced) if mark.end() <= self._last_word]
+        self._last_sentence = sentences[-1] if sentences else -1
         self._unfinished = _QUOTED_REASON.search(self.plain) is not None
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
@@ -211,9 +235,10 @@ class AnswerText:
         keys += sought.key(_LINE_KEY).finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
-    def loose_reason(self) -> str | None:
-        """The reason of a verdict that is no valid JSON."""
-        keys = (_compiled(form, REASON, ":").search(self.plain) for form in (_OBJECT_KEY, _LINE_KEY, _PROSE_KEY))
+    def loose_reason(self, several: bool) -> str | None:
+        """The reason of a verdict that is no valid JSON, one of `several` keys or not."""
+        patterns = (_BARE_KEY, _LINE_KEY) if several else (_PROSE_KEY,)
+        keys = (_compiled(pattern, REASON, ":").search(self.plain) for pattern in patterns)
         key = next((key for key in keys if key is not None), None)
         if key is None:
             return None
@@ -269,6 +294,8 @@ class AnswerText:
 
     def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
+        if sought.several:
+            lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
         in_objects = {each.key.end() for each in torn}
         for key in lines:
             value = sought.value.match(self.plain, key.end())
@@ -277,26 +304,35 @@ class AnswerText:
             stands = self._stands(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
                 key.start(), torn
             )
+            stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
             yield _statement(sought.convert, value, stands)
 
     def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
         for form in forms:
             keyed = "name" in form.groupindex
-            for key in form.finditer(self.plain):
-                begins = _MARKS.match(self.plain, key.start())
-                at = begins.end() if begins else key.start()
-                # Behind the reason's key a verdict begins its own line or sentence; else the reason retells one.
-                argued = self._reason is not None and at >= self._reason.end()
-                if self._is_quoted(at, key.end()) or (argued and not _led(_SENTENCE_BEGINS, self.plain, at)):
-                    continue
+            for key in self._own_words(sought, form):
                 value = sought.value.match(self.plain, key.end()) if keyed else key
                 if value is None:
                     continue
                 stands = self._stands(key.start(), value.end(), [], False)
                 if keyed and stands:
-                    stands = _led(_CLAUSE_BEGINS, self.plain, key.start())
+                    owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
+                    led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
+                    stands = led and self._opens_or_closes(key.start(), value.end())
                 yield _statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
+
+    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Where a judge says what a `form` looks for, and does not quote what the response claims: not within quotation
+        marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence."""
+        reason = self._reason
+        for match in form.finditer(self.plain):
+            at = _words_at(self.plain, match)
+            value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
+            begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
+            argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
+            if not argued and not self._is_quoted(at, match.end()):
+                yield match
 
     def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Whether a statement may be a verdict: neither a line of a quoted block, nor led to by words about what is
@@ -310,16 +346,17 @@ class AnswerText:
         unfinished = any(each.end <= start and not each.closed for each in torn)
         retold = unfinished or block or self._is_retold(start)
         if several and not retold:
-            retold = self._is_retold(end - len(paragraph))
-        return not retold
+            head = re.split(r"[:|{]", paragraph[: start - end], maxsplit=1)[0]
+            retold = self._is_retold(end - len(paragraph)) or bool(_TELLER.search(head) and _RETOLD.search(head))
+        return not retold and _TAKEN_BACK.match(self.plain, end, end + 120) is None
 
     def _is_retold(self, at: int) -> bool:
         """Whether the words that lead to a place, in its own line or up to a colon above, say that it is not the
         judge's."""
-        lead = self.plain[max(0, at - 200) : at]
+        lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
-        if "\n" in between and not re.search("[:,]", between):
+        if "\n" in between and not re.search("[:,]", between) and not _OPEN_END.search(words):
             return False
         clause = _CLAUSE_END.split(words)[-1]
         last = clause.rpartition(",")[2]
@@ -346,6 +383,19 @@ class AnswerText:
         first, last = self._quotations[behind - 1] if behind else (0, 0)
         return end <= last and not _led(_SENTENCE_BEGINS, self.plain, first)
 
+    def _is_listed(self, at: int) -> bool:
+        """Whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
+        line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
+        return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
+
+    def _opens_or_closes(self, start: int, end: int) -> bool:
+        """Whether a statement is the first or the last thing in the answer, but for a line that leads to it, or stands
+        beside the reason."""
+        before = self.plain[self._first_word : start].rstrip(" \t\r\n`*_#>-")
+        led = "\n" not in before and (before.endswith(":") or not _SENTENCE_END.search(before))
+        lines = [before.rpartition("\n")[2], self.plain[end : end + 200].partition("\n")[2].lstrip()]
+        return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
+
 
 def _statement(convert: Callable[[Any], float | str | None], value: re.Match[str], stands: bool) -> Statement:
     return Statement(convert(value["value"]), value.start("value"), value.end(), stands)
@@ -358,6 +408,12 @@ def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
         pieces += [text[at:start], char * (end - start)]
         at = end
     return "".join([*pieces, text[at:]])
+
+
+def _words_at(plain: str, match: re.Match[str]) -> int:
+    """Where the words of a match begin, behind the marks of the sentence before."""
+    marks = _MARKS.match(plain, match.start())
+    return marks.end() if marks else match.start()
 
 
 def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:

@@ -90,6 +90,7 @@ NAMED = ("Writing style", "Style", "Overall rating", "Main reason")
         '{"Writing style":2,"Style":9,"Overall rating":3,"Main reason":5,"Rating":8,"Reason":"The answer is',
         "{'Writing style': 2, 'Style': 9, 'Overall rating': 3, 'Main reason': 5, 'Rating': 8, 'Reason': 'The answer is",
         "**Writing style**: 2\n**Style**: 9\n- Overall rating: 3\n- Main reason: 5\nRating: 8\nReason: The answer is",
+        "Writing style: 2, Style: 9, Overall rating: 3, Main reason: 5, Rating: 8, Reason: The answer is",
     ],
 )
 @pytest.mark.parametrize("end", ["", '"}'])
