@@ -44,6 +44,15 @@ STAGES = {
 }
 """Stage name -> module or program (its command is `main`), one-line help."""
 
+RENAMED = {
+    "people": "import-grades",
+    "card": "describe",
+    "--sight": "--turn-context",
+    "--unread": "--on-unparsed",
+    "--within": "--target-half-width",
+}
+"""Names that commands and options had until version 0.1, understood for one more release."""
+
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
 """Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
 
@@ -145,13 +154,23 @@ def _extra(words: list[str]) -> str:
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
+def _renamed(words: list[str]) -> list[str]:
+    """The arguments with today's names of the command, which comes first, and of options."""
+    today = list[str]()
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        known = name in RENAMED and (number == 0 or name.startswith("--"))
+        today.append(f"{RENAMED[name]}{equals}{value}" if known else word)
+    return today
+
+
 def _run(app: typer.Typer, name: str | None = None) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(prog_name=name, standalone_mode=False) or 0
+        code = app(_renamed(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)

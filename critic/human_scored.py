@@ -343,7 +343,7 @@ def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
     """The row that a judgment is, with people's label where it has one; any other row as it is."""
     if not records.is_judgment(cells):
         return cells
-    one = msgspec.convert(cells, Judgment)
+    one = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
     of = one.sample.response
     question, human, shown = map(msgspec.to_builtins, (of.question, of.human or {}, one.sample.shown))
     row = {"reference": None, **question, "question": of.question.prompt, "response": of.text, "system": of.system}

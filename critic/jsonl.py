@@ -55,6 +55,22 @@ def _line(path: Path, record: Any) -> bytes:
         raise UsageError(f"{path}: a record is nested too deep") from None
 
 
+def decoder(record: type[T]) -> Callable[[bytes], T]:
+    """What reads a line of a file of records, of today and (by the record's `upgrade`) of earlier versions. It raises
+    ValueError."""
+    today, upgrade = msgspec.json.Decoder(record), getattr(record, "upgrade", None)
+
+    def decoded(line: bytes) -> T:
+        try:
+            return decode(line, today)
+        except msgspec.ValidationError:
+            if upgrade is None or (found := upgrade(loads(line))) is None:
+                raise
+            return cast(T, found)
+
+    return decoded
+
+
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
     UTF-8, or has no line."""
@@ -79,10 +95,10 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     """The records of a file with their line numbers. Raises UsageError naming file, line and key."""
-    decoder = msgspec.json.Decoder(record)
+    decoded = decoder(record)
     for number, line in lines(path):
         try:
-            yield number, decode(line, decoder)
+            yield number, decoded(line)
         except ValueError as error:
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 
 Language = Literal["zh", "en"]
@@ -578,6 +579,19 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         # Of the sample the id alone, for Parquet keeps no table without a key.
         return Judgment(sample=Sample(id=self.sample.id), setup=self.setup, verdict=self.verdict, score=self.score)
 
+    @classmethod
+    def upgrade(cls, row: Any) -> "Judgment | None":
+        """A line as versions before 2026-11-26 wrote it: of an answer (`response`), or of a conversation
+        (`conversation` and, in `verdict`, what was judged and the score). None for anything else. Raises
+        msgspec.ValidationError."""
+        if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
+            return None
+        if isinstance(row.get("response"), dict):
+            return msgspec.convert(_of_answer(row), cls)
+        if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
+            return msgspec.convert(_of_conversation(row), cls)
+        return None
+
 
 def verdict_id(
     key: str,
@@ -603,6 +617,60 @@ def spent(made: Sequence[Judgment | Call]) -> dict[str, int]:
     }
 
 
+def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """An older judgment of an answer in the keys of today."""
+    other = row.pop("other", None)
+    answers = [msgspec.convert(one, Response) for one in (row.pop("response"), other) if one is not None]
+    setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
+    setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
+    members = [
+        {
+            "sample": {"id": answers[0].id},
+            "setup": setup | {"judge": one.get("judge")},
+            "verdict": one.get("verdict"),
+            "score": one.get("score"),
+        }
+        for one in row.pop("members", [])
+    ]
+    return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
+
+
+def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
+    """An older judgment of a turn or a whole conversation in the keys of today."""
+    said, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
+    names = ("system", "condition", "turn", "opponent", "length")
+    sample = {name: said[name] for name in names if name in said}
+    sample |= {"id": said.get("conversation"), "conversation": conversation, "answer": row.pop("answer", None)}
+    whole, protocol = "turn" not in said, said.get("protocol")
+    form = setup.get("pointwise_prompt", "pointwise") if protocol == "pointwise" else protocol
+    if protocol in ("direct", "pairwise"):
+        form = f"{protocol}_{'whole' if whole else 'turn'}"
+    verdict = row.pop("rating", None) or {}
+    verdict |= {"failure": said.get("failure"), "answers": row.pop("answers", []), "reason": row.pop("reason", None)}
+    if protocol == "pairwise":
+        verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(said.get("score"))
+    kept = ("protocol", "judging", "score", "unread", "unjudged")
+    calls = row.get("calls", [])
+    spent: dict[str, Any] = {
+        f"{kind}_tokens": sum(call.get(f"{kind}_tokens", 0) for call in calls)
+        for kind in ("prompt", "cached", "completion")
+    }
+    return (
+        row
+        | spent
+        | {name: said[name] for name in kept if name in said}
+        | {
+            "sample": sample,
+            "verdict": verdict,
+            "prompt": form,
+            "reply": calls[0].get("reply", "") if calls else "",
+            "attempts": max((call.get("attempts", 1) for call in calls), default=1),
+        }
+    )
+
+
 def is_judgment(row: Any) -> bool:
-    """Whether a line of JSON is a judgment."""
-    return isinstance(row, dict) and {"sample", "verdict"} <= row.keys()
+    """Whether a line of JSON is a judgment, of today or of an earlier version."""
+    if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
+        return False
+    return bool({"sample", "response"} & row.keys()) or {"conversation", "setup"} <= row.keys()

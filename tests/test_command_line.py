@@ -168,3 +168,14 @@ def test_as_published_a_benchmark_is_judged_as_its_paper_does(tmp_path: Path, sc
     rows = ROOT / "data/samples/human_scored.jsonl"
     refused = run("critic", "judge", rows, "--as", "published", "--out", tmp_path / "k")
     assert_one_line_error(refused, "--as published cannot be used without --benchmark")
+
+
+def test_names_of_before_are_understood_and_not_shown(tmp_path: Path) -> None:
+    old = run(
+        "critic", "judge", tmp_path / "none.jsonl", "--out", tmp_path / "j.jsonl", "--sight=all", "--unread", "no"
+    )
+    assert_one_line_error(old, "'--on-unparsed'", "'fail', 'tie'")
+    for before, now in (("people", "import-grades"), ("card", "describe")):
+        assert run("critic", before, "--help").stdout == run("critic", now, "--help").stdout
+        assert f"\n  {before} " not in run("critic").stdout
+    assert "--within" not in run("critic", "audit", "--help").stdout

@@ -8,14 +8,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT
+from conftest import ROOT, human_row, run, write_jsonl
+from msgspec.structs import replace
+from stages.test_judge_conversations import answer_all, replies
 
 from critic import human_scored, jsonl
+from critic.judging.forms import form_of
 from critic.records import Judgment, ModelTurn
 from critic.stages.rewrite import Rewrite
+from eval_agreement.items import items_of
 
 RECORDS = ROOT / "tests/records"
+OF_BEFORE = {("extraction", False), ("samples", 2), ("temperature", 1.0)}
+"""What committed lines say of options that went."""
+
 WRITTEN: dict[str, type[Any]] = {
+    "judgments": Judgment,
+    "conversation_judgments": Judgment,
     "samples": Judgment,
     "model_turns": ModelTurn,
     "rewrites": Rewrite,
@@ -28,21 +37,79 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
     for (_, record), line in zip(jsonl.read(path, WRITTEN[name]), path.read_bytes().splitlines(), strict=True):
         written = msgspec.json.encode(record)
         lost = said(msgspec.json.decode(line)) - said(msgspec.json.decode(written))
-        assert lost <= {("extraction", False)}  # an option that went
-        assert msgspec.json.decode(written, type=WRITTEN[name]) == record
+        assert lost <= OF_BEFORE
+        assert jsonl.decoder(WRITTEN[name])(written) == record
+
+
+@pytest.mark.parametrize("kind", ["answers", "conversations"])
+def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path, scripted: Any) -> None:
+    """What it has is not asked for again, and what is added to it is scored and audited beside it."""
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
+    if kind == "answers":
+        file = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, system="m") for number in range(4)])
+    else:
+        file = replies(tmp_path / "r.jsonl", "convbench")
+    words = ["critic", "judge", file, "--out", out, "--base-url", server.url]
+    assert run(*words).returncode == 0
+    whole = [line for _, line in jsonl.read(out, Judgment)]
+    asked, half = len(server.requests), len(whole) // 2
+    write_jsonl(out, [as_before(line) for line in whole[:half]])
+    done = run(*words)
+    assert done.returncode == 0 and f"{half} judged before, {half} to go" in done.stderr, done.stderr
+    assert len(server.requests) - asked < asked
+    found = [line for _, line in jsonl.read(out, Judgment)]
+    # What a judge was shown of a conversation older lines do not say.
+    whole[:half] = [replace(line, sample=replace(line.sample, shown=None)) for line in whole[:half]]
+    assert found[:half] == whole[:half] and {*map(repr, found)} == {*map(repr, whole)}
+    if kind == "answers":
+        assert run("critic", "audit", out, "--out", tmp_path / "audit").returncode == 0
+    scored = run("critic", "score", out, "--out", tmp_path / "scores")
+    assert scored.returncode == 0, scored.stderr
+
+
+def as_before(line: Judgment) -> dict[str, Any]:
+    """A judgment as versions before 2026-11-26 wrote it."""
+    row: dict[str, Any] = msgspec.to_builtins(line)
+    one = line.sample
+    sample, setup, verdict = row.pop("sample"), row.pop("setup"), row.pop("verdict")
+    if line.protocol is None:
+        how = {name: setup[name] for name in ("judge", "score_kind", "decoding") if name in setup}
+        return row | how | {"response": msgspec.to_builtins(one.response), "verdict": verdict}
+    about = {"conversation": one.id, "judge": line.judge, "protocol": line.protocol, "score": line.score}
+    about |= {name: sample[name] for name in ("system", "condition", "turn", "length") if name in sample}
+    kept = {name: row[name] for name in ("prompt_hash", "asked", "detail", "calls") if name in row}
+    read = {"rating": verdict, "reason": verdict.get("reason"), "answer": one.answer}
+    return kept | read | {"conversation": sample["conversation"], "verdict": about, "setup": setup}
 
 
 def said(value: Any, key: str = "") -> set[tuple[str, Any]]:
     """Every number and text of a line by the innermost key that it stands under."""
     if isinstance(value, dict):
-        return {one for name, inner in value.items() for one in said(inner, str(name))}
+        return {one for name, inner in value.items() for one in said(inner, NAMES.get(str(name), str(name)))}
     if isinstance(value, list):
         return {one for inner in value for one in said(inner, key)}
     return set() if value is None else {(key, value)}
 
 
+NAMES = {"conversation": "id", "text": "answer"}
+"""Keys that have other names today: of a verdict the id of its conversation, of a response its text."""
+
+
 def test_every_file_of_records_is_read() -> None:
     assert {path.stem for path in RECORDS.iterdir()} == {*WRITTEN, "human_scored"}
+
+
+def test_what_they_say_is_what_they_said() -> None:
+    """Ratings with distributions, samples and panels, a named failure; grades, pairs and checklists."""
+    found = [judgment for _, judgment in jsonl.read(RECORDS / "judgments.jsonl", Judgment)]
+    assert [judgment.verdict.failure for judgment in found] == [None, None, None, "no_distribution"]
+    assert all(judgment.score == pytest.approx(6.75) for judgment in found[:3]) and found[3].score is None
+    assert len(found[2].members) == 2
+    assert all(form_of(judgment.prompt).shown == 1 for judgment in found)
+    talks = [line for _, line in jsonl.read(RECORDS / "conversation_judgments.jsonl", Judgment)]
+    assert {line.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
+    kinds = {item.kind for line in [*found, *talks] for item in items_of(line)}
+    assert kinds == {"score", "preference", "yes or no"}
 
 
 def test_human_scored_rows_without_the_later_columns_are_single_answers() -> None:

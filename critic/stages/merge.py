@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.errors import UsageError, decode
+from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn
 from critic.stages import infer, judge_samples, options
 from critic.stages.run import RunOptions, Shard, finish
@@ -119,12 +119,12 @@ def _check_shards(shards: Sequence[ShardFile]) -> None:
 def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
     """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
     is there twice, or in another shard than its group."""
-    decoder = msgspec.json.Decoder(record)
+    decode = jsonl.decoder(record)
     for part in shards:
         keys = set[Hashable]()
         for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             try:
-                one = decode(line, decoder)
+                one = decode(line)
             except ValueError as error:
                 raise UsageError(f"{part.path}:{number}: {error}") from None
             group = one.conversation.group

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Never, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
@@ -19,7 +18,7 @@ from tqdm import tqdm
 from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import lacking
-from critic.errors import UsageError, decode, encode, one_line
+from critic.errors import UsageError, encode, one_line
 from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
@@ -256,7 +255,7 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         first = file.readline().removeprefix(b"\xef\xbb\xbf")  # which an editor may have put there
     try:
         if first.strip() and first.endswith(b"\n"):  # a file of something else is left as it is
-            decode(first, msgspec.json.Decoder(record))
+            jsonl.decoder(record)(first)
     except ValueError as error:
         why = one_line(error).partition(": ")[2]
         raise UsageError(f"--out {out}: no judgments or replies of an earlier run ({why}); choose another") from None
