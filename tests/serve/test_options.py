@@ -114,7 +114,7 @@ def test_engines_and_processes_are_counted_before_the_dashes(parser: Any, extra:
         options.check(parser, ours, extra)
 
 
-def test_an_engine_in_here_is_alone_and_compiles_on_gpus(
+def test_an_engine_in_here_is_alone_and_compiles_for_long_runs_on_gpus(
     parser: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -127,9 +127,11 @@ def test_an_engine_in_here_is_alone_and_compiles_on_gpus(
 
     monkeypatch.setattr(vllm, "build", lambda: "vllm")
     monkeypatch.setattr(LLMEngine, "from_engine_args", start)
-    for extra, eager in (([], False), (["--enforce-eager"], True)):
+    for rows, extra, eager in ((10, [], True), (5000, [], False), (10, ["--no-enforce-eager"], False)):
+        backend = vllm.VllmBackend(folder, extra)
+        backend.rows = rows
         with pytest.raises(ZeroDivisionError):
-            vllm.VllmBackend(folder, extra)._start()
+            backend._start()
         assert (started[-1][0].enforce_eager, started[-1][1].name) == (eager, "LLM_CLASS")
     for spelt in (["-dp", "8"], ["--data_parallel_size=8"]):
         with pytest.raises(UsageError, match="--gpus N"):
