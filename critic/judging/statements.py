@@ -168,9 +168,9 @@ def _compiled(pattern: str, names: str, separator: str) -> re.Pattern[str]:
 
 
 class _Object(Struct, frozen=True):
-    """A whole JSON object, and where it stands."""
+    """A whole JSON object: under each key, in lower case, every value that stands there; and where it stands."""
 
-    content: dict[str, Any]
+    content: dict[str, list[Any]]
     start: int
     end: int
 
@@ -425,7 +425,13 @@ def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
 def _whole_objects(text: str) -> Iterator[_Object]:
     """The outermost JSON objects in a text."""
 
-    decoder = json.JSONDecoder(strict=False)
+    def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
+        values: dict[str, list[Any]] = {}
+        for name, value in pairs:
+            values.setdefault(name.strip().lower(), []).append(value)
+        return values
+
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=every_value)
     at, failures = text.find("{"), 0
     while at >= 0 and failures < _MOST_TORN:
         try:
@@ -446,12 +452,15 @@ def _under(content: Any, sought: Sought) -> Iterator[Any]:
             nested += reversed(content)
         if not isinstance(content, dict):
             continue
-        keyed = [name for name in content if re.fullmatch(sought.key_names, name.strip(), re.IGNORECASE)]
+        keyed = [name for name in content if re.fullmatch(sought.key_names, name, re.IGNORECASE)]
         for name in keyed:
-            yield sought.convert(content[name])
+            for value in content[name]:
+                yield sought.convert(value)
         if not keyed:
             # What a key calls the response's, or quoted, is not searched.
-            own = [value for name, value in content.items() if not (_RETOLD.search(name) or _MATERIAL.search(name))]
+            own = [
+                values for name, values in content.items() if not _RETOLD.search(name) and not _MATERIAL.search(name)
+            ]
             nested += reversed(own)
 
 
