@@ -76,8 +76,8 @@ def held_out(
             refused.append(response.id)
         else:
             assert response.human is not None
-            ids = source_ids(tokenizer, made.messages) + behind
-            found.append((ids, response.human.score, made.images, response.question.group))
+            prompt = source_ids(tokenizer, made.messages) + behind
+            found.append((prompt, response.human.score, made.images, response.question.group))
     if not found:
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
     found.sort(key=lambda row: len(row[0]))
