@@ -607,7 +607,7 @@ def verdict_id(
     return "/".join([key, condition, protocol, str(turn or "whole"), *other])
 
 
-def spent(made: Sequence[Judgment | Call]) -> dict[str, int]:
+def spent(made: Sequence[Judgment | Call]) -> dict[str, Any]:
     """What several judgments or calls took together."""
     return {
         "prompt_tokens": sum(one.prompt_tokens for one in made),
