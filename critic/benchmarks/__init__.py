@@ -1,7 +1,7 @@
 """The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -114,6 +114,10 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         ]
         if not run.setup.decoding.reason:
             words.append("no reasons")
+        if run.battles and not all(map(self.scored, run.battles)):
+            words.append("battles between models (paper: none)")
+        if not run.verdicts:
+            return words  # what the paper asks of each answer is not asked of a battle
         words += [f"no verdicts by {protocol}" for protocol in self.protocols if protocol not in used]
         seen = {judgment.condition for judgment in run.turns}
         return words + [f"no condition {condition}" for condition in self.conditions if condition not in seen]
@@ -171,29 +175,34 @@ def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
     return all(mine[key] == theirs[key] for key in shared) if shared else None
 
 
-def order_reading(run: Run, battles: bool = False) -> list[str]:
-    """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
-    and how many of them are ties for want of a verdict."""
+BIASED, FEWEST_PAIRS, FEWEST_DRAWN = 0.2, 20, 100
+"""From which share of so many pairs on the order of answers is at a page's head; of places drawn it takes more."""
 
-    compared = [judgment for judgment in (run.battles if battles else run.verdicts) if judgment.protocol == "pairwise"]
-    unread = sum(judgment.unread for judgment in compared)
+
+def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
+    """How far the comparisons of each judge, over all its files, follow the places of the answers, in words, and
+    whether that is much."""
+    compared: dict[str, list[Judgment]] = {}
+    for run in runs:
+        compared.setdefault(run.judge, []).extend(one for one in run.turns if one.protocol == "pairwise" and one.calls)
+    return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)
+
+
+def _order_effect(judge: str, compared: Sequence[Judgment]) -> tuple[str, bool]:
     pairs = [[(call.first, call.value) for call in judgment.calls if call.value] for judgment in compared]
     values = [value for calls in pairs for _, value in calls]
-    readings = list[str]()
-    if values:
-        decided = sum(value != "tie" for value in values)
-        first_won = f"the first of the two answers won {values.count('A')}"
-        reading = f"{run.name}: of {decided} comparisons with a winner, {first_won}"
-        readings.append(f"{reading}{_differing(pairs)}.")
-    if unread:
-        readings.append(f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties.")
-    return readings
-
-
-def _differing(pairs: Sequence[Sequence[tuple[str | None, str]]]) -> str:
-    """How many pairs were judged otherwise in the other order, in words; nothing where none was asked in both."""
+    decided, first = len(values) - values.count("tie"), values.count("A")
+    words = f"of {decided} comparisons with a winner, the first answer won {first}"
     # The last verdict of each order counts: a reply that could not be read was asked about once more.
     both = [last for calls in pairs if {"model", "opponent"} <= (last := dict(calls)).keys()]
-    turned = {"A": "B", "B": "A", "tie": "tie"}
-    differ = sum(last["opponent"] != turned[last["model"]] for last in both)
-    return f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties" if both else ""
+    if both:
+        turned = {"A": "B", "B": "A", "tie": "tie"}
+        differ = sum(last["opponent"] != turned[last["model"]] for last in both)
+        turned_share = f"{differ} of {len(both)} pairs ({differ / len(both):.0%})"
+        words = f"{turned_share} were judged otherwise in the other order and count as ties; {words}"
+        large = len(both) >= FEWEST_PAIRS and differ >= BIASED * len(both)
+    else:  # where a place is drawn for each, the first wins as often more than half as if so many followed it alone
+        large = decided >= FEWEST_DRAWN and abs(2 * first - decided) >= BIASED * decided
+    if unread := sum(judgment.unread for judgment in compared):
+        words += f"; {unread} of {len(pairs)} comparisons came to no verdict and count as ties"
+    return f"{judge}: {words}.", large

@@ -138,7 +138,8 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             ("tasks", "Mean rating 1 to 10 (table 3 of the paper)", of_tasks),
             ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
         ):
-            rows.append(LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition))
+            row = LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition)
+            rows.append(replace(row, pictured=list(columns)) if key == "categories" else row)
     return rows
 
 

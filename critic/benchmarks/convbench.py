@@ -12,20 +12,19 @@ A row of the sheet is one conversation of three turns, perception, reasoning and
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of
 from critic.errors import UsageError
-from critic.page.blocks import Columns, Part, Section, differences, number
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, Protocol
-from critic.stats.aggregate import Cell, Difference, Scale, by_cell, difference, groups_by, groups_of
+from critic.stats.aggregate import Cell, Scale, by_cell, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
@@ -51,6 +50,9 @@ CELLS = {
     "SO_tilde": Cell(REASONING, None),
 }
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
+
+ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
+"""The cells of figure 8, of which the first that was judged counts: a turn that is asked without those before it."""
 
 DERIVED: dict[str, dict[str, float]] = {
     "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
@@ -135,46 +137,96 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     return by_name
 
 
-class Flip(Struct, frozen=True):
-    """A conversation whose verdict on `turn` changes once `cause` is made perfect: the cause's own task, the turn's
-    task, and the scores before and after (per cent or ratings)."""
-
-    conversation: str
-    cause: str
-    turn: int
-    cause_task: str
-    task: str
-    before: float
-    after: float
+Scored = Mapping[str, float | None]
+"""Scores by conversation; None: the judgment failed."""
 
 
-class Attribution(Struct, frozen=True, kw_only=True):
-    """Where errors come from: each verdict that flips, and what a perfect step adds by pair of tasks, the costliest
-    first (by mean difference times conversations)."""
-
-    flips: list[Flip]
-    pairs: dict[str, Difference]
-
-
-def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> Attribution:
-    """Error attribution by the hierarchical ablation (§3.3, §5.2); steps whose condition was never run are left out."""
-    judged = _scores(verdicts, protocol)
-    flips, pairs = list[Flip](), dict[str, Difference]()
+def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Scored]]:
+    """The steps of the ablation that were run: a capability, and the scores on a turn before and after it is made
+    perfect (§3.3)."""
     for cause, base, perfect in STEPS:
-        turn = CELLS[base].turn or 0
-        if CELLS[base] not in judged or CELLS[perfect] not in judged:
-            continue
-        before, after = judged[CELLS[base]], judged[CELLS[perfect]]
-        two_tasks = partial(_two_tasks, CAUSES[cause], turn)
-        for conversation in conversations:
-            change = before.get(conversation.id), after.get(conversation.id)
-            if None not in change and change[0] != change[1]:
-                flips.append(Flip(conversation.id, cause, turn, *two_tasks(conversation), *change))  # type: ignore[arg-type]
-        for tasks, groups in groups_by(conversations, two_tasks).items():
-            name = f"{tasks[0]} → {tasks[1]}: perfect {cause}, turn {turn}"
-            pairs[name] = difference(before, after, groups, SCALE[protocol])
-    costliest = sorted(pairs, key=lambda name: (pairs[name].mean or 0.0) * pairs[name].n, reverse=True)
-    return Attribution(flips=flips, pairs={name: pairs[name] for name in costliest})
+        if CELLS[base] in judged and CELLS[perfect] in judged:
+            yield cause, CELLS[base].turn or 0, judged[CELLS[base]], judged[CELLS[perfect]]
+
+
+def pairs_of_tasks(
+    models: Sequence[Verdicts], conversations: Conversations, protocol: Protocol
+) -> dict[str, dict[str, Score]]:
+    """By pair of tasks, how many points of what a perfect step adds to a score are due to it (§5.1), over the models:
+    the sum over all pairs is what the step adds."""
+    changes, asked = dict[Any, float | None](), dict[str, dict[Any, str]]()
+    for model, verdicts in enumerate(models):
+        for cause, turn, before, after in _steps(_scores(verdicts, protocol)):
+            changes |= {(model, cause, turn, key): change for key, change in _paired(before, after).items()}
+            for conversation in conversations:
+                tasks = f"{_task(CAUSES[cause], conversation)} → {_task(turn, conversation)}"
+                of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
+                of_pair[model, cause, turn, conversation.id] = conversation.group
+    adds, (low, high) = dict[str, dict[str, Score]](), SCALE[protocol]
+    for name, of_pair in asked.items():
+        share = len(of_pair) / len({model for model, *_ in of_pair}) / len(conversations)
+        adds[name] = {"adds": Score(parts=[Term(share, changes, of_pair, (low - high, high - low))])}
+    return adds
+
+
+def errors(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
+    """Where a model's errors come from, by column, of what was judged: in % of conversations, which turn is the first
+    to fail, that is below the middle of the scale; the verdicts that flip; what a perfect step adds (§5.1), what the
+    whole adds to the turns, and what a turn loses that is asked alone (figure 8)."""
+    judged, groups = _scores(verdicts, protocol), groups_of(conversations)
+    columns, (low, high) = dict[str, Score](), SCALE[protocol]
+    turns = [judged[Cell(OWN, turn)] for turn in (1, 2, 3) if Cell(OWN, turn) in judged]
+    if len(turns) == 3:
+        first = {key: _first_failure([by_id.get(key) for by_id in turns], protocol) for key in groups}
+        columns |= {f"fails at {turn}": _percent(first, groups, float(turn).__eq__) for turn in (1, 2, 3)}
+    columns |= _flips(judged, groups)
+    by_name = scores(verdicts, conversations, protocol)
+    columns |= {HEADINGS[name]: score for name, score in by_name.items() if name.startswith("delta")}
+    if "R1" in by_name:
+        less = [replace(part, weight=-part.weight) for part in by_name["R2"].parts]
+        columns["R1−R2"] = Score(parts=[*by_name["R1"].parts, *less])
+    for name, cells in ALONE.items():
+        cell = next((cell for cell in cells if cell in judged), None)
+        if cell and CELLS[name] in judged:
+            lost = _paired(judged[CELLS[name]], judged[cell])
+            columns[f"{name} alone−{name}"] = score_of(lost, groups, (low - high, high - low))
+    return columns
+
+
+def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
+    """In % of the verdicts on turns, how many change once perception (Ŝ) or reasoning (S̃) is perfect, up or down."""
+    columns = dict[str, Score]()
+    for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
+        changes, asked = dict[Any, float | None](), dict[Any, str]()
+        for cause, turn, before, after in _steps(judged):
+            if cause == capability:
+                changes |= {(turn, key): change for key, change in _paired(before, after).items()}
+                asked |= {(turn, key): group for key, group in groups.items()}
+        if asked:
+            columns[f"flips {mark}"] = _percent(changes, asked, bool)
+            columns[f"{mark} up"] = _percent(changes, asked, (0.0).__lt__)
+            columns[f"{mark} down"] = _percent(changes, asked, (0.0).__gt__)
+    return columns
+
+
+def _first_failure(turns: Sequence[float | None], protocol: Protocol) -> float | None:
+    """The number of the first turn that fails, 0 for none; None where a missing verdict leaves that open."""
+    for turn, score in enumerate(turns, 1):
+        if score is None or score < sum(SCALE[protocol]) / 2:
+            return None if score is None else float(turn)
+    return 0.0
+
+
+def _paired(before: Scored, after: Scored) -> dict[str, float | None]:
+    """The second less the first of what both judge; None where either failed."""
+    both = {key: (score, after[key]) for key, score in before.items() if key in after}
+    return {key: None if old is None or new is None else new - old for key, (old, new) in both.items()}
+
+
+def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]) -> Score:
+    """In how many % of cases a number `counts`."""
+    shares = {key: None if value is None else 100.0 * counts(value) for key, value in values.items()}
+    return score_of(shares, asked, (0, 100))
 
 
 def agreement(
@@ -217,28 +269,22 @@ def _task(turn: int, conversation: Conversation) -> str:
     return conversation.turns[turn - 1].task or "none"
 
 
-def _two_tasks(cause: int, turn: int, conversation: Conversation) -> tuple[str, str]:
-    return _task(cause, conversation), _task(turn, conversation)
-
-
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Where each run's errors come from, and how far the judges of one model agree."""
-    parts, summary = [], dict[str, Any]()
-    for run in runs:
-        for protocol in run.protocols():
-            if protocol in TITLES:
-                attributed = attribution(run.verdicts, conversations, protocol)
-                parts.append(_errors(run, protocol, attributed))
-                summary.setdefault(run.name, {})[protocol] = {"attribution": attributed}
-    shown = [part for part in parts if part.readings or part.tables]
-    sections = [Section(heading="Where errors come from", parts=shown, note=NOTE)] if shown else []
-    return Report(rows=_agreed(runs, conversations), sections=sections, summary=summary)
-
-
-NOTE = (
-    "S1 to S3 are the turns, SO the conversation as a whole; a hat is after perfect perception, a tilde after perfect "
-    "perception and reasoning. 95 % intervals from a paired bootstrap over groups (images)."
-)
+    """What a perfect step adds by pair of tasks, and how far the judges of one model agree. The summary has every
+    verdict that flips, and how far."""
+    rows, summary = _agreed(runs, conversations), dict[str, Any]()
+    for protocol in TITLES:
+        seen = [run for run in runs if protocol in run.protocols()]
+        for run in seen:
+            flips = {
+                f"perfect {cause}, turn {turn}": {key: by for key, by in _paired(before, after).items() if by}
+                for cause, turn, before, after in _steps(_scores(run.verdicts, protocol))
+            }
+            summary.setdefault(run.name, {})[protocol] = {"flips": flips}
+        caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
+        for name, adds in pairs_of_tasks([run.verdicts for run in seen], conversations, protocol).items():
+            rows.append(LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, folded=True))
+    return Report(rows=rows, summary=summary)
 
 
 def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
@@ -277,17 +323,6 @@ def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tupl
     return pairs
 
 
-FLIPS = Columns[Flip](
-    ("conversation", lambda flip: flip.conversation),
-    ("made perfect", lambda flip: f"perfect {flip.cause}"),
-    ("verdict on", lambda flip: f"turn {flip.turn}"),
-    ("its task", lambda flip: flip.cause_task),
-    ("the turn's task", lambda flip: flip.task),
-    ("before", lambda flip: number(flip.before, 1)),
-    ("after", lambda flip: number(flip.after, 1)),
-)
-
-
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
     rows, groups = [], groups_of(conversations)
@@ -295,7 +330,13 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         by_heading = {HEADINGS[name]: score for name, score in scores(run.verdicts, conversations, protocol).items()}
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
-            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading))
+            main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
+            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, pictured=main))
+        if columns := errors(run.verdicts, conversations, protocol):
+            drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
+            caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"
+            row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
+            rows.append(replace(row, pictured=drawn, ranked=False))
         for turn in (1, 2, 3):
             verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             tasks = groups_by(conversations, partial(_task, turn))
@@ -306,25 +347,6 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
                 by_task = {"all": score_of(verdicts, groups, scale), **by_task}
                 rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, folded=True))
     return rows
-
-
-def _errors(run: Run, protocol: Protocol, attributed: Attribution) -> Part:
-    """Where a run's errors come from; without a reading or a table where nothing says it."""
-    readings = order_reading(run) if protocol == "pairwise" else []
-    tables_ = []
-    if attributed.pairs:
-        better = sum(flip.after > flip.before for flip in attributed.flips)
-        readings.append(
-            f"{len(attributed.flips)} verdicts on turns change when an earlier step is made perfect: {better} for the "
-            f"better, {len(attributed.flips) - better} for the worse."
-        )
-        tables_ = [
-            differences(
-                "What a perfect step adds by pair of tasks, the costliest first", attributed.pairs, folded=True
-            ),
-            FLIPS.table("Every verdict that changes", attributed.flips, folded=True),
-        ]
-    return Part(heading=f"{run.name}, {protocol}", readings=readings, tables=tables_)
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import scipy
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,10 +24,11 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS
-from critic.page import blocks
-from critic.page.blocks import Part, Section, Table, differences
+from critic.page.blocks import Columns, Section, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn, Protocol
-from critic.stats.aggregate import Cell, Difference, Scale, by_cell, difference
+from critic.stats.aggregate import Cell, Scale, by_cell
+from critic.stats.arrays import ratio
+from critic.stats.estimate import Bootstrap, Interval
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 FORMATS = (".parquet", ".jsonl")
@@ -125,9 +125,9 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     names = [utterance.speaker.strip().lower() for utterance in spoken]
     if "assistant" in names[0]:
         raise UsageError(f"{location}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
-    for number, name in enumerate(names):
-        if name != names[number % 2] or (number % 2 and name == names[0]):
-            speaker = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
+    for position, name in enumerate(names):
+        if name != names[position % 2] or (position % 2 and name == names[0]):
+            speaker = f"conversation[{position}].speaker is {spoken[position].speaker!r}"
             raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
@@ -233,73 +233,75 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
     return scores | {f"turn {number}": Score(parts=[term]) for number, term in terms.items()}
 
 
-def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
+def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
     """What the data set's own answers as history add over the model's own: oracle - self-prediction, paired, over all
     turns and per turn."""
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
+    both = {turn: (own[turn], score) for turn, score in oracle.items() if turn in own}
+    change = {turn: None if None in sides else sides[1] - sides[0] for turn, sides in both.items()}  # type: ignore[operator]
     groups: dict[str, dict[Turn, str]] = {"all": {}}
     for conversation, turn in _turns_of(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):
             groups.setdefault(part, {})[turn] = conversation.group
-    return {part: difference(own, oracle, turns, SCALE) for part, turns in groups.items()}
+    return {part: score_of(change, turns, (-100.0, 100.0)) for part, turns in groups.items()}
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """How much of one number the least-squares line through another explains (`r_squared`, 0..1), the `slope` of that
-    line, and the two-sided `p_value` of its being 0 (Student's t, turns taken for independent), over `n` turns. None
-    where either number does not vary."""
+    """How much of one number the least-squares line through another explains (`r_squared`, 0..1, with its 95 %
+    `interval` over conversations), and the `slope` of that line, over `n` turns. None where either does not vary."""
 
     n: int
     r_squared: float | None = None
+    interval: Interval | None = None
     slope: float | None = None
-    p_value: float | None = None
 
 
-def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
-    """How far completion ratio and quality say the same (figure 5): quality (1..10) on the ratio, over all turns."""
-    judged = measures(verdicts, condition)
-    pairs = [
-        (judged["completion"][turn], judged["quality"][turn])
-        for turn, score in judged["score"].items()
-        if score is not None
-    ]
-    ratio, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
-    if len(pairs) < 3 or not ratio.std() or not quality.std():
+def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -> Fit:
+    """How far completion ratio and quality say the same (figure 5): quality (1..10) on the ratio, over all turns of one
+    model or of several."""
+    pairs, groups = list[tuple[float | None, float | None]](), list[str]()
+    for judged in (measures(verdicts, condition) for verdicts in models):
+        turns = [turn for turn, score in judged["score"].items() if score is not None]
+        pairs += [(judged["completion"][turn], judged["quality"][turn]) for turn in turns]
+        groups += [conversation for conversation, _ in turns]
+    completed, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
+    if len(pairs) < 3 or not completed.std() or not quality.std():
         return Fit(n=len(pairs))
-    line = scipy.stats.linregress(ratio, quality)
-    r_squared, slope, p_value = float(line.rvalue) ** 2, float(line.slope), float(line.pvalue)
-    return Fit(n=len(pairs), r_squared=r_squared, slope=slope, p_value=p_value)
+    draws = Bootstrap(groups)
+    terms = [np.ones(len(pairs)), completed, quality, completed**2, quality**2, completed * quality]
+    n, x, y, xx, yy, xy = draws.of_groups(np.stack([np.bincount(draws.member, term) for term in terms])).T
+    slopes = ratio(n * xy - x * y, n * xx - x**2)
+    explained = slopes * ratio(n * xy - x * y, n * yy - y**2)
+    interval = draws.interval(explained[1:])
+    return Fit(n=len(pairs), r_squared=float(explained[0]), interval=interval, slope=float(slopes[0]))
 
 
 NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
 
 
+_FITS = Columns[tuple[str, Fit]](
+    ("", lambda pair: pair[0]),
+    ("R²", lambda pair: TableCell(number(pair[1].r_squared, 3), interval(pair[1].interval, 3))),
+    ("slope", lambda pair: number(pair[1].slope, 4)),
+    ("turns", lambda pair: pair[1].n),
+)
+
+
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """What the references as history add, and how far the two judgments of a turn say the same."""
-    parts, summary = [], dict[str, Any]()
-    for run in runs:
-        fits = {condition: ratio_against_quality(run.verdicts, condition) for condition in run.conditions()}
-        rows = [
-            blocks.row(
-                f"with {NAMES.get(condition, condition)}",
-                blocks.number(fit.r_squared, 3),
-                "–" if fit.p_value is None else f"{fit.p_value:.4f}",
-                blocks.number(fit.slope, 4),
-                fit.n,
-            )
-            for condition, fit in fits.items()
-        ]
-        caption = "How far quality follows from completion ratio, over all turns (figure 5)"
-        tables_ = [Table(caption=caption, head=["", "R²", "p", "slope", "n"], rows=rows)]
-        summary[run.name] = {condition: {"ratio_against_quality": fit} for condition, fit in fits.items()}
-        if {ORACLE, SELF_PREDICTION} <= set(fits):
-            effect = oracle_effect(run.verdicts, conversations)
-            tables_.insert(0, differences("What the references as history add (oracle less self-prediction)", effect))
-            summary[run.name]["oracle_effect"] = effect
-        parts.append(Part(heading=f"{run.name}, judged by {run.judge}", tables=tables_))
+    """How far the two judgments of a turn say the same, by model and over all."""
+    fits, pooled = dict[str, Fit](), dict[str, Fit]()
+    for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
+        seen = [run for run in runs if condition in run.conditions()]
+        fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}
+        if len(seen) > 1:
+            every = ratio_against_quality([run.verdicts for run in seen], condition)
+            pooled[f"all {len(seen)} files, {condition}"] = every
+    caption = "How far quality follows from completion ratio, over all turns (figure 5)"
+    tables_ = [_FITS.table(caption, pooled.items())] if pooled else []
+    tables_.append(_FITS.table(f"{caption}{', by model' if pooled else ''}", fits.items(), details=bool(pooled)))
     note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
-    sections = [Section(heading="History, and what explains what", parts=parts, note=note)]
-    return Report(sections=sections, summary=summary)
+    section = Section(heading="Completion ratio and quality", tables=tables_, note=note)
+    return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
 
 
 def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
@@ -334,17 +336,15 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
-    rows, averages = list[LeaderboardRow](), dict[str, Score]()
-    for condition in run.conditions():
+    rows = list[LeaderboardRow]()
+    for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
         asked, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
         for conversation, turn in asked:
             by_turn.setdefault(_named(turn, condition), {})[turn] = conversation.group
         groups = {turn: conversation.group for conversation, turn in asked}
-        of_turns = turn_means(judged["score"], by_turn)
-        averages[condition] = of_turns["average"]
         tables_ = {
-            "turn-score": ("Score by turn", of_turns),
+            "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
             "measures": (
                 "Score, completion and quality of all turns",
                 {measure: score_of(judged[measure], groups, scale) for measure, scale in SCALES.items()},
@@ -359,10 +359,16 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         for key, (about, scores) in tables_.items():
             caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
             folded = key not in ("turn-score", "measures", "goal-score")
-            rows.append(LeaderboardRow(key=f"{key}-{condition}", caption=caption, scores=scores, folded=folded))
-    if len(averages) > 1:
-        caption = "Average score by what the model saw as history"
-        rows.append(LeaderboardRow(key="history-score", caption=caption, scores=averages))
+            drawn = list(scores) if key == "turn-score" else []
+            rows.append(
+                LeaderboardRow(key=f"{key}-{condition}", caption=caption, scores=scores, folded=folded, pictured=drawn)
+            )
+    if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
+        caption = "What the references as history add: oracle less self-prediction, paired"
+        effect = oracle_effect(run.verdicts, conversations)
+        rows.append(
+            LeaderboardRow(key="history-effect", caption=caption, scores=effect, pictured=list(effect), ranked=False)
+        )
     return rows
 
 

@@ -13,19 +13,16 @@ GPT-4 answer that serves as the reference once they found it right:
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, order_reading
+from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, loads
-from critic.page import blocks
-from critic.page.blocks import Section, Table
 from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Cell, by_cell, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of
-from critic.stats.tournament import WinRate, win_rate
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -137,29 +134,6 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Wins, ties and losses against the reference."""
-    counts: dict[str, WinRate] = {}
-    summary: dict[str, dict[str, WinRate]] = {}
-    asked = _asked(conversations)
-    for run in runs:
-        for condition in run.conditions():
-            judged = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
-            rate = win_rate(judged[key] for key in asked if key in judged)
-            counts[f"{run.name}, {condition}"] = summary.setdefault(run.name, {})[condition] = rate
-    if not counts:
-        return Report(sections=[], summary={})
-    rows = [blocks.row(name, rate.wins, rate.ties, rate.losses) for name, rate in counts.items()]
-    unreferenced = len(conversations) - len(asked)
-    section = Section(
-        heading="Against the reference",
-        readings=[line for run in runs for line in order_reading(run)],
-        tables=[Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=rows)],
-        note=f"{unreferenced} instructions have no confirmed reference and are not asked." if unreferenced else "",
-    )
-    return Report(sections=[section], summary=summary)
-
-
 def _asked(conversations: Conversations) -> dict[str, str]:
     """The instructions with a reference, with their groups."""
     return groups_of(conversation for conversation in conversations if conversation.turns[0].reference is not None)
@@ -178,7 +152,11 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         percent = {key: None if score is None else 100 * score for key, score in points.items()}
         parts = {"all": asked, **dict(sorted(categories.items()))}
         scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
+        ties = {key: None if score is None else 100.0 * (score == 0.5) for key, score in points.items()}
+        scores = {"all": scores.pop("all"), "ties": score_of(ties, asked, (0, 100)), **scores}
         caption = "Win rate against the reference in %, a tie half a win"
+        if unreferenced := len(conversations) - len(asked):
+            caption += f"; {unreferenced} instructions without a confirmed one are not asked"
         rows.append(LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition))
     return rows
 
@@ -190,7 +168,6 @@ BENCHMARK = Benchmark(
     title="VisIT-Bench",
     read=read_conversations,
     protocols=("pairwise",),
-    report=report,
     published=PUBLISHED,
     scored=lambda verdict: verdict.judging == "standard",
     entries=_entries,

@@ -1,14 +1,12 @@
 """What a page is made of, the same for the terminal and HTML, and how its numbers are written."""
 
+import math
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-
-if TYPE_CHECKING:  # commands that only list benchmarks need no NumPy
-    from critic.stats.aggregate import Difference
 
 T = TypeVar("T")
 
@@ -30,6 +28,14 @@ class Bar(Struct, frozen=True):
     interval: Bounds | None
 
 
+class Panel(Struct, frozen=True, kw_only=True):
+    """One score in a picture: a bar for each row of its table, over an axis from the first to the last of `ticks`."""
+
+    heading: str
+    bars: list[Bar | None]
+    ticks: list[float]
+
+
 class TableRow(Struct, frozen=True, kw_only=True):
     """`about` says in small print what the row is; `strong` rows are what the table is about. What is of one `model`
     has one colour on a page."""
@@ -45,7 +51,8 @@ class TableRow(Struct, frozen=True, kw_only=True):
 class Table(Struct, frozen=True, kw_only=True):
     """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
     the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text; `details` open on
-    demand on a page alone. The names of `sticky` ones stay in sight where the table is wider than the page."""
+    demand on a page alone. The names of `sticky` ones stay in sight where the table is wider than the page. The
+    `panels` are drawn side by side above the table, and into the file `picture`.svg beside the page."""
 
     caption: str
     head: list[str]
@@ -55,6 +62,8 @@ class Table(Struct, frozen=True, kw_only=True):
     folded: bool = False
     details: bool = False
     sticky: bool = False
+    panels: list[Panel] = field(default_factory=list)
+    picture: str = ""
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -179,16 +188,16 @@ def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
     return (-end, end) if centred else (0.0, end)
 
 
-def differences(caption: str, rows: Mapping[str, "Difference"], folded: bool = False) -> Table:
-    """Paired differences by name, with how many pairs lack a side."""
-    made = []
-    for name, change in rows.items():
-        bounds = f"– ({change.undefined})" if change.interval is None else span(*change.interval)
-        p = "–" if change.p_value is None else f"{change.p_value:.4f}"
-        missing = span(change.low, change.high) if change.missing else ""
-        made.append(row(name, number(change.mean), bounds, p, change.n, change.missing, missing))
-    head = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
-    return Table(caption=caption, head=head, rows=made, folded=folded)
+def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
+    """At most so many round numbers, evenly spaced, from below every bar to above it; three or more are asked for."""
+    ends = [end for bar in bars if bar for end in (bar.value, *(bar.interval or ()))] or [0.0]
+    low, high = min(ends), max(ends)
+    unit = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 100, 0.01)))
+    for step in (unit * size / 10 for size in (1, 2, 5, 10, 20, 50, 100)):
+        first, last = math.floor(low / step), math.ceil(high / step)
+        if last - first < most:
+            break
+    return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
 
 
 def as_text(sections: Sequence[Section]) -> str:

@@ -1,23 +1,30 @@
 """Tables over models: sections of a page, and the same tables as CSV."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from critic import jsonl
 from critic.errors import UsageError
-from critic.page.blocks import Section, Table, TableCell, TableRow, axis_of, bar, interval, number, row, span
-from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, standings
+from critic.page import blocks
+from critic.page.blocks import Bar, Section, Table, TableCell, bar, interval, listed, number, row, span, ticks_of
+from critic.stats.estimate import Places
+from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, Standings, ranks, standings
 from critic.tables import write_csv
 
-ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
+RATED = ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
+
+MOST_OPEN = 5
+"""Rows of a table that is open."""
 
 NOTE = "In small print 95 % intervals: bootstrap over groups."
 NOTE_OF_SEVERAL = (
     " Coverage is that of the score with the least. The mean is that of the models in the table; its interval is about "
-    "these models."
+    "these models. Models stand in the order of the first table. Ranks are by a table's first score: the best and the "
+    "worst that paired differences (95 %, not corrected) leave possible; models that share one are tied."
 )
 NOTE_OF_DIFFERENCES = (
     " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
@@ -25,7 +32,8 @@ NOTE_OF_DIFFERENCES = (
 
 
 class Leaderboard(Struct, frozen=True, kw_only=True):
-    """A table over models: the standings by row, best first, and what each is of. Rows are compared with `baseline`."""
+    """A table over models: the standings by row, in the page's order, and what each is of. Rows are compared with
+    `baseline`; `places` are by the first score, `pictured` scores are drawn."""
 
     key: str
     caption: str
@@ -34,26 +42,43 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     standings: Standings
     baseline: str | None = None
     folded: bool = False
+    places: Places = {}
+    pictured: Sequence[str] = ()
 
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:
-    """A table of each key, in the order given, its rows by their first score. Raises UsageError for a `baseline` that
-    is no row of any."""
+    """A table of each key, in the order given. The rows of the first stand by their first score, and the models of
+    all others in its order. Raises UsageError for a `baseline` that is no row of any."""
     names = dict.fromkeys(entry.name for entry in entries)
     if baseline is not None and baseline not in names:
         raise UsageError(f"--baseline {baseline}: not among {', '.join(names) or 'the scores'}")
     by_key: dict[str, list[LeaderboardRow]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
-    return [_leaderboard(key, rows, baseline) for key, rows in by_key.items()]
+    boards = list[Leaderboard]()
+    for key, rows in by_key.items():
+        boards.append(_leaderboard(key, rows, baseline, order_of(boards)))
+    return boards
 
 
-def _leaderboard(key: str, rows: Sequence[LeaderboardRow], baseline: str | None) -> Leaderboard:
+def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
+    """The place of each model on a page, which is that in its first table."""
+    rows = [board.entries[name] for board in boards[:1] for name in board.standings if name in board.entries]
+    return {system: place for place, system in enumerate(dict.fromkeys(row.system for row in rows))}
+
+
+def _leaderboard(
+    key: str, rows: Sequence[LeaderboardRow], baseline: str | None, order: Mapping[str, int]
+) -> Leaderboard:
     columns = list(dict.fromkeys(column for entry in rows for column in entry.scores))
+    pictured = {name for entry in rows for name in (columns[:1] if entry.pictured is None else entry.pictured)}
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
-    ranked = sorted(rows, key=lambda entry: (entry.apart, *_rank(cells[entry.name].get(columns[0]))))
-    names = [*(entry.name for entry in ranked), *([MEAN] if MEAN in cells else [])]
+
+    def place(entry: LeaderboardRow) -> tuple[Any, ...]:
+        return entry.apart, order.get(entry.system, len(order)), *_rank(cells[entry.name].get(columns[0]))
+
+    names = [*(entry.name for entry in sorted(rows, key=place)), *([MEAN] if MEAN in cells else [])]
     return Leaderboard(
         key=key,
         caption=rows[0].caption,
@@ -62,6 +87,8 @@ def _leaderboard(key: str, rows: Sequence[LeaderboardRow], baseline: str | None)
         standings={name: cells[name] for name in names},
         baseline=base,
         folded=rows[0].folded,
+        places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].folded else {},
+        pictured=sorted(pictured, key=columns.index),
     )
 
 
@@ -72,26 +99,27 @@ def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
 
 
 def headline(boards: Sequence[Leaderboard]) -> str:
-    """What the first table says of its first score: who leads, and whether its paired difference from the next shows
-    it; "" without a score."""
+    """What the first table says of its first score: who leads, and who is tied with it; "" without a score."""
     if not boards:
         return ""
-    column, scores = boards[0].columns[0], boards[0].standings
-    entries = [entry for name, entry in boards[0].entries.items() if not entry.apart and column in scores[name]]
-    entries.sort(key=lambda entry: _rank(scores[entry.name][column]))
-    if not entries or scores[entries[0].name][column].value is None:
+    board, column = boards[0], boards[0].columns[0]
+    scores = {name: board.standings[name][column] for name in board.standings if column in board.standings[name]}
+    own = (name for name, entry in board.entries.items() if not entry.apart and name in scores)
+    first, *others = sorted(own, key=lambda name: _rank(scores[name])) or [""]
+    if not first or scores[first].value is None:
         return ""
-    first, *others = entries
-    cell = scores[first.name][column]
-    bounds = f" (95 % interval {interval(cell.interval)})" if cell.interval else ""
-    leads = f"{first.name} {'is first with' if others else 'has'} {number(cell.value)} in “{column}”{bounds}."
-    pair = standings([first, others[0]], first.name)[others[0].name] if others else {}
-    change = pair[column].difference if column in pair else None
-    if change is None or change.mean is None or change.interval is None:
-        return leads
-    low, high = (-end for end in change.interval[::-1])
-    ahead = f"It is {'' if low > 0 else 'not '}shown to be ahead of {others[0].name}"
-    return f"{leads} {ahead}: by {number(-change.mean)} ({interval((low, high))})."
+    marks = {name: _cell(column, scores[name]).text for name in (first, *others)}
+    tied = [name for name in (first, *others) if board.places.get(name, (0, 0))[0] == 1]
+    if len(tied) > 1:
+        more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
+        named = listed([*(f"{name} ({marks[name]})" for name in tied[:3]), *more])
+        return f"{named} are tied in the first place by “{column}”: none is shown to be ahead of another."
+    bounds = interval(scores[first].interval, _decimals(column))
+    leads = f"{first} {'is first with' if others else 'has'} {marks[first]} in “{column}”"
+    leads += f" (95 % interval {bounds})" * bool(bounds)
+    behind = len(board.places) - board.places.get(first, (0, 0))[1]
+    how_many = others[0] if behind == len(others) == 1 else f"{behind} of the {len(others)} others"
+    return f"{leads}, shown to be ahead of {how_many}." if board.places else f"{leads}."
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
@@ -105,23 +133,39 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 
 def table_of(board: Leaderboard) -> Table:
-    """The table as a page shows it; the first score that has a range is drawn, and shown with what is missing."""
+    """A row for each model, and the picture; of the first score that has a range this is shown as well."""
     lead = _lead(board)
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
-    bars = {}
     for name, scores in board.standings.items():
-        cells = [cell_of(scores.get(column), 0 if column in (ELO, BRADLEY_TERRY) else 2) for column in board.columns]
-        cells.append(TableCell(_coverage(scores.values())))
+        ranks = "–".join(map(str, sorted(set(board.places.get(name, ())))))
+        cells = [ranks] * bool(board.places) + [_cell(column, scores.get(column)) for column in board.columns]
+        cells.append(_coverage(scores.values()))
         if missing:
-            cells.append(TableCell(span(scores[lead].low, scores[lead].high) if lead in scores else ""))
-        bars[name] = bar(scores[lead].value, scores[lead].interval) if lead in scores else None
+            cells.append(span(scores[lead].low, scores[lead].high) if lead in scores else "")
         counted = name == MEAN or (apart and not board.entries[name].apart)
         model = board.entries[name].system if name in board.entries else ""
-        rows.append(TableRow(name=name, cells=cells, strong=counted, bar=bars[name], model=model))
-    head = ["", *board.columns, "coverage", *([f"range of {lead} with what is missing"] if missing else [])]
-    axis, drawn = axis_of(bars.values()), head.index(lead) + 1
-    return Table(caption=board.caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=board.folded, sticky=True)
+        rows.append(row(name, *cells, strong=counted, model=model))
+    head = ["", *["rank"] * bool(board.places), *board.columns, "coverage"]
+    head += [f"range of {lead} with what is missing"] if missing else []
+    rest: dict[str, Any] = {"folded": board.folded, "details": len(rows) > MOST_OPEN, "panels": _panels(board)}
+    return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
+
+
+def _panels(board: Leaderboard) -> list[blocks.Panel]:
+    """The scores in the picture, those of one kind on one axis. That of what can be negative has 0 on it."""
+    bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
+    for column in () if board.folded else board.pictured:
+        cells = [scores.get(column) for scores in board.standings.values()]
+        bars[column] = [bar(cell.value, cell.interval) if cell else None for cell in cells]
+        parts = [part for row in board.entries.values() if column in row.scores for part in row.scores[column].parts]
+        kinds[column] = column in RATED, any(part.weight * end < 0 for part in parts for end in part.scale)
+    panels, most = [], max(4, 9 - len(bars))
+    for column, kind in kinds.items():
+        alike = [mark for other in bars if kinds[other] == kind for mark in bars[other]]
+        ticks = ticks_of([*alike, *[bar(0.0, None)] * kind[1]], most)
+        panels.append(blocks.Panel(heading=column, bars=bars[column], ticks=ticks))
+    return panels
 
 
 def _lead(board: Leaderboard) -> str:
@@ -137,9 +181,13 @@ def _single(board: Leaderboard) -> Table:
     for column, cell in scores.items():
         missing = span(cell.low, cell.high) if cell.n < cell.asked else ""
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
-        rows.append(row(column, cell_of(cell), *counts, missing))
+        rows.append(row(column, _cell(column, cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
     return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
+
+
+def _decimals(column: str) -> int:
+    return 0 if column in RATED else 2
 
 
 def _coverage(scores: Iterable[LeaderboardCell]) -> str:
@@ -148,9 +196,10 @@ def _coverage(scores: Iterable[LeaderboardCell]) -> str:
     return f"{min(asked):.1%}" if asked else "–"
 
 
-def cell_of(cell: LeaderboardCell | None, decimals: int = 2) -> TableCell:
+def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:
     if cell is None:
         return TableCell("–")
+    decimals = _decimals(column)
     small = ", ".join(text for text in (cell.partly, interval(cell.interval, decimals)) if text)
     text = "∞" if cell.infinite else number(cell.value, decimals)
     return TableCell(text, small, title=f"{cell.n} of {cell.asked} verdicts")
@@ -180,9 +229,31 @@ def _change(cell: LeaderboardCell | None) -> TableCell:
 
 
 def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
-    """FOLDER/leaderboard-KEY.csv of each table over models."""
+    """FOLDER/leaderboard-KEY.csv and .tex of each table over models."""
     for board in boards:
         write_csv(folder / f"leaderboard-{board.key}.csv", [_csv_row(board, name) for name in board.standings])
+        jsonl.write_text(folder / f"leaderboard-{board.key}.tex", latex(table_of(board)))
+
+
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--"}
+    | {"∞": r"$\infty$", "Ŝ": r"$\hat{S}$", **{char: f"\\{char}" for char in "&%$#_{}"}}
+)
+
+
+def latex(table: Table) -> str:
+    """The table for LaTeX with its package booktabs, the intervals in small print."""
+
+    def escaped(cell: TableCell) -> str:
+        text, small = (part.translate(_LATEX) for part in (cell.text, cell.small))
+        text = text.replace("S\u0303", r"$\tilde{S}$")
+        return rf"{text} {{\scriptsize {small}}}" if small else text
+
+    lines = [[TableCell(heading) for heading in table.head]]
+    lines += [[TableCell(line.name), *line.cells] for line in table.rows]
+    head, *rows = [" & ".join(map(escaped, line)) + r" \\" for line in lines]
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Sections as one HTML page that needs no network. Other pages extend the same base, by way of `render`."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ from typing import Any
 import jinja2
 
 from critic import jsonl
-from critic.page.blocks import Section, lean, number, shortened
+from critic.page.blocks import Section, Table, lean, number, shortened
 
-COLOURS = 8
-"""Colours of models that a page has (--m0 … in base.html.jinja); a ninth model has the first again."""
+COLOURS = 16
+"""Colours of models that a page has (macros.html.jinja); a seventeenth model has the first again."""
+
+PICTURE = '{% from "macros.html.jinja" import picture with context %}{{ picture(table) }}'
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
@@ -22,10 +24,15 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     return page.render({"hues": _hues(facts.get("sections", ())), **facts})
 
 
+def _tables(sections: Iterable[Section]) -> Iterator[Table]:
+    for section in sections:
+        for part in (section, *section.parts):
+            yield from part.tables
+
+
 def _hues(sections: Iterable[Section]) -> dict[str, int]:
     """The number of each model's colour, in the order of their first rows."""
-    tables = [table for section in sections for part in (section, *section.parts) for table in part.tables]
-    models = dict.fromkeys(row.model for table in tables for row in table.rows if row.model)
+    models = dict.fromkeys(row.model for table in _tables(sections) for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
@@ -45,7 +52,10 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
 
 
 def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
-    """Write the page in one step; `origin` says of each file what made it. `facts` are `about`, and `verdicts`, whose
-    first sentence is what a person can act on."""
+    """Write the page in one step, and each of its pictures beside it as .svg; `origin` says of each file what made it.
+    `facts` are `about`, and `verdicts`, whose first sentence is what a person can act on."""
     facts |= {"title": title, "sections": sections, "origin": origin}
+    picture = _environment("critic.page", True).from_string(PICTURE)
+    for table in (table for table in _tables(sections) if table.panels):
+        jsonl.write_text(path.with_name(f"{table.picture}.svg"), picture.render(hues=_hues(sections), table=table))
     jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from critic.benchmarks import Run, order_reading
-from critic.page.blocks import Columns, Section
+from critic.benchmarks import Run
+from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
 from critic.stats.aggregate import Cell, asked_of
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, score_of, standings
 
-RATE = "win rate, %"
+RATE, TIES = "win rate, %", "ties, %"
 
 RATINGS = (
     f"Elo: online, K = {tournament.K:g}, the mean over {tournament.SHUFFLES} random orders; its interval: each "
@@ -27,23 +27,24 @@ RATINGS = (
 
 
 class Tournaments(NamedTuple):
-    """The battles between models by condition and turn: sections of the page, their tables for files, and the numbers
-    for summary.json by name."""
+    """The battles between models by condition and turn: sections of the page, their tables for files, the numbers for
+    summary.json by name, and the place of each model on the page."""
 
     sections: list[Section]
     boards: list[Leaderboard]
     summary: dict[str, Any]
+    order: dict[str, int]
 
 
-def tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
-    """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
-    `tournament.battles` does."""
+def tournaments(runs: Sequence[Run], asked: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
+    """Ratings of the models that were compared with each other, and each one's wins over each, in the page's `order`;
+    without one in that of the first ratings. Raises UsageError as `tournament.battles` does."""
     cells: dict[Cell, list[Judgment]] = defaultdict(list)
     fighting = [run for run in runs if run.battles]
     for run in fighting:
         for judgment in run.battles:
             cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
-    result = Tournaments([], [], {})
+    result = Tournaments([], [], {}, dict(order))
     for cell in sorted(cells, key=attrgetter("order")):
         _tournament(result, cell, cells[cell], fighting, asked)
     return result
@@ -61,28 +62,23 @@ def _tournament(
     ratings = tournament.tournament(tournament.battles(verdicts, groups))
     # Where opponents were drawn, the files alone know who meets whom.
     drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
+    # The models that are on the page already stand in its order, and the others behind them by their Elo.
+    elo = ratings.elo.ratings or {}
+    for model in sorted(ratings.win_rates, key=lambda model: -elo.get(model, 0.0)):
+        result.order.setdefault(model, len(result.order))
+    rates = {model: ratings.win_rates[model] for model in result.order if model in ratings.win_rates}
+    ratings = replace(ratings, win_rates=rates)
     rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
     reasons = dict.fromkeys(each.undefined for each in (ratings.elo, ratings.bradley_terry) if each.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
-    readings += order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
-    counted = _VERDICTS.table("Verdicts", [(model, ratings.win_rates[model]) for model in rated.standings])
     note = "" if result.sections else RATINGS
-    tables = [table_of(rated), table_of(wins), counted]
+    tables = [table_of(rated), table_of(wins)]
     result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
     result.boards.extend((rated, wins))
     models = {model: scores[RATE].asked for model, scores in rated.standings.items()}
     result.summary[name] = asdict(ratings) | {"asked": models}
-
-
-_VERDICTS = Columns[tuple[str, tournament.WinRate]](
-    ("", lambda pair: pair[0]),
-    ("wins", lambda pair: pair[1].wins),
-    ("ties", lambda pair: pair[1].ties),
-    ("losses", lambda pair: pair[1].losses),
-    ("failed", lambda pair: pair[1].failed),
-)
 
 
 def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
@@ -95,21 +91,21 @@ def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
 def _of_battles(
     key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], ratings: tournament.Tournament, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
-    """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
-    are those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
+    """Models by their battles: their ratings, and how often each wins over each other. `groups` are those of the
+    conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
         model, other = judgment.system, judgment.opponent or ""
         points[model][other, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
         points[other][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
-    order = sorted(points, key=lambda model: -(ratings.elo.ratings or {}).get(model, 0.0))
-    caption = "Ratings of models by their battles"
+    caption, order = "Ratings of models by their battles", list(ratings.win_rates)
     entries = {}
     for model in order:
         opponents = [other for other in order if any(met == other for met, _ in points[model])]
         pairs = points[model] if drawn else product(opponents, groups)
         asked = {(other, question): groups[question] for other, question in pairs}
-        scores = {RATE: score_of(points[model], asked, (0, 100))}
+        ties = {pair: value and 100.0 * (value == 50) for pair, value in points[model].items()}  # None stays None
+        scores = {RATE: score_of(points[model], asked, (0, 100)), TIES: score_of(ties, asked, (0, 100))}
         for opponent in opponents:
             against = {pair: group for pair, group in asked.items() if pair[0] == opponent}
             scores[opponent] = score_of(points[model], against, (0, 100))
@@ -117,12 +113,13 @@ def _of_battles(
     rated, wins = {}, standings(list(entries.values()))
     wins.pop(MEAN, None)
     for model, cells in wins.items():
-        rate = cells.pop(RATE)
-        elo, strength = _rated(rate, ratings.elo, model), _rated(rate, ratings.bradley_terry, model)
-        rated[model] = {ELO: elo, BRADLEY_TERRY: strength, RATE: rate}
-    of_wins, columns = "Wins of the row over the column in %, a tie half a win", [ELO, BRADLEY_TERRY, RATE]
+        rate, ties_ = cells.pop(RATE), cells.pop(TIES)
+        strength = _rated(rate, ratings.bradley_terry, model)
+        rated[model] = {ELO: _rated(rate, ratings.elo, model), BRADLEY_TERRY: strength, RATE: rate, TIES: ties_}
+    of_wins, columns = "Wins of the row over the column in %, a tie half a win", [ELO, BRADLEY_TERRY, RATE, TIES]
+    shown: dict[str, Any] = {"places": ratings.elo.places or {}, "pictured": columns[:3]}
     return (
-        Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated),
+        Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated, **shown),
         Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=entries, standings=wins),
     )
 

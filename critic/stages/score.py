@@ -69,8 +69,9 @@ def main(
     asked = _asked(runs, name, questions)
     report = chosen.report(runs, asked)
     boards = leaderboards.leaderboards([*_rows(chosen, runs, asked), *report.rows], baseline)
-    battles = tournaments(runs if "pairwise" in chosen.protocols else [], asked)
-    sections = [_counts(runs, chosen), *leaderboards.sections(boards), *battles.sections, *report.sections]
+    fighting = runs if "pairwise" in chosen.protocols else []
+    battles = tournaments(fighting, asked, leaderboards.order_of(boards))
+    sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _counts(runs, chosen)]
     print(as_text(sections))
     boards += battles.boards
     origin = {str(path): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments}
@@ -78,6 +79,7 @@ def main(
         "benchmark": name,
         "systems": {**report.summary, **battles.summary},
         "leaderboards": {board.key: board.standings for board in boards},
+        "places": {board.key: board.places for board in boards if board.places},
         "files": origin,
     }
     if out is not None:
@@ -95,13 +97,15 @@ def main(
 
 def _facts(runs: Sequence[Run], asked: int, boards: Sequence[leaderboards.Leaderboard]) -> dict[str, Any]:
     """What the page says at its head."""
-    judged = [f"{run.name}, judged by {run.judge}" for run in runs]
+    files = [f"{run.name}, judged by {run.judge}" for run in runs]
+    paths = {run.path.name for run in runs}
+    files = files if len(files) < 5 else [f"{len(paths)} files" if len(paths) > 1 else paths.pop()]
     verdicts = [judgment for run in runs for judgment in run.turns]
     failed = sum(judgment.failure is not None for judgment in verdicts)
-    counts = f"{len(verdicts)} verdicts on {asked} conversations, {failed} failed."
-    first = [text for text in [leaderboards.headline(boards)] if text]
-    about = f"{asked} conversations; {', '.join(judged) if len(judged) < 5 else f'{len(judged)} files'}."
-    return {"about": about, "verdicts": {"": [*first, counts]}}
+    counts = f"{len(verdicts)} verdicts on {asked} conversations{f', {failed} failed' if failed else ''}."
+    swayed = [words for words, large in benchmarks.order_effects(runs).items() if large]
+    said = [leaderboards.headline(boards), *swayed, counts]
+    return {"about": f"{asked} conversations; {', '.join(files)}.", "verdicts": {"": [text for text in said if text]}}
 
 
 def _benchmark_of(path: Path) -> str:
@@ -246,21 +250,33 @@ def _check_published(runs: Sequence[Run], benchmark: Benchmark) -> None:
 
 def _published(runs: Sequence[Run], benchmark: Benchmark) -> list[str]:
     """Whether the files were made as in the paper, those of which the same is to be said together."""
+    departures = [(run.name, "; ".join(benchmark.departures(run))) for run in runs]
+    return _together((name, f"not as published: {words}" if words else "as published") for name, words in departures)
+
+
+def _together(sayings: Iterable[tuple[str, str]]) -> list[str]:
+    """What is said of files by their names, those of which the same is said together."""
     names: dict[str, list[str]] = {}
-    for run in runs:
-        words = "; ".join(benchmark.departures(run))
-        names.setdefault(f"not as published: {words}" if words else "as published", []).append(run.name)
-    whole = len(names) == 1 < len(runs)
-    return [f"{'All files' if whole else ', '.join(whose)}: {how}." for how, whose in names.items()]
+    for name, words in sayings:
+        names.setdefault(words, []).append(name)
+    if len(names) == 1 < max(map(len, names.values())):
+        return [f"All files: {words}." for words in names]
+    files = {words: ", ".join(whose) if len(whose) < 5 else f"{len(whose)} files" for words, whose in names.items()}
+    return [f"{whose}: {words}." for words, whose in files.items()]
+
+
+def _verdicts(run: Run) -> str:
+    """By whom a file was judged, and what came of it."""
+    failures = run.counted(lambda judgment: judgment.failure)
+    del failures[None]
+    how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
+    return f"judged by {run.judge}{how}, {len(run.turns)} verdicts" + f", {failed(failures)}" * bool(failures)
 
 
 def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
-    readings = _published(runs, benchmark)
+    readings = [*_published(runs, benchmark), *_together((run.name, _verdicts(run)) for run in runs)]
+    readings += benchmarks.order_effects(runs)
     for run in runs:
-        failures = run.counted(lambda judgment: judgment.failure)
-        del failures[None]
-        how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
-        readings.append(f"{run.name}, judged by {run.judge}{how}: {len(run.turns)} verdicts, {failed(failures)}.")
         if run.setup.unlearned:
             readings.append(f"{run.name}: {run.judge} {NOT_LEARNED.format(run.setup.unlearned)}")
         if partly := run.counted(lambda judgment: judgment.unjudged > 0 and judgment.failure is None)[True]:

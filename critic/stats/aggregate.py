@@ -4,14 +4,12 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Se
 from statistics import fmean
 from typing import TypeVar
 
-import numpy as np
 from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.judging.history import CONDITIONS, lacks
 from critic.records import Conversation, Judgment, Protocol
-from critic.stats.arrays import ratio
-from critic.stats.estimate import Bootstrap, Interval
+from critic.stats.estimate import Interval
 
 Key = TypeVar("Key", bound=Hashable)
 Part = TypeVar("Part", bound=Hashable)
@@ -103,33 +101,6 @@ class Difference(Struct, frozen=True, kw_only=True):
     p_value: float | None
     undefined: str | None = None
     partly: str = ""
-
-
-def difference(
-    before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
-) -> Difference:
-    """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
-    first, second = (np.array([scores.get(key) for key in groups], dtype=np.float64) for scores in (before, after))
-    both = ~(np.isnan(first) | np.isnan(second))
-    changes, draws = (second - first)[both], Bootstrap(np.array(list(groups.values()))[both].tolist())
-    by_group = np.stack([np.bincount(draws.member, changes), np.bincount(draws.member)]).astype(np.float64)
-    values = ratio(*draws.of_groups(by_group).T) if len(changes) else np.array([np.nan])
-    estimate = draws.estimate(values, len(changes), undefined="no pairs", null=0.0)
-    low, high = (
-        fmean((np.nan_to_num(second, nan=least) - np.nan_to_num(first, nan=most)).tolist()) if len(groups) else None
-        for least, most in (scale, scale[::-1])
-    )
-    return Difference(
-        mean=estimate.value,
-        n=len(changes),
-        missing=len(groups) - len(changes),
-        groups=draws.groups,
-        low=low,
-        high=high,
-        interval=estimate.interval,
-        p_value=estimate.p_value,
-        undefined=estimate.undefined,
-    )
 
 
 class Cell(Struct, frozen=True):

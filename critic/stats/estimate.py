@@ -13,8 +13,10 @@ is loaded when it is run. Its parts are written out, `scipy.special`, for so the
 used, and no --help waits for them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Codes, Floats, Group, group_numbers
 
 Interval = tuple[float, float]
+Places = dict[str, tuple[int, int]]
+"""The best and the worst place, from 1, of things by name. Those that may share a place are tied."""
 
 LEVEL = 0.95
 """Coverage of every interval."""
@@ -226,6 +230,17 @@ class Bootstrap:
             furthest = ((1 - LEVEL) / 2) ** (1 / groups)
             return (furthest, 1.0) if low else (0.0, 1 - furthest)
         return float(low), float(high)
+
+    def places(self, drawn: Mapping[str, Floats]) -> Places:
+        """Of things by their values in each resample, shape (R,): as many stand before a thing as are shown to be ahead
+        of it, the 95 % interval of the difference being above 0, or as are not shown to be behind it."""
+        ahead, behind = Counter[str](), Counter[str]()
+        for first, second in permutations(drawn, 2):
+            interval = self.interval(drawn[first] - drawn[second])
+            if interval and interval[0] > 0:
+                ahead[second] += 1
+                behind[first] += 1
+        return {name: (1 + ahead[name], len(drawn) - behind[name]) for name in drawn}
 
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Two-sided p of "the statistic is `null`": 1 minus the level at which `interval` just excludes it.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from critic.stats.aggregate import Aggregate, Difference, Scale, combine, mean
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import Bootstrap, Interval
+from critic.stats.estimate import Bootstrap, Interval, Places
 
 
 class Term(Struct, frozen=True):
@@ -47,7 +47,9 @@ class Score(Struct, frozen=True, kw_only=True):
 class LeaderboardRow(Struct, frozen=True, kw_only=True):
     """A run's scores in a table over models, by column. `key` names the table and its file, `caption` says what it
     shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows under
-    another condition than the model's own, such as without the image, come last and are not in the mean over models."""
+    another condition than the model's own, such as without the image, come last and are not in the mean over models.
+    `pictured` scores are drawn, of a table of several rows: the first, unless others are named. `ranked` tables say
+    which models are tied by the first."""
 
     key: str
     caption: str
@@ -56,6 +58,8 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     system: str = ""
     name: str = ""
     folded: bool = False
+    pictured: Sequence[str] | None = None
+    ranked: bool = True
 
     @property
     def apart(self) -> bool:
@@ -161,6 +165,17 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
     if len(set(together.values())) == len(together) > 1:
         cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in together}, sums)
     return cells
+
+
+def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
+    """The places of the models by a score, resampled together; none where a model has several rows, as by several
+    judges. Rows that stand apart, and scores over some of their parts, have no place."""
+    rows = [entry for entry in entries if not entry.apart and column in entry.scores]
+    if len({entry.system for entry in rows}) < len(rows):
+        return {}
+    sums, scores = _Sums(_groups(entries)), {entry.name: entry.scores[column] for entry in rows}
+    drawn = {name: sums.values(score) for name, score in scores.items() if not score.partly(len(score.parts))}
+    return sums.draws.places({name: values[1:] for name, values in drawn.items() if not np.isnan(values[0])})
 
 
 def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from critic.errors import UsageError
 from critic.records import Judgment
 from critic.stats.aggregate import check, name
 from critic.stats.arrays import Floats
-from critic.stats.estimate import Bootstrap, Interval
+from critic.stats.estimate import Bootstrap, Interval, Places
 
 Outcome = Literal["a", "tie", "b"]
 
@@ -63,13 +63,14 @@ class WinRate(Struct, frozen=True, kw_only=True):
 
 
 class Ratings(Struct, frozen=True, kw_only=True):
-    """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals`
-    alone, are None exactly when `undefined` says why."""
+    """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals` and
+    `places` alone, are None exactly when `undefined` says why."""
 
     n: int
     failed: int
     ratings: dict[str, float] | None = None
     intervals: dict[str, Interval] | None = None
+    places: Places | None = None
     undefined: str | None = None
 
     def of(self, model: str) -> tuple[float | None, Interval | None]:
@@ -132,11 +133,8 @@ class _Games:
 
     def ratings(self, points: Floats, drawn: Floats) -> Ratings:
         """Of the sample's points, shape (m,), and of those of each resample, shape (m, R), NaN where they have none."""
-        intervals = {
-            model: interval
-            for model, values in zip(self.models, drawn, strict=True)
-            if (interval := self.draws.interval(values))
-        }
+        by_model = dict(zip(self.models, drawn, strict=True))
+        intervals = {model: interval for model, values in by_model.items() if (interval := self.draws.interval(values))}
         complete, undefined = len(intervals) == len(self.models), self.draws.too_few()
         if not complete and undefined is None:
             undefined = (
@@ -147,6 +145,7 @@ class _Games:
             failed=self.failed,
             ratings=dict(zip(self.models, points.tolist(), strict=True)),
             intervals=intervals if complete else None,
+            places=self.draws.places(by_model) if complete else None,
             undefined=undefined,
         )
 

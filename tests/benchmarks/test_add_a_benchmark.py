@@ -61,7 +61,7 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     page = (tmp_path / "out/report.html").read_text("utf-8")
     assert "<title>Toy: scores</title>" in page
     for text in (printed, page):
-        assert "Mean grade" in text and "5.00 … 8.00" in text and "model, judged by judge" in text
+        assert "Mean grade" in text and "5.00 … 8.00" in text and "model: judged by judge" in text
         assert "Other verdicts" not in text
     rows.write_text(rows.read_text("utf-8").replace('"question": "Who?", ', ""), "utf-8")
     infer = ["infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "more.jsonl"]

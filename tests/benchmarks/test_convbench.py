@@ -126,8 +126,10 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     assert "turns not judged: direct: no reference 72" in done.stdout
     done = run("critic", "score", out, "--questions", sheet, "--out", tmp_path / "page")
     for turn in ("turn 1", "turn 2", "turn 3", "whole conversation"):
-        table = done.stdout.partition(f"\nTournament, {turn}\n")[2]
-        assert re.search(r"^a +1042 \(1042–1043\) +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), done.stdout
+        table = done.stdout.partition(f"Tournament, {turn}\n")[2]
+        assert re.search(r"^a +1 +1042 \(1042–1043\) +100.00 \(85.75–100.00\) +0.00 .* 100.0%", table, re.MULTILINE), (
+            done.stdout
+        )
     assert "Other verdicts" not in done.stdout
     graded = [f"{row['ID']},{turn},{turn + 5}" for row in rows for turn in (1, 2, 3)]
     (tmp_path / "people.csv").write_text("\n".join(["id,turn,grade", *graded]))
@@ -255,38 +257,58 @@ def test_only_what_was_run_is_asked() -> None:
 def test_error_attribution_is_that_of_brute_force() -> None:
     luck = random.Random(7)
     asked = conversations(60)
+    cells = {**convbench.CELLS, "S2_alone": Cell("no_history", 2), "S3_alone": Cell("single_turn", 3)}
     fates: dict[tuple[Cell, str], Fate] = {
-        (cell, one.id): luck.choice([0.0, 1.0, 1.0, None]) for _, cell in CELLS for one in asked
+        (cell, one.id): luck.choice([0.0, 0.5, 1.0, 1.0, None]) for cell in cells.values() for one in asked
     }
-    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
-    steps = [
-        ("perception", 1, 2, "S2", "S2_hat"),
-        ("perception", 1, 3, "S3", "S3_hat"),
-        ("reasoning", 2, 3, "S3_hat", "S3_tilde"),
+
+    def of(name: str, key: str) -> Fate:
+        return fates[cells[name], key]
+
+    judged = verdicts_of(fates, "pairwise")
+    found = {name: aggregate_of(one) for name, one in convbench.errors(judged, asked, "pairwise").items()}
+    fails: list[int] = []
+    for one in asked:
+        # A tie is no failure; a turn before it that has no verdict leaves open which is the first.
+        turns = [of(name, one.id) for name in ("S1", "S2", "S3")]
+        ends = [n for n, score in enumerate(turns, 1) if score is None or score < 0.5]
+        if not ends or turns[ends[0] - 1] is not None:
+            fails.append(ends[0] if ends else 0)
+    for turn in (1, 2, 3):
+        fails_here = found[f"fails at {turn}"]
+        assert (fails_here.n, fails_here.value) == (len(fails), pytest.approx(100 * fails.count(turn) / len(fails)))
+    steps = {"Ŝ": [("S2", "S2_hat"), ("S3", "S3_hat")], "S̃": [("S3_hat", "S3_tilde")]}
+    for mark, pairs in steps.items():
+        both = [(of(before, one.id), of(after, one.id)) for before, after in pairs for one in asked]
+        changes = [new - old for old, new in both if old is not None and new is not None]
+        for name, kind in ((f"flips {mark}", (-1, 1)), (f"{mark} up", (1,)), (f"{mark} down", (-1,))):
+            share = sum((change > 0) - (change < 0) in kind for change in changes) / len(changes)
+            assert (found[name].n, found[name].value) == (len(changes), pytest.approx(100 * share))
+    row = {name: one.value for name, one in scores(judged, asked, "pairwise").items()}
+    assert found["R1−R2"].value == pytest.approx(row["R1"] - row["R2"])
+    assert found["S̃3−Ŝ3"].value == pytest.approx(row["delta_S3_tilde"])
+    for cell in ("S2", "S3"):
+        lost = [(of(cell, one.id), of(f"{cell}_alone", one.id)) for one in asked]
+        known = [alone - own for own, alone in lost if own is not None and alone is not None]
+        assert found[f"{cell} alone−{cell}"].value == pytest.approx(100 * fmean(known))
+    own = [one for one in judged if one.condition == "own"]
+    assert list(convbench.errors(own, asked, "pairwise")) == ["fails at 1", "fails at 2", "fails at 3", "R1−R2"]
+
+
+def test_what_a_step_adds_is_the_sum_over_pairs_of_tasks() -> None:
+    luck = random.Random(8)
+    asked = conversations(60)
+    models = [
+        verdicts_of({(cell, one.id): luck.choice([0.0, 1.0]) for _, cell in CELLS for one in asked}, "pairwise")
+        for _ in range(2)
     ]
-    flips, pairs = set(), {}
-    for cause, cause_turn, turn, before, after in steps:
-        for one in asked:
-            was, became = (fates[convbench.CELLS[name], one.id] for name in (before, after))
-            key = cause, turn, one.turns[cause_turn - 1].task, one.turns[turn - 1].task
-            if was is not None and became is not None:
-                pairs.setdefault(key, []).append(100 * (became - was))  # type: ignore[operator]
-                if was != became:
-                    flips.add((one.id, *key, 100 * was, 100 * became))  # type: ignore[operator]
-    assert {
-        (one.conversation, one.cause, one.turn, one.cause_task, one.task, one.before, one.after) for one in found.flips
-    } == flips and len(found.flips) == len(flips)
-    by_name = {
-        f"{cause_task} → {task}: perfect {cause}, turn {turn}": changes
-        for (cause, turn, cause_task, task), changes in pairs.items()
-    }
-    assert set(found.pairs) == set(by_name)
-    for name, effect in found.pairs.items():
-        assert effect.mean == pytest.approx(fmean(by_name[name])) and effect.n == len(by_name[name])
-        if effect.interval is not None:
-            assert effect.interval[0] <= fmean(by_name[name]) <= effect.interval[1]
-    costs = [(effect.mean or 0) * effect.n for effect in found.pairs.values()]
-    assert costs == sorted(costs, reverse=True)
+    pairs = convbench.pairs_of_tasks([*models, models[0][:60]], asked, "pairwise")
+    adds = {name: aggregate_of(one["adds"]).value for name, one in pairs.items()}
+    assert len(adds) > 3 and all(" → " in name for name in adds)
+    for step, delta in (("perception, turn 2", "delta_S2_hat"), ("reasoning, turn 3", "delta_S3_tilde")):
+        whole = fmean(scores(model, asked, "pairwise")[delta].value for model in models)
+        parts = [value for name, value in adds.items() if name.endswith(f"perfect {step}")]
+        assert len(parts) > 1 and sum(parts) == pytest.approx(whole), "a model without the step does not count"
 
 
 def test_agreement_counts_equal_verdicts() -> None:

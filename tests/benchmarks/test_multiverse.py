@@ -298,12 +298,11 @@ def test_the_oracle_effect_is_paired() -> None:
     judged["own", "0", 3] = None, 6
     found = multiverse.oracle_effect(verdicts_of(judged), asked)
     assert list(found) == ["all", "turn 1", "turn 2", "turn 3", "turn 4"]
-    turns = [found[f"turn {turn}"] for turn in range(1, 5)]
-    assert [turn.mean for turn in turns] == [0, 5, 5, 5]
-    assert [(turn.n, turn.missing) for turn in turns] == [(10, 0), (10, 0), (9, 1), (9, 0)]
-    assert (found["all"].n, found["all"].missing, found["all"].groups) == (38, 1, 10)
-    assert found["all"].mean == pytest.approx(28 * 5 / 38)
-    assert turns[1].interval == (5, 5) and turns[0].p_value == 1
+    turns = [aggregate_of(found[f"turn {turn}"]) for turn in range(1, 5)]
+    assert [turn.value for turn in turns] == [0, 5, 5, 5]
+    assert [(turn.n, turn.failed) for turn in turns] == [(10, 0), (10, 0), (9, 1), (9, 0)]
+    whole = aggregate_of(found["all"])
+    assert (whole.n, whole.failed, whole.value) == (38, 1, pytest.approx(28 * 5 / 38))
 
 
 def test_fits_are_those_of_scipy() -> None:
@@ -312,12 +311,18 @@ def test_fits_are_those_of_scipy() -> None:
     qualities = [int(value) for value in np.clip(np.round(5 + 3 * np.array(ratios) + random.normal(0, 1, 40)), 1, 10)]
     judged: Judged = {("oracle", str(n), 1 + n % 2): (ratios[n], qualities[n]) for n in range(40)}
     judged["oracle", "failed", 1] = None, 5
-    found, line = multiverse.ratio_against_quality(verdicts_of(judged)), stats.linregress(ratios, qualities)
-    assert (found.n, found.slope, found.p_value) == (40, pytest.approx(line.slope), pytest.approx(line.pvalue))
+    found, line = multiverse.ratio_against_quality([verdicts_of(judged)]), stats.linregress(ratios, qualities)
+    assert (found.n, found.slope) == (40, pytest.approx(line.slope))
     assert found.r_squared == pytest.approx(line.rvalue**2)
+    assert found.interval[0] < found.r_squared < found.interval[1]
     even = verdicts_of({("oracle", str(n), 1): (0.5, n + 1) for n in range(5)})
-    assert multiverse.ratio_against_quality(even) == multiverse.Fit(n=5)
+    assert multiverse.ratio_against_quality([even]) == multiverse.Fit(n=5)
     assert multiverse.ratio_against_quality([]) == multiverse.Fit(n=0)
+    # Over models: all turns on one line, while a conversation's are drawn together.
+    both, twice = multiverse.ratio_against_quality([verdicts_of(judged), even]), [verdicts_of(judged)] * 2
+    assert both.r_squared == pytest.approx(stats.linregress([*ratios, *[0.5] * 5], [*qualities, 1, 2, 3, 4, 5])[2] ** 2)
+    pooled = multiverse.ratio_against_quality(twice)
+    assert (pooled.n, pooled.interval) == (80, pytest.approx(found.interval))
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
@@ -353,4 +358,4 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     assert facts["Correctness"]["value"] == found["Correctness"].value
     boards = summary["leaderboards"]
     assert "Completion by aspect" in page
-    assert boards["history-score"]["m"]["oracle"]["asked"] == 23 and len(boards["history-score"]) == 1
+    assert boards["history-effect"]["m"]["all"]["asked"] == 23 and len(boards["history-effect"]) == 1

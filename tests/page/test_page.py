@@ -5,7 +5,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, as_text, axis_of, lean, number, row
+from critic.page.blocks import (
+    Bar,
+    Columns,
+    Part,
+    Section,
+    Table,
+    TableCell,
+    as_text,
+    axis_of,
+    lean,
+    number,
+    row,
+    ticks_of,
+)
 from critic.page.leaderboards import headline, leaderboards
 from critic.page.page import render, write
 from critic.stats.leaderboard import LeaderboardRow, score_of
@@ -70,6 +83,15 @@ def test_columns_make_rows_whose_bars_share_an_axis() -> None:
     assert axis_of((one.bar for one in made.rows), centred=True) == (-2.5, 2.5)
 
 
+def test_ticks_differ_and_hold_every_bar() -> None:
+    for low, high in ((0, 1), (41.2, 58.8), (-3.3, 12), (987, 1013), (5, 5), (0, 0), (0.401, 0.402), (-2, -1)):
+        for most in (3, 4, 6, 8):
+            ticks = ticks_of([None, Bar(low, (low, high))], most)
+            assert ticks[0] <= low and high <= ticks[-1] and 2 <= len(ticks) <= most + 1
+            assert len({f"{tick:g}" for tick in ticks}) == len(ticks)
+    assert ticks_of([Bar(23, (12, 58))], 4) == [0, 20, 40, 60]
+
+
 def test_a_page_of_another_package_extends_the_same_base() -> None:
     """The audit's template is its own, its head, styles and tables are those of every page."""
     shared = render("critic.page", "base.html.jinja", {"title": "t", "about": "", "sections": [], "origin": {}})
@@ -93,10 +115,11 @@ def test_the_headline_says_who_is_first_and_whether_that_is_shown() -> None:
 
     rows = [entry("a", 3), entry("b", 5), entry("b, blind", 8, "no_image")]
     assert re.fullmatch(
-        r"b is first with 5\.50 in “mean” \(95 % interval 5\.\d\d–5\.\d\d\)\. It is shown to be ahead of a: "
-        r"by 2\.00 \(2\.00–2\.00\)\.",
+        r"b is first with 5\.50 in “mean” \(95 % interval 5\.\d\d–5\.\d\d\), shown to be ahead of a\.",
         headline(leaderboards(rows)),
     )
-    assert "b is first" in headline(leaderboards([entry("a", 5), entry("b", 5.01)])) and headline([]) == ""
-    assert "not shown to be ahead of" in headline(leaderboards([entry("a", 5), entry("b", 4.6, period=3)]))
+    assert headline([]) == ""
+    tied = [entry("a", 5), *(entry(name, 4.6, period=3) for name in "cdef")]
+    said = "c (5.60), d (5.60), e (5.60) and 2 others are tied in the first place by “mean”"
+    assert headline(leaderboards(tied)) == f"{said}: none is shown to be ahead of another."
     assert headline(leaderboards(rows[:1])).startswith("a has 3.50 in “mean”")

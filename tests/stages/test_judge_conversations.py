@@ -245,7 +245,7 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     assert len(server.requests) == count + len(kept) - 5 and len(judged(out)) == len(kept)
     scored = run("critic", "score", out, "--out", tmp_path / "page")
     assert scored.returncode == 0, scored.stderr
-    assert ("m3 against 3 models, judged by" in scored.stdout) == (how == "all")
+    assert ("m3 against 3 models: judged by" in scored.stdout) == (how == "all")
     found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["systems"]["tournament"]
     ranked = sorted(found["elo"]["ratings"], key=lambda name: -found["elo"]["ratings"][name])
     assert ranked == ["m0", "m1", "m2", "m3"] and found["win_rates"]["m0"]["rate"] == 1

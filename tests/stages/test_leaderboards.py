@@ -1,6 +1,7 @@
 """critic score: the tables over models, on the page and as CSV."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,35 @@ def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
     assert low < value < high
     assert float(table["big"]["R1 less tiny"]) == pytest.approx(less["mean"]) and table["tiny"]["R1 less tiny"] == ""
     assert "less tiny" in printed
+
+
+def test_models_have_one_order_and_their_tables_go_into_a_paper(tmp_path: Path) -> None:
+    """That of the first table, by pairs; by grades it would be the other way round. Long tables open on demand."""
+    names = [f"LLaVA_{number}&co" for number in range(6)]
+
+    def score(verdict: Judgment) -> float:
+        rank = names.index(verdict.system)
+        return float(rank < 3) if verdict.protocol == "pairwise" else min(10.0, 2 + rank + grades(verdict) / 10)
+
+    files = [
+        judged(tmp_path / f"{n}.jsonl", "convbench", ASKED["convbench"], score, name) for n, name in enumerate(names)
+    ]
+    summary, page, _ = scored(tmp_path / "out", "convbench", *files)
+    boards = summary["leaderboards"]
+    assert all(list(boards[key])[:6] == names for key in ("pairwise", "direct", "direct-errors", "direct-S1-tasks"))
+    assert boards["direct"][names[5]]["R1"]["value"] > boards["direct"][names[0]]["R1"]["value"]
+    assert summary["places"]["pairwise"] == {name: [1, 3] if n < 3 else [4, 6] for n, name in enumerate(names)}
+    tied = "LLaVA_0&amp;co (100.00), LLaVA_1&amp;co (100.00) and LLaVA_2&amp;co (100.00) are tied in the first place"
+    assert tied in page and page.count("<summary>In numbers</summary>") == page.count('class="picture"') == 4
+    hues = [
+        set(re.findall(rf"--m(\d+)\)[^>]*>(?:<[^>]*>)*\n?{re.escape(name)}<", page.replace("&amp;", "&")))
+        for name in names
+    ]
+    assert hues == [{str(n)} for n in range(6)], "a model has one colour"
+    lines = (tmp_path / "out/leaderboard-pairwise.tex").read_text("utf-8").splitlines()
+    assert lines[:2] == [r"\begin{tabular}{l" + "r" * 18 + "}", r"\toprule"] and lines[-1] == r"\end{tabular}"
+    assert r"$\tilde{S}$3$-$$\hat{S}$3" in lines[2] and {line.count(" & ") for line in lines[4:-2]} == {18}
+    assert lines[4].startswith(r"LLaVA\_0\&co & 1--3 & 100.00 {\scriptsize 100.00--100.00} & ")
 
 
 def test_without_the_image_stands_apart(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""critic.stats.aggregate: means and paired differences, against brute force."""
+"""critic.stats.aggregate: means, against brute force."""
 
 from statistics import fmean
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from judgments import of_turn
 
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment, Protocol
-from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, difference, mean
+from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, mean
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -46,41 +45,6 @@ def test_a_negative_weight_turns_the_range_around() -> None:
     unknown = Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10)
     assert combine([(1, whole(10)), (1, unknown)]).value is None
     assert combine([(1, whole(10)), (1, unknown)]).high == 20
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 10)), st.one_of(st.none(), st.integers(1, 10)))
-    )
-)
-def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | None]]) -> None:
-    before = {str(number): row[1] for number, row in enumerate(rows)}
-    after = {str(number): row[2] for number, row in enumerate(rows)}
-    groups = {str(number): f"g{row[0]}" for number, row in enumerate(rows)}
-    found = difference(before, after, groups, (1, 10))
-    both = [(b, a) for _, b, a in rows if a is not None and b is not None]
-    assert (found.n, found.missing) == (len(both), len(rows) - len(both))
-    assert found.interval is None and found.p_value is None  # at most four groups
-    assert found.undefined is not None and found.undefined.endswith("needs at least 5" if both else "no pairs")
-    if both:
-        assert found.mean == pytest.approx(fmean(a - b for b, a in both))
-    if rows:
-        low = fmean((1 if a is None else a) - (10 if b is None else b) for _, b, a in rows)
-        high = fmean((10 if a is None else a) - (1 if b is None else b) for _, b, a in rows)
-        assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_whole_groups_are_drawn() -> None:
-    """Rows of one group move together: ten copies of each difference say no more than one."""
-    values = np.random.default_rng(2).normal(0.2, 1, 30)
-    once = {f"{place}": float(value) for place, value in enumerate(values)}
-    copies = {f"{place}-{copy}": float(value) for place, value in enumerate(values) for copy in range(10)}
-    single = difference(dict.fromkeys(once, 0.0), once, {key: key for key in once}, (-9, 9))
-    tenfold = difference(dict.fromkeys(copies, 0.0), copies, {key: key.split("-", 1)[0] for key in copies}, (-9, 9))
-    assert single.interval is not None and tenfold.interval is not None
-    assert tenfold.interval == pytest.approx(single.interval, abs=0.05)
-    assert tenfold.p_value == pytest.approx(single.p_value, abs=0.01)
-    assert tenfold.groups == single.groups == 30 and tenfold.n == 300
 
 
 def verdict(**changes: object) -> Judgment:

@@ -2,18 +2,19 @@
 
 import random
 from statistics import fmean, pstdev
+from typing import Any
 
 import numpy as np
 import pytest
 from draws import counts_of
+from msgspec.structs import replace
 
 from critic.benchmarks import alignmmbench
 from critic.records import Conversation
-from critic.stats import aggregate
 from critic.stats.aggregate import Difference, combine, mean
 from critic.stats.arrays import group_numbers
-from critic.stats.estimate import Bootstrap
-from critic.stats.leaderboard import MEAN, LeaderboardRow, Score, Standings, Term, score_of, standings
+from critic.stats.estimate import Bootstrap, Interval
+from critic.stats.leaderboard import MEAN, LeaderboardRow, Score, Standings, Term, ranks, score_of, standings
 
 GROUPS = {f"c{number}": f"g{number // 2}" for number in range(40)}
 
@@ -31,6 +32,15 @@ def table(scores: dict[str, dict[str, Score]], baseline: str | None = None, apar
         for name, some in scores.items()
     ]
     return standings(rows, baseline)
+
+
+def paired(one: dict[str, float | None], other: dict[str, float | None]) -> tuple[float, int, Interval | None]:
+    """Of the keys that both have: the mean of the second less the first, how many, and its interval over groups."""
+    both = [key for key in GROUPS if one[key] is not None and other[key] is not None]
+    changes, draws = np.array([other[key] - one[key] for key in both]), Bootstrap([GROUPS[key] for key in both])
+    times, counts = counts_of(draws), np.bincount(draws.member).astype(float)
+    drawn = (np.bincount(draws.member, changes) @ times) / (counts @ times)
+    return float(changes.mean()), len(both), draws.interval(drawn)
 
 
 def plain(seed: int, missing: int = 0) -> Score:
@@ -59,15 +69,15 @@ def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
     found = table(scores, "a")
     third = found["c"]["S"].difference
     assert third is not None and (third.n, third.missing) == (34, 6)
-    assert third.mean == pytest.approx(aggregate.difference(verdicts(1, 4), verdicts(3, 6), GROUPS, (0, 100)).mean)
+    assert third.mean == pytest.approx(paired(verdicts(1, 4), verdicts(3, 6))[0])
     assert found["a"]["S"].difference is None
     less = found["b"]["S"].difference
     assert less is not None
-    two = aggregate.difference(verdicts(1, 4), verdicts(2), GROUPS, (0, 100))
-    assert (less.mean, less.n, less.missing) == (pytest.approx(two.mean), two.n, two.missing)
-    assert (less.low, less.high) == (pytest.approx(two.low), pytest.approx(two.high))
-    assert less.interval == pytest.approx(two.interval, abs=4) and less.groups == two.groups
-    assert less.p_value == pytest.approx(two.p_value or 0, abs=0.1)
+    change, n, interval = paired(verdicts(1, 4), verdicts(2))
+    assert (less.mean, less.n, less.missing, less.groups) == (pytest.approx(change), n, 4, 18)
+    known = sum(verdicts(2).values()) - sum(value for value in verdicts(1, 4).values() if value is not None)
+    assert (less.low, less.high) == (pytest.approx((known - 400) / 40), pytest.approx(known / 40))
+    assert less.interval == pytest.approx(interval, abs=4)
 
 
 def test_a_sum_of_means_is_resampled_as_one() -> None:
@@ -77,9 +87,29 @@ def test_a_sum_of_means_is_resampled_as_one() -> None:
     delta = Score(parts=[Term(1, other, GROUPS, (0, 100)), Term(-1, one, GROUPS, (0, 100))])
     found = table({"m": {"same": same, "delta": delta}})["m"]
     assert found["same"].interval == (0, 0) and found["same"].n == 80
-    two = aggregate.difference(one, other, GROUPS, (0, 100))
-    assert found["delta"].value == pytest.approx(two.mean)
-    assert found["delta"].interval == pytest.approx(two.interval, abs=4)
+    change, _, interval = paired(one, other)
+    assert found["delta"].value == pytest.approx(change)
+    assert found["delta"].interval == pytest.approx(interval, abs=4)
+
+
+def test_models_that_cannot_be_told_apart_share_places() -> None:
+    """Paired: what two models share in every group does not blur their difference."""
+    noise = {key: 10.0 * (number % 9) for number, key in enumerate(GROUPS)}
+    ahead = {"top": lambda number: 9 + number % 7, "near": lambda _: 8, "low": lambda _: 0}
+
+    def entry(name: str, add: Any) -> LeaderboardRow:
+        made = {key: value + add(number) for number, (key, value) in enumerate(noise.items())}
+        scores = {"S": score_of(made, GROUPS, (0, 100))}
+        return LeaderboardRow(key="k", caption="c", system=name, name=name, scores=scores)
+
+    entries = [entry(name, add) for name, add in ahead.items()]
+    assert ranks(entries, "S") == {"top": (1, 1), "near": (2, 2), "low": (3, 3)}
+    tied = entry("tied", lambda number: 9 + 40 * (-1) ** (number // 2))
+    assert ranks([*entries, tied], "S") == {"top": (1, 2), "near": (2, 3), "low": (3, 4), "tied": (1, 4)}
+    blind = replace(tied, condition="no_image")
+    partly = replace(tied, scores={"S": replace(tied.scores["S"], of=2)})
+    assert set(ranks([*entries, blind], "S")) == set(ranks([*entries, partly], "S")) == set(ahead)
+    assert ranks([*entries, replace(tied, system="top")], "S") == {}, "two judges of one model"
 
 
 TASKS = {name: {f"{name}{n}": f"{name}{n // 2}" for n in range(10)} for name in "tuvw"}
