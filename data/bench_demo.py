@@ -2,13 +2,15 @@
 
     python data/bench_demo.py --out runs/bench-demo
 
-A random vision-language model of a few million parameters and a tiny judge that is trained for a minute, both served by
-vLLM. The scores mean nothing; every step is the real one.
+Three random vision-language models of a few million parameters and a tiny judge that is trained for a minute, served by
+vLLM. Two are run through every benchmark as published and scored together; in VisIT-Bench's tournament the third is the
+newcomer. The scores mean nothing; every step is the real one.
 """
 
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +20,15 @@ from critic.cli import run_program
 from critic.stages.demo import check_programs, done, run, script, served, step, train
 
 SAMPLES = {
-    "alignmmbench": ("metadata.jsonl", ("own", "no_image")),
-    "convbench": ("ConvBench.csv", ("own", "perfect_perception")),
-    "multiverse": ("conversations.jsonl", ("own", "oracle")),
-    "visitbench": ("visit_bench.csv", ("own", "no_image")),
+    "alignmmbench": "metadata.jsonl",
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
 }
-"""Benchmark -> its file in data/samples/, and the conditions that are run."""
+"""Benchmark -> its file in data/samples/."""
+
+LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
+"""The models -> how many layers they have; the last is the newcomer."""
 
 REPLY_TOKENS, VERDICT_TOKENS = 24, 64
 
@@ -33,13 +38,13 @@ STEPS = 60
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
-def _build_vlm(folder: Path) -> None:
-    if folder.is_dir():
-        return
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    run([sys.executable, "tests/tiny_vlm.py", str(partial)])
-    partial.rename(folder)
+def _build_vlm(folder: Path, layers: int) -> Path:
+    if not folder.is_dir():
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        run([sys.executable, "tests/tiny_vlm.py", str(partial), str(layers)])
+        partial.rename(folder)
+    return folder
 
 
 def _train_judge(out: Path) -> Path:
@@ -49,9 +54,8 @@ def _train_judge(out: Path) -> Path:
         return judge
     run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
     run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-    short = [f"--set=training.max_steps={STEPS}", f"--set=training.lr_scheduler_kwargs.num_decay_steps={STEPS // 2}"]
-    short += [f"--set=training.warmup_steps={STEPS // 6}", "--set=global_batch=4"]
-    short += ["--set=training.per_device_train_batch_size=4"]
+    short = [f"max_steps={STEPS}", f"lr_scheduler_kwargs.num_decay_steps={STEPS // 2}", f"warmup_steps={STEPS // 6}"]
+    short = [f"--set=training.{word}" for word in (*short, "per_device_train_batch_size=4")] + ["--set=global_batch=4"]
     train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *short)
     return judge
 
@@ -63,36 +67,45 @@ def main(
         typer.Option(help="A judge's checkpoint that writes verdicts; without one a tiny one is trained briefly."),
     ] = None,
 ) -> None:
-    """All four benchmarks on the samples, two conditions each. Run again, it goes on where it stopped."""
+    """All four benchmarks on the samples, as published, and a tournament. Run again, it goes on where it stopped."""
     check_programs(PROGRAMS)
     start = time.monotonic()
-    critic = script("critic")
+    critic, files = script("critic"), {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
+    *models, newcomer = LAYERS
 
-    step("1/4", "infer: a tiny vision-language model through every conversation", start)
-    vlm = out / "vlm"
-    _build_vlm(vlm)
-    with served(vlm, out / "vlm.log") as (url, _):
-        for benchmark, (file, conditions) in SAMPLES.items():
-            words = [critic, "infer", f"data/samples/{benchmark}/{file}", "--benchmark", benchmark, "--base-url", url]
-            words += [word for condition in conditions for word in ("--condition", condition)]
-            words += ["--name", "tiny-vlm", "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1"]
-            run([*words, "--out", str(out / benchmark / "replies.jsonl")])
-
-    step("2/4", "judge: a tiny judge", start)
+    step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
     judge = judge or _train_judge(out)
+    folders = {name: _build_vlm(out / "models" / name, layers) for name, layers in LAYERS.items()}
+    with ExitStack() as servers:
+        urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
+        judge_url, model = servers.enter_context(served(judge, out / "judge.log"))
+        asked = ["--max-failed", "1", "--force-form"]
+        # Another training, another folder.
+        by = f"by-{model.replace('@', '-')}"
+        folder_of = {(of, name): out / of / f"{name}-{by}" for of in SAMPLES for name in models}
 
-    step("3/4", "judge: every turn, and every conversation as a whole", start)
-    with served(judge, out / "judge.log") as (url, model):
-        judged = f"judged-{model.replace('@', '-')}.jsonl"  # another training, another file
-        for benchmark in SAMPLES:
-            words = [critic, "judge", str(out / benchmark / "replies.jsonl"), "--benchmark", benchmark]
-            words += ["--base-url", url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1", "--force-form"]
-            run([*words, "--out", str(out / benchmark / judged)])
+        step("2/4", "run: two models through every benchmark, as published", start)
+        for (benchmark, name), folder in folder_of.items():
+            words = [critic, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
+            words += ["--as", "published", "--name", name, "--reply-tokens", str(REPLY_TOKENS)]
+            run([*words, *asked, "--out", str(folder)])
 
-    step("4/4", "score: tables and reports", start)
-    for benchmark, (file, _) in SAMPLES.items():
-        words = [critic, "score", str(out / benchmark / judged), "--benchmark", benchmark, "--max-failed", "1"]
-        run([*words, "--questions", f"data/samples/{benchmark}/{file}", "--out", str(out / benchmark)])
+        step("3/4", "tournament: the two, and a newcomer who plays its own battles alone", start)
+        first, second = (folder_of["visitbench", name] / "replies.jsonl" for name in models)
+        last, folder = out / "visitbench" / "newcomer.jsonl", folder_of["visitbench", models[0]]
+        words = [critic, "infer", files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer]]
+        run([*words, "--name", newcomer, "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1", "--out", str(last)])
+        finished, added = folder / "battles.jsonl", folder / "battles-newcomer.jsonl"
+        words = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), *asked]
+        run([critic, "judge", str(first), "--against", str(second), *words, "--out", str(finished)])
+        against = ["--against", str(first), "--against", str(second), "--battles", "newcomer"]
+        run([critic, "judge", str(last), *against, *words, "--out", str(added)])
+
+    step("4/4", "score: both models of a benchmark on one page, old and new battles on another", start)
+    scores = {out / name: [str(folder_of[name, model] / "judged.jsonl") for model in models] for name in SAMPLES}
+    for folder, judged in {**scores, out / "tournament": [str(finished), str(added)]}.items():
+        questions = files.get(folder.name, files["visitbench"])
+        run([critic, "score", *judged, "--questions", questions, "--max-failed", "1", "--out", str(folder)])
     done(out, "*/report.html", start)
 
 

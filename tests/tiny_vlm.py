@@ -160,4 +160,4 @@ def build_qwen(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(Path(sys.argv[1]), layers=int(sys.argv[2]))

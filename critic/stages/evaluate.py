@@ -29,6 +29,7 @@ def main(
     data_root: options.DataRoot = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
     reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
+    force_form: Annotated[bool, typer.Option("--force-form", help="As of critic judge.")] = False,
     api_key: options.ApiKey = None,
     concurrency: options.Concurrency = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
@@ -65,6 +66,7 @@ def main(
         benchmark=benchmark,
         judge=[judged_by],
         published=published,
+        force_form=force_form,
         **asking,
     )
     print("3/3 score", file=sys.stderr)
