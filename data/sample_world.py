@@ -217,16 +217,14 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
     alone = scene.picture is not None and draw.random() < 0.5
-    return WorldQuestion(
-        scene=scene,
-        truth=values,
-        group=f"world/{scene.lang}/{scene.task}/{number:05d}",
-        image=f"images/{number:06d}.png",
-        question=question,
-        history=[Turn(user.format(**values), assistant.format(**values)) for user, assistant in scene.history],
-        reference=None if alone else world.phrases[scene.lang]["joint"].join(reference),
-        blind=scene.picture is not None and draw.random() < UNSEEN,
-    )
+    about: dict[str, Any] = {
+        "group": f"world/{scene.lang}/{scene.task}/{number:05d}",
+        "image": f"images/{number:06d}.png",
+    }
+    about["history"] = [Turn(user.format(**values), said.format(**values)) for user, said in scene.history]
+    about["reference"] = None if alone else world.phrases[scene.lang]["joint"].join(reference)
+    about["blind"] = scene.picture is not None and draw.random() < UNSEEN
+    return WorldQuestion(scene=scene, truth=values, question=question, **about)
 
 
 def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:

@@ -46,6 +46,7 @@ def facts(conversations: Sequence[Conversation]) -> CardFacts:
     spreads = {
         "turns of a conversation": _spread([len(conversation.turns) for conversation in conversations]),
         "length of a question": _spread(len(words(turn.prompt)) for turn in turns),
+        "length of a caption": _spread(len(words(talk.caption)) for talk in conversations if talk.caption),
         "length of an answer": _spread(len(words(turn.reference)) for turn in turns if turn.reference),
         "diversity of questions (MTLD)": _diversity(conversations, lambda turn: turn.prompt),
         "diversity of answers (MTLD)": _diversity(conversations, lambda turn: turn.reference or ""),
@@ -81,6 +82,11 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
     """Of each kind of class the counts and the images by name, the most frequent first."""
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
+        "task and turn": lambda conversation: (
+            f"{number}. {turn.task}"
+            for number, turn in enumerate(conversation.turns, 1)
+            if conversation.turns[0].task != conversation.turns[-1].task  # ConvBench's three levels (figure 5)
+        ),
         "category": lambda conversation: [conversation.category],
         "interaction goal": lambda conversation: [conversation.goal],
         "image domain": lambda conversation: [conversation.domain],
@@ -118,7 +124,8 @@ def _statistics(title: str, card: CardFacts) -> Section:
             rows.append(row(what, count, "", about=about))
     for name, spread in card.spreads.items():
         most = number(spread.maximum, 0 if isinstance(spread.maximum, int) else 2)
-        rows.append(row(name, number(spread.mean, 2), most))
+        if spread.count or "caption" not in name:
+            rows.append(row(name, number(spread.mean, 2), most))
     rows += [row(f"classes: {kind}", len(names), "") for kind, names in card.classes.items() if len(names) > 1]
     table = Table(caption=title, head=["", "number or mean", "most"], rows=rows)
     return Section(heading="Statistics", tables=[table], readings=[_READING])
@@ -130,7 +137,9 @@ def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     rows = [
         row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in names.items()
     ]
-    counted = {"task": "questions", "main aspect": "checklist items"}.get(kind, "conversations")
+    counted = {"task": "questions", "task and turn": "questions", "main aspect": "checklist items"}.get(
+        kind, "conversations"
+    )
     head, axis = [kind, counted, "share", "images"], blocks.axis_of(bars.values())
     return Part(tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 

@@ -67,8 +67,7 @@ def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
     for reviewer in map(str, reviewers):
         for talk in sorted(made, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
             about = {"id": talk.id, "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
-            disputed = [item for turn in talk.turns for item in turn.disputed]
-            note = f"models differ on: {'; '.join(disputed)}" if disputed else ""
+            note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
     if new := [row for row in new if _key(row) not in known]:
         tables.write_csv(sheet, [*present, *new])

@@ -41,12 +41,7 @@ def main(
     blind: Annotated[
         float, typer.Option(min=0, help="Leave out what a model gets as good without the image, 0 to 1; above 1: not.")
     ] = 0.7,
-    second: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL", help="Another model for checklists, URL#MODEL or FOLDER: both write and check them."
-        ),
-    ] = None,
+    second: Annotated[str | None, typer.Option(metavar="MODEL", help="Another, for checklists of both.")] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
 ) -> int:
     """Make a benchmark from images: hashes, duplicates, quality, categories, a drawn sample; then by a --plan

@@ -137,9 +137,7 @@ def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
     return left
 
 
-def _agreement(
-    building: Building, answers: Sequence[tuple[str, ...]], group: Sequence[str], disputed: Sequence[str]
-) -> None:
+def _agreement(building: Building, answers: list[tuple[str, ...]], group: list[str], disputed: list[str]) -> None:
     """How far two models agree on which items the references fulfil, into checklist_agreement.json."""
     from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
 

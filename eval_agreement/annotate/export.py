@@ -54,7 +54,8 @@ def export(store: Store, path: Path) -> int:
         raise UsageError(f"{store.path}: nothing is labelled yet")
     facts, edits, lines = store.facts(), store.edits(), list[dict[str, Any]]()
     scheme = SCHEMES[facts["scheme"]]
-    lines_of = _LINES_OF.get(scheme.source, _row if scheme.column is None else _table)
+    usual = _row if scheme.column is None else _table
+    lines_of = {"columns": _collected, "benchmark": _reviewed}.get(scheme.source, usual)
     for number, some in sorted(labels.items()):
         item = _edited(some[0].item, edits.get(number, []), facts.get("benchmark"))
         lines += lines_of(scheme, [label._replace(item=item) for label in some])
@@ -106,10 +107,6 @@ def _reviewed(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any
         yield {**labels[0].item.row, "reviews": verdicts}
     else:
         print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
-
-
-_LINES_OF = {"columns": _collected, "benchmark": _reviewed}
-"""How items of these sources come back; of all others it is a matter of the scheme."""
 
 
 def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -137,10 +138,7 @@ def owner_page(store: Store) -> str:
     """HTML without script or network."""
     labels, facts = list(store.labels()), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
-    content = {
-        "title": "Raters",
-        "about": f"{len(labels)} labels, {now}. Reload for the newest.",
-        "sections": sections(labels, store.counts(), facts["scheme"]),
-        "origin": {str(store.path): {"scheme": facts["scheme"], "rows": facts["rows"]}},
-    }
+    content: dict[str, Any] = {"title": "Raters", "about": f"{len(labels)} labels, {now}. Reload for the newest."}
+    content["sections"] = sections(labels, store.counts(), facts["scheme"])
+    content["origin"] = {str(store.path): {"scheme": facts["scheme"], "rows": facts["rows"]}}
     return render("critic.page", "base.html.jinja", content)

@@ -122,14 +122,10 @@ class Annotation:
         """The item as this rater sees it: the side B called A where sides are exchanged."""
         item, choices = found.item, found.verdict.choices if found.verdict else {}
         parts = [replace(part, side=exchanged(part.side, found.swapped)) for part in item.parts]
-        return {
-            "parts": sorted(parts, key=lambda part: part.side),
-            "turns": sorted({part.turn for part in parts}),
-            "chosen": {ask: exchanged(value, found.swapped) for ask, value in choices.items()},
-            "choices": self.scheme.choices,
-            "rubric": self.scheme.rubric(item.lang, item.task),
-            "edits": self.scheme.edits,
-        }
+        chosen = {ask: exchanged(value, found.swapped) for ask, value in choices.items()}
+        shown = {"parts": sorted(parts, key=lambda part: part.side), "turns": sorted({part.turn for part in parts})}
+        shown |= {"chosen": chosen, "choices": self.scheme.choices, "edits": self.scheme.edits}
+        return shown | {"rubric": self.scheme.rubric(item.lang, item.task)}
 
     def label(self, request: Request, body: Mapping[str, str]) -> Response:
         """Keep what was said; only then does the page go on."""
@@ -139,7 +135,7 @@ class Annotation:
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
         once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
         try:
-            seen, version = _number(body.get("seen")) or 0, body.get("version")
+            seen, version = _number(body.get("seen")) or 0, body.get("version", "")
             self.store.label(rater, found.task, once, seen, verdict, version)
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}

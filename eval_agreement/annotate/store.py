@@ -184,9 +184,7 @@ class Store:
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
 
-    def label(
-        self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict, version: str | None = None
-    ) -> None:
+    def label(self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict, version: str = "") -> None:
         """Keep a label. The same page (`once`) leaves one, however often it is sent. Raises Stale where the task's
         newest label is not the one that the page had `seen`, or the item is of another `version`, and KeyError where
         the task is not the rater's."""
@@ -201,7 +199,7 @@ class Store:
             opened = self.opened(task, rater)
             if opened is None:
                 raise KeyError(task)
-            if opened.label != seen or version not in (None, opened.item.version):
+            if opened.label != seen or version not in ("", opened.item.version):
                 raise Stale
             row = (task, rater, once, time.time(), msgspec.json.encode(verdict))
             cursor = database.execute("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", row)

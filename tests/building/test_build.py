@@ -613,7 +613,7 @@ def test_checklists_by_two_models_say_how_far_these_agree(small: Callable[..., S
     found = json.loads((made.out / "checklist_agreement.json").read_text("utf-8"))
     assert found["items"]["table"] == [[18, 0, 18], [0, 0, 0], [0, 0, 0]] and len(found["disputed"]) == 18
     notes = {row["note"] for _, row in tables.rows(made.out / "review/sheet.csv")}
-    assert notes == {"models differ on: " + "; ".join([ITEMS["zh"][0]] * 3)}
+    assert notes == {"; ".join([f"models differ on: {ITEMS['zh'][0]}"] * 3)}
     refused = run("critic", "build", made.images, "--out", made.out, "--plan", "convbench", "--second", "http://a/v1")
     assert_one_line_error(refused, "--second http://a/v1: checklists are made by --plan multiverse")
 

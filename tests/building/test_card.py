@@ -67,11 +67,11 @@ def test_counts_of_a_small_benchmark() -> None:
     found = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
     facts = card.facts(found)
     assert [*facts.counts.values()] == [2, 3, 1, 2, 0, 0, 0, 0]
-    turns, questions, answers, question_diversity, answer_diversity = facts.spreads.values()
+    turns, questions, captions, answers, question_diversity, answer_diversity = facts.spreads.values()
     assert (turns.mean, turns.maximum) == (1.5, 2)
     assert questions.mean == pytest.approx(8 / 3) and answers.maximum == 2
     assert facts.classes["task"] == {"Counting": (3, 1)} and facts.classes["interaction goal"] == {"Analysis": (1, 1)}
-    assert answer_diversity.count == 2 and question_diversity.mean is None
+    assert captions.count == 0 and answer_diversity.count == 2 and question_diversity.mean is None
 
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
@@ -109,3 +109,6 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     page = (tmp_path / "card.html").read_text("utf-8")
     assert "By task" in page and "https:" not in page and f">{said['counts']['conversations']}<" in page
     assert 'class="forest' in page, "shares are drawn"
+    levels = [*said["classes"].get("task and turn", ())]
+    assert {level[:2] for level in levels} == ({"1.", "2.", "3."} if name == "convbench" else set())
+    assert ("length of a caption" in page) == (name in ("convbench", "visitbench"))
