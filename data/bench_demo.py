@@ -7,7 +7,6 @@ vLLM. Two are run through every benchmark as published and scored together; in V
 newcomer. The scores mean nothing; every step is the real one.
 """
 
-import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -38,15 +37,6 @@ STEPS = 60
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
-def _build_vlm(folder: Path, layers: int) -> Path:
-    if not folder.is_dir():
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        run([sys.executable, "tests/tiny_vlm.py", str(partial), str(layers)])
-        partial.rename(folder)
-    return folder
-
-
 def _train_judge(out: Path) -> Path:
     """A judge from the tiny recipe, stopped early."""
     judge = out / "judge"
@@ -75,7 +65,10 @@ def main(
 
     step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
     judge = judge or _train_judge(out)
-    folders = {name: _build_vlm(out / "models" / name, layers) for name, layers in LAYERS.items()}
+    folders = {name: out / "models" / name for name in LAYERS}
+    for name, folder in folders.items():
+        if not (folder / "processor_config.json").is_file():  # which is written last
+            run([sys.executable, "tests/tiny_vlm.py", str(folder), str(LAYERS[name])])
     with ExitStack() as servers:
         urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
         judge_url, model = servers.enter_context(served(judge, out / "judge.log"))

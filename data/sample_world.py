@@ -378,8 +378,8 @@ def main(
     for question, answer_given, one in made:
         columns = msgspec.to_builtins(one)
         if pictures:
-            changed = edit(world, question, answer_given, one.id)
-            columns |= {"image": None, "images": [question.image], "edit": changed}
+            columns |= {"image": None, "images": [question.image]}
+            columns["edit"] = edit(world, question, answer_given, one.id)
         lines.append(json.dumps(columns, ensure_ascii=False))
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if pictures:

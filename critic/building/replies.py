@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, field
 
-from critic.benchmarks.alignmmbench import TASKS
 from critic.records import Language
 from critic.stats.diversity import words
 
@@ -77,7 +76,8 @@ class Levels(StepReply):
     focus: Text
 
 
-Task = Annotated[str, Meta(pattern=f"^({'|'.join(TASKS)})$")]
+_TASKS = "Description|Recognition|Counting|OCR|Meme|Knowledge|Reasoning|Chart|Problem|Comparison|Writing"
+Task = Annotated[str, Meta(pattern=f"^({_TASKS}|Coherence|Incoherence)$")]
 """One of AlignMMBench's thirteen."""
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
-from critic.building.replies import Item, Made, MadeTurn
+from critic.building.replies import HeldItems, Made, MadeTurn
 from critic.errors import UsageError
 from critic.page.blocks import interval, number
 from critic.records import Conversation, Judgment, ModelTurn, Protocol
@@ -104,50 +104,59 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
     return rows
 
 
-def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
-    """The conversations with a checklist for every turn, of two models what either writes. Items that the reference
-    does not fulfil, or of which neither yes nor no can be said, are left out: held.jsonl has them. Where two models
-    differ on that, the item stays, and people are told. A conversation with a turn without any item goes."""
+def _written(building: Building, made: Sequence[Made]) -> dict[str, MadeTurn]:
+    """The turns of the conversations of which each has a checklist, of two models what either writes, by key."""
     checklists = building.ask_both("checklist", _turn_rows(building, made, items=False))
-    keys = set[str]().union(*checklists)
-    whole = [conversation for conversation in made if keys >= set(conversation.turn_keys())]
-    keyed = dict[str, MadeTurn]()
-    for conversation in whole:
-        keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
+    keys, keyed = set[str]().union(*checklists), dict[str, MadeTurn]()
+    for conversation in made:
+        if keys >= set(conversation.turn_keys()):
+            keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
     for key, turn in keyed.items():
-        written = dict[str, Item]()
         for item in (item for each in checklists if key in each for item in each[key].items):
-            written.setdefault(item.question.strip(), item)
-        turn.items = [*written.values()]
+            # Of what both write the first one's item stays.
+            turn.items += [item] if item.question not in [other.question for other in turn.items] else []
+    return keyed
+
+
+def add_checklists(building: Building, made: Sequence[Made]) -> list[Made]:
+    """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
+    yes nor no can be said, are left out: held.jsonl has them. Where two models differ on that, the item stays, and
+    people are told. A conversation with a turn without any item goes."""
+    keyed = _written(building, made)
+    whole = [conversation for conversation in made if keyed.keys() >= set(conversation.turn_keys())]
     held = building.ask_both("held", _turn_rows(building, whole, items=True))
-    answers, group = list[tuple[str, ...]](), list[str]()
-    for key, turn in keyed.items():
-        columns = [each[key].answers if key in each else ["unclear"] * len(turn.items) for each in held]
-        said = list(zip(*columns, strict=True))
-        items = list(zip(turn.items, said, strict=True))
-        turn.items = [item for item, words in items if "yes" in words]
-        turn.disputed = [item.question for item, words in items if "yes" in words and len(set(words)) > 1]
-        answers, group = answers + said, group + [key.rpartition("/")[0]] * len(said)
+    said = {key: _leave_out(turn, [each.get(key) for each in held]) for key, turn in keyed.items()}
+    answers = [words for some in said.values() for words in some]
     left = [conversation for conversation in whole if all(turn.items for turn in conversation.turns)]
     why = [f"reference: {words[0]}" for words in answers if "yes" not in words]
     print(building.count("items", "checklist items", len(answers), len(answers) - len(why), why))
     print(building.count("checklists", "conversations", len(made), len(left), []))
     if answers and held[1:]:
-        _agreement(building, answers, group, [item for turn in keyed.values() for item in turn.disputed])
+        _agreement(building, keyed, said)
     return left
 
 
-def _agreement(building: Building, answers: list[tuple[str, ...]], group: list[str], disputed: list[str]) -> None:
+def _leave_out(turn: MadeTurn, held: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
+    """Leave out the items of a turn of which no model says that the reference fulfils them; what each said of all."""
+    said = list(zip(*(one.answers if one else ["unclear"] * len(turn.items) for one in held), strict=True))
+    kept = [(item, words) for item, words in zip(turn.items, said, strict=True) if "yes" in words]
+    turn.items = [item for item, _ in kept]
+    turn.disputed = [item.question for item, words in kept if len(set(words)) > 1]
+    return said
+
+
+def _agreement(building: Building, keyed: Mapping[str, MadeTurn], said: Mapping[str, list[tuple[str, ...]]]) -> None:
     """How far two models agree on which items the references fulfil, into checklist_agreement.json."""
     from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
 
-    codes = np.array([[("yes", "unclear", "no").index(word) for word in words] for words in answers], np.int8)
-    found = verdict_agreement(codes[:, 0], codes[:, 1], group, alike=True)
-    jsonl.write_json(
-        building.out / "checklist_agreement.json", {"items": msgspec.to_builtins(found), "disputed": disputed}
-    )
+    group = [key.rpartition("/")[0] for key, some in said.items() for _ in some]
+    words = [("yes", "unclear", "no").index(word) for some in said.values() for pair in some for word in pair]
+    first, second = np.array(words, np.int8).reshape(-1, 2).T
+    found = verdict_agreement(first, second, group, alike=True)
+    facts = {"items": msgspec.to_builtins(found), "disputed": [one for turn in keyed.values() for one in turn.disputed]}
+    jsonl.write_json(building.out / "checklist_agreement.json", facts)
     equal, kappa = (f"{number(one.value)} {interval(one.interval)}".strip() for one in (found.accuracy, found.kappa))
-    print(f"two models, {found.n} checklist items: equal answers {equal}, kappa {kappa}; {len(disputed)} disputed")
+    print(f"two models, {found.n} checklist items: equal answers {equal}, kappa {kappa}")
 
 
 def solved_blind(building: Building, made: Sequence[Made], name: str, endpoint: Mapping[str, Any]) -> dict[str, float]:

@@ -74,10 +74,9 @@ def main(
         names = _names(raters, invite or [])
         root = (data_root or rows.parent).resolve()
         wanted = {"scheme": scheme or "pointwise", "raters": names, "overlap": overlap, "repeat": repeat}
-        wanted |= {"invited": bool(invite), "data_root": str(root)}
+        wanted |= {"invited": bool(invite), "data_root": str(root), "benchmark": benchmark}
         own = OwnColumns.parse(mapped, scale, lang)
         wanted["columns"] = own and msgspec.json.encode(own).decode()
-        wanted["benchmark"] = benchmark
         _check_invited(host, bool(invite))
         store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks})
     elif scheme or raters or invite or against or benchmark or checks or mapped or scale or lang:

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     items = store.items()
     order = sorted(items, key=lambda number: draw("order", "", items[number].id))
     tasks = {str(number): _task(items[number], number, folder, form, images) for number in order}
-    columns = list(dict.fromkeys(column for cells in tasks.values() for column in cells))
+    columns = list(dict.fromkeys(chain.from_iterable(tasks.values())))
     about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
     about["asks"] = max(len(item.asks) for item in items.values())
     about["target"] = next(name for name in columns if name.startswith(("answer", "question")))

@@ -148,10 +148,8 @@ def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
     for number, (place, row) in enumerate(tables.rows(path), 1):
         key, lang = ids.add(place, tables.optional_text(row, "id") or str(number)), tables.language(place, row)
         images = [re.sub(r"https?://.*/", "", tables.image(place, row.get(scheme.images)))] if scheme.images else []
-        shown = {kind: tables.optional_text(row, column) for kind, column in scheme.shows.items()}
-        if missing := [scheme.shows[kind] for kind, text in shown.items() if not text and kind != "example"]:
-            raise UsageError(f"{place}: {missing[0]!r} is empty; the scheme shows it")
-        parts, group = [ShownPart(kind, text) for kind, text in shown.items() if text], images[0] if images else key
+        parts = [ShownPart(kind, tables.text(place, row, column)) for kind, column in scheme.shows.items()]
+        group = images[0] if images else key
         yield LabelItem(id=key, lang=lang, group=group, parts=parts, asks=scheme.asks, images=images, row=row)
 
 

@@ -28,9 +28,7 @@ def exchanged(value: str, swapped: bool) -> str:
     return {"A": "B", "B": "A"}.get(value, value) if swapped else value
 
 
-Kind = Literal[
-    "user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task", "example"
-]
+Kind = Literal["user", "assistant", "question", "reference", "caption", "focus", "checklist", "answer", "task"]
 
 
 class ShownPart(Struct, frozen=True, omit_defaults=True):

@@ -200,11 +200,8 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
 
 def _edits(body: Mapping[str, str], item: LabelItem) -> dict[str, tuple[str, str]]:
     """What a form corrects of an item's texts. Raises HTTPException for one that was emptied."""
-    found = {}
-    for name, old in item.texts().items():
-        new = "\n".join(body.get(f"edit {name}", old).strip().splitlines())
-        if not new:
-            raise HTTPException(422, f"{name}: is empty now; write what it should say")
-        if new.splitlines() != old.strip().splitlines():
-            found[name] = (old, new)
-    return found
+    old = {name: text.strip().splitlines() for name, text in item.texts().items()}
+    new = {name: body.get(f"edit {name}", item.texts()[name]).strip().splitlines() for name in old}
+    if empty := [name for name, lines in new.items() if not lines]:
+        raise HTTPException(422, f"{empty[0]}: is empty now; write what it should say")
+    return {name: (item.texts()[name], "\n".join(new[name])) for name in old if new[name] != old[name]}

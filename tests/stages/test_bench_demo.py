@@ -33,8 +33,6 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
             done = run("critic", *words[1:])
             assert done.returncode == 0, done.stderr
             asked.append(words[1])
-        else:
-            Path(words[2]).mkdir(parents=True)
 
     monkeypatch.setattr(demo, "served", served)
     monkeypatch.setattr(demo, "run", here)
