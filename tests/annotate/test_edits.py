@@ -79,7 +79,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten_and_outlives_kill_9(tmp_p
 def test_the_collection_pages_end_in_a_sheet_of_the_benchmark(tmp_path: Path) -> None:
     """Instruction, caption and verification (VisIT-Bench, figures 11 to 14); between them somebody's model answers."""
     (tmp_path / "kites.png").write_bytes((SAMPLES / "convbench/images/fruit.png").read_bytes())
-    said = {"image_url": "https://a.b/c/kites.png", "human_ratings_gpt4_correct": "no"}
+    said = {"image_url": "https://a.b/c/kites.png"}
     rows = [{"id": "1", "instruction_category": "counting"}]
     for scheme in ("collect_instruction", "collect_caption", "verify"):
         folder = tmp_path / scheme
@@ -92,9 +92,11 @@ def test_the_collection_pages_end_in_a_sheet_of_the_benchmark(tmp_path: Path) ->
         kept = label(page, "rater-1", form, lambda name, values: said.get(name.partition(" ")[2], values[0]))
         assert kept.status_code == 200, kept.text
         rows = [json.loads(line) | {"gpt4_prediction": "Two."} for line in exported(store).read_text().splitlines()]
+        lacking = {"choice human_ratings_gpt4_correct": "no", "choice human_ratings_problem_in_caption": ""}
+        assert scheme != "verify" or label(page, "rater-1", form, **lacking).status_code == 422
     (row,) = rows
-    assert row["human_ratings_problem_in_caption"] == "yes" and row["human_ratings_problematic"] == "yes"
+    assert row["human_ratings_problem_in_caption"] == "no" and row["human_ratings_problematic"] == "yes"
     (talk,) = benchmarks.read("visitbench", write_jsonl(tmp_path / "sheet.jsonl", rows))
-    assert (talk.turns[0].prompt, talk.caption, talk.turns[0].reference) == ("in words", "in words", None)
+    assert (talk.turns[0].prompt, talk.caption, talk.turns[0].reference) == ("in words", "in words", "Two.")
     done = run("critic", "annotate", tmp_path / "verify.jsonl", "--db", tmp_path / "x", "--scheme", "review")
     assert_one_line_error(done, "--scheme review and --benchmark go together")

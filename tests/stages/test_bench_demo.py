@@ -42,5 +42,7 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
     for benchmark in ("alignmmbench", "convbench", "multiverse", "visitbench"):
         page = (tmp_path / benchmark / "report.html").read_text("utf-8")
         assert "tiny-2" in page and "tiny-3" in page and "as published" in page
+    battles = [file.read_text("utf-8").count("\n") for file in sorted(tmp_path.glob("visitbench/*/battles*.jsonl"))]
+    assert len(set(battles)) == 1 and len(battles) == 2, "the newcomer meets one opponent on each instruction"
     page = (tmp_path / "tournament/report.html").read_text("utf-8")
     assert all(name in page for name in ("tiny-1", "tiny-2", "tiny-3"))
