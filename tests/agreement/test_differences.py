@@ -2,7 +2,11 @@
 
 import json
 import math
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +14,10 @@ from conftest import run
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
+from test_ppi import answers
 
 from eval_agreement.differences import ModelDifference, differences
+from eval_agreement.ppi import corrected_mean
 from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
@@ -57,6 +63,45 @@ def test_independent_pairs_equal_ppi_py() -> None:
     complete = by_pair(sample(3, labelled=300))["a", "c"]
     alone = sample(3, labelled=300).human.reshape(-1, 3)
     assert complete.value == pytest.approx((alone[:, 2] - alone[:, 0]).mean())
+
+
+@pytest.mark.slow
+def test_means_and_differences_beside_those_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """truescore's formulas, with its normal quantile or Student's, and cje-eval's isotonic calibration, another
+    estimator of the same mean; ppi_py is compared above. Where groups were labelled truescore tunes lambda as if they
+    were rows, which leaves more variance than ours does: given one lambda they agree."""
+    packages = ["truescore==0.7.4", "cje-eval==0.9.3"]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path), *packages]
+    if subprocess.run(install, check=False).returncode:
+        pytest.skip(f"{' and '.join(packages)} cannot be installed")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    compare, correct, cje = map(import_module, ("truescore.compare", "truescore.correct", "cje.array_api"))
+
+    def held_against_cje(ours: Any, judge: Floats, labels: Floats, low: float, **options: Any) -> None:
+        span = 9.0 if low > 0 else 18.0  # it takes shares
+        found = cje.calibrated_mean_ci((judge - low) / span, (labels - low) / span, **options)
+        assert abs(low + span * found.estimate - ours.value) < 0.25 * np.ptp(ours.interval)
+        assert 0.95 < span * np.ptp(found.ci) / np.ptp(ours.interval) < 1.3
+
+    for size in (1, 10):
+        _, labels, judge, group = answers(np.random.default_rng(0), 300, 1500, size, size > 1, whole_groups=size > 1)
+        known, clusters = np.flatnonzero(~np.isnan(labels)), {"clusters": group} if size > 1 else {}
+        theirs = correct.ppi_estimate(judge, labels[known], known, **clusters)
+        ours = corrected_mean(labels, judge, group, lam=theirs.lambda_)
+        quantiles = stats.norm.ppf(0.975) if size == 1 else stats.t.ppf(0.975, 29)
+        student = stats.t.ppf(0.975, 300 / size - 1)
+        assert ours.value == pytest.approx(theirs.point, abs=1e-9) and ours.interval is not None
+        assert np.ptp(ours.interval) / student == pytest.approx((theirs.high - theirs.low) / quantiles, rel=0.003)
+        tuned = corrected_mean(labels, judge, group)
+        assert tuned.interval is not None and np.ptp(tuned.interval) <= np.ptp(ours.interval) + 1e-9
+        held_against_cje(tuned, judge, labels, 1.0, cluster_ids=group)
+    data = sample(3)
+    line, human, judged = by_pair(data)["a", "c"], data.human.reshape(-1, 3), data.scores.reshape(-1, 3)
+    known = np.flatnonzero(~np.isnan(human[:, 0]))
+    pair = compare.ppi_compare(judged[:, 2], judged[:, 0], human[known, 2], human[known, 0], known)
+    assert line.interval and line.value == pytest.approx(pair.difference, abs=0.05 * np.ptp(line.interval))
+    assert np.ptp(line.interval) == pytest.approx(pair.high - pair.low, rel=0.05)
+    held_against_cje(line, judged[:, 2] - judged[:, 0], human[:, 2] - human[:, 0], -9.0)
 
 
 def test_differences_are_covered_however_biased_the_judge_is_and_told_apart_after_correction() -> None:
