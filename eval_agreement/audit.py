@@ -21,7 +21,6 @@ from critic.stats.estimate import Estimate
 from eval_agreement import gate, inputs
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.baselines import BASELINES
-from eval_agreement.exchange import both_ways
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, read_items
@@ -35,7 +34,6 @@ from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
 from eval_agreement.sample import RatedSample
 from eval_agreement.savings import savings
-from eval_agreement.since import change
 from eval_agreement.summary import (
     as_lines,
     files_of,
@@ -48,6 +46,7 @@ from eval_agreement.summary import (
     write_certificate,
 )
 from eval_agreement.tables import SCALE, Scale, Source
+from eval_agreement.two_judges import both_ways, change
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 

@@ -237,24 +237,16 @@ def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None
 def _shared_variance(sample: Answers) -> float | None:
     """The part of the variance that labels cannot reduce: the covariance of two labels in a group times the chance that
     two answers share one. None where answers share groups, but no labelled ones do."""
-    pairs = _pairs_in_groups(sample.member)
-    if not pairs:
-        return 0.0
     member, human = sample.member[sample.labelled], sample.human[sample.labelled]
-    labelled_pairs = _pairs_in_groups(member)
-    if not labelled_pairs:
-        return None
+    # Ordered pairs of different answers in the same group.
+    pairs, labelled_pairs = (int((sizes * (sizes - 1)).sum()) for sizes in map(np.bincount, (sample.member, member)))
+    if not pairs or not labelled_pairs:
+        return None if pairs else 0.0
     human = human - human.mean()
     # The products of all pairs of a group are the square of its total, those of an answer with itself taken off.
     totals = np.bincount(member, human)
     covariance = (totals @ totals - human @ human) / labelled_pairs
     return max(0.0, float(covariance * pairs / (len(sample.human) * (len(sample.human) - 1))))
-
-
-def _pairs_in_groups(member: Indices) -> int:
-    """Ordered pairs of different answers in the same group."""
-    sizes = np.bincount(member)
-    return int((sizes * (sizes - 1)).sum())
 
 
 def parts_of(sample: Answers) -> Parts:
@@ -318,8 +310,7 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
 def _mean_reading(result: CorrectedMean) -> str:
     if result.interval is None or result.effective is None:
         return f"People's mean score is {result.value:.2f}, without variation."
-    low, high = result.interval
-    labels, worth = result.labelled, round(result.effective)
+    (low, high), labels, worth = result.interval, result.labelled, round(result.effective)
     gained = worth >= _A_GAIN * labels
     value = f"your {labels} labels are worth {worth}" if gained else "no gain from the judge is shown"
     reading = (

@@ -29,7 +29,7 @@ from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.people import people_part
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 from eval_agreement.ppi import CorrectedMean
-from eval_agreement.savings import Saving, Savings
+from eval_agreement.savings import Savings
 from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
 MOST_VALUES = 30
@@ -139,14 +139,7 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
 
 
 def _compared(pairs: Sequence[Comparison]) -> Said:
-    readings = [_standing(pair) for pair in pairs]
-    for pair in pairs:
-        for line in pair.differences:
-            if line.no_worse is not None:
-                shown = "is" if line.no_worse else "is not shown to be"
-                margin = f"{MARGINS[line.metric]:g} in {METRICS[line.metric].name}"
-                readings.append(f"{pair.first} {shown} no worse than {pair.second} by more than {margin}.")
-    return readings, [_comparison_table(pair) for pair in pairs]
+    return [_standing(pair) for pair in pairs], [_comparison_table(pair) for pair in pairs]
 
 
 def _standing(pair: Comparison) -> str:
@@ -167,6 +160,10 @@ def _comparison_table(pair: Comparison) -> Table:
     return _differences(caption, (pair.first, pair.second), pair.differences)
 
 
+_MARGIN = {None: "–", True: "{:g}", False: "not shown"}
+"""Whether a judge is no worse than another but for a margin."""
+
+
 def _differences(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
     columns = Columns[MetricDifference](
         ("Metric", lambda line: METRICS[line.metric].name),
@@ -175,6 +172,7 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
         ("difference", points),
         ("p", lambda line: p_text(line.p_value)),
         ("p (Holm)", lambda line: p_text(line.p_holm)),
+        ("no worse by", lambda line: _MARGIN[line.no_worse].format(MARGINS.get(line.metric))),
         bar=lambda line: bar(line.value, line.interval),
         strong=lambda line: line.better is not None,
     )
@@ -313,18 +311,11 @@ def _corrected(findings: Findings) -> Said:
     return readings + ([plan.reading] if plan else []), [table] if means else []
 
 
-_SAVINGS = Columns[Saving](
-    ("Mean of", lambda saving: saving.name.replace("_", " ")),
-    ("labels", lambda saving: saving.labels),
-    ("worth", lambda saving: number(saving.worth, 0)),
-    ("worth of 100", lambda saving: number(saving.of_hundred, 0)),
-    strong=lambda saving: saving.name == "all",
-)
-
-
 def _saved(saved: Savings) -> Part:
     lines = [saved.pooled, *sorted(saved.means, key=lambda saving: -saving.of_hundred)]
-    return Part(readings=[saved.reading], tables=[_SAVINGS.table("Labels with the judge.", lines)])
+    rows = [blocks.row(one.name.replace("_", " "), one.labels, number(one.worth, 0)) for one in lines]
+    table = Table(caption="Labels with the judge.", head=["Mean of", "labels", "worth"], rows=rows)
+    return Part(readings=[saved.reading], tables=[table])
 
 
 _MODELS = Columns[ModelDifference](

@@ -1,9 +1,8 @@
 """What became of a judge's scores, as sections of sentences and tables."""
 
 from critic.page.blocks import Columns, Part, Section, bar, number
-from eval_agreement.exchange import Conversion, Converted
 from eval_agreement.page.words import estimates, points, section
-from eval_agreement.since import Change
+from eval_agreement.two_judges import Change, Conversion, Converted
 
 _CONVERTED = Columns[Converted](
     ("Mean of", lambda line: line.name),

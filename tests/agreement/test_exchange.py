@@ -8,8 +8,8 @@ from conftest import assert_one_line_error, run
 from two_judges import AUDIT, Floats, sample, table
 
 from critic.stats import estimate
-from eval_agreement.exchange import convert
 from eval_agreement.sample import RatedSample
+from eval_agreement.two_judges import convert
 
 
 def judged_twice(seed: int, questions: int = 150) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ import pytest
 from conftest import assert_one_line_error, run
 from two_judges import AUDIT, sample, table
 
-from eval_agreement.since import change
+from eval_agreement.two_judges import change
 
 
 @pytest.mark.parametrize(("judge", "model"), [(0.0, 0.0), (0.5, 0.0), (0.0, -0.5), (0.5, -0.5)])
