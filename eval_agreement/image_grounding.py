@@ -20,16 +20,7 @@ from critic.human_scored import BLIND, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
 from eval_agreement.compare import MetricDifference, compare
-from eval_agreement.injection import (
-    CLEAN,
-    SEPARATOR,
-    VariantEffect,
-    by_mark,
-    count,
-    points,
-    scores_of,
-    variant_effect,
-)
+from eval_agreement.injection import CLEAN, SEPARATOR, VariantEffect, by_mark, count, points, scores_of, variant_effect
 from eval_agreement.items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
 

@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, distinct, group_numbers, ratio
 from critic.stats.estimate import SEED, Bootstrap, Estimate, Interval
-from eval_agreement.pairs import (
-    Cells,
-    PairSums,
-    around,
-    exact_kendall,
-    exact_spearman,
-    kendall,
-    pearson,
-    spearman,
-)
+from eval_agreement.pairs import Cells, PairSums, around, exact_kendall, exact_spearman, kendall, pearson, spearman
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
 Indices = NDArray[np.intp]

@@ -155,11 +155,7 @@ def length_preference(
     wins = [(column == longer(length_a, length_b))[decided].astype(np.float64) for column in (judge, people)]
     members = group_numbers(group)[decided]
     shares = [mean_estimate(column, members, share=True) for column in wins]
-    return {
-        "judge": shares[0],
-        "people": shares[1],
-        "difference": mean_estimate(wins[0] - wins[1], members, null=0.0),
-    }
+    return {"judge": shares[0], "people": shares[1], "difference": mean_estimate(wins[0] - wins[1], members, null=0.0)}
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):

@@ -330,11 +330,7 @@ def _no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
 
 
 def rater_agreement(
-    ratings: Ratings,
-    group: Group,
-    judge: Judge | None = None,
-    level: Level = "ordinal",
-    resamples: int | None = None,
+    ratings: Ratings, group: Group, judge: Judge | None = None, level: Level = "ordinal", resamples: int | None = None
 ) -> RaterAgreement:
     """Krippendorff's alpha of people and, given a `judge`, of people with the judge and their paired difference.
 

@@ -22,13 +22,7 @@ from eval_agreement.page.words import (
     with_labels,
     within,
 )
-from eval_agreement.preferences import (
-    CONSTANT,
-    LONGER,
-    PairAgreement,
-    PairedDifference,
-    PreferenceAudit,
-)
+from eval_agreement.preferences import CONSTANT, LONGER, PairAgreement, PairedDifference, PreferenceAudit
 
 WITHIN = 0.05
 """Half width of the share that labels are counted for, unless --target-half-width names another."""

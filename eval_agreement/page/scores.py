@@ -5,18 +5,7 @@ from pathlib import Path
 
 from critic.human_scored import BLIND
 from critic.page import blocks
-from critic.page.blocks import (
-    Bar,
-    Columns,
-    Part,
-    Section,
-    Table,
-    TableCell,
-    axis_of,
-    bar,
-    number,
-    share,
-)
+from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, number, share
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
