@@ -21,14 +21,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.arrays import Floats, Group, group_numbers
-from critic.stats.estimate import FEWEST_GROUPS, LEVEL, SEED, Interval
+from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale
 
-_DRAWS = 1_999
-"""Random draws of the labels, none of which may set the judge's means as far apart: p is then 1 / (_DRAWS + 1)."""
-
-_MOST_ROWS = 20_000
-"""Of more answers nothing is claimed: to draw their labels again takes minutes."""
+_FAR, _GROUPS = 5.0, 30
+"""Standard errors that labelled answers lie from the others before that is no chance, with so many groups of both: of
+scores that crowd at 10 fewer set them as far apart by chance."""
 
 _A_GAIN = 1.1
 """Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
@@ -278,28 +276,12 @@ def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
 
 
 def _caution(sample: Answers, parts: Parts) -> str | None:
-    """A warning where no random draw of the labels sets the judge's means on labelled and other answers as far apart (a
-    permutation test, which holds its level at any size: Phipson and Smyth 2010, "Permutation P-values Should Never Be
-    Zero").
-
-    Labels change places within groups, and whole groups with others of their size: a draw of answers and a draw of
-    groups are both as likely after such a change as before it. Draws with known chances are taken as known."""
-    rows, member = len(sample.human), sample.member
-    if sample.weight is not None or not parts.excess or rows > _MOST_ROWS:
+    """A warning where the labelled answers' mean judgment lies further from that of the others than a random draw of
+    labels or groups sets it. Draws with known chances are taken as known."""
+    unlabelled = len(np.unique(sample.member[~sample.labelled]))
+    error = float(np.sqrt(parts.excess_by_group @ parts.excess_by_group))
+    if sample.weight is not None or min(sample.groups, unlabelled) < _GROUPS or abs(parts.excess) <= _FAR * error:
         return None
-    sizes = np.bincount(member)
-    by_size = np.lexsort((member, sizes[member]))
-    is_labelled, random = sample.labelled[by_size], np.random.default_rng(SEED)
-
-    def difference(order: Indices) -> float:
-        judge = sample.judge[order]
-        return abs(float(judge[is_labelled].mean() - judge[~is_labelled].mean()))
-
-    least = difference(by_size) - 1e-9
-    for _ in range(_DRAWS):
-        order = np.lexsort((random.random(rows), random.random(len(sizes))[member], sizes[member]))
-        if difference(order) >= least:
-            return None
     way = "above" if parts.excess > 0 else "below"
     return (
         f"The labelled answers are no random draw: the judge's mean on them is {abs(parts.excess):.2f} points {way} "

@@ -45,13 +45,9 @@ _DECIMALS, _DUST = 12, 1e-9
 
 
 class RaterAgreement(Struct, frozen=True, kw_only=True):
-    """Krippendorff's alpha (at most 1; 0 is chance, below 0 is worse) of people, and of people with the judge.
-
-    Every number is over the same `items`: those with two ratings by people or more and, with a judge, a
-    judgment. `failed` items have no judgment, `single` ones fewer than two ratings; both are left out.
-    `raters` people gave `ratings` scores to `items`. `with_judge` counts the judge as one more rater and
-    `difference` is what that adds (below 0: the judge is the odd one out); both None without a judge.
-    """
+    """Krippendorff's alpha (at most 1; 0 is chance, below 0 worse) of `raters` people, who gave `ratings` to `items`,
+    and with the judge as one more rater: `difference` is what that adds (below 0: it is the odd one out); both None
+    without a judge. Left out are `failed` items without a judgment, and `single` ones with fewer than two ratings."""
 
     level: Level
     items: int
@@ -79,12 +75,9 @@ class SoftAgreement(Struct, frozen=True, kw_only=True):
 
 
 class RaterTest(Struct, frozen=True, kw_only=True):
-    """The judge against one rater on `n` items in `groups` groups, the other raters being the yardstick.
-
-    `judge_advantage` and `rater_advantage` are the shares (0..1) of items on which either is at least as close
-    to the others as the other; a tie counts for both. A small `p` says that the judge's is higher than the
-    rater's less epsilon; `rejected` that it stays small when all raters are taken together.
-    """
+    """The judge against a rater on `n` items in `groups` groups. `judge_advantage` and `rater_advantage` are the shares
+    (0..1) of items on which either is at least as close to the other raters; a tie counts for both. A small `p` says
+    that the judge's is higher than the rater's less epsilon; `rejected` that it stays small over all raters."""
 
     rater: str
     n: int
@@ -96,12 +89,9 @@ class RaterTest(Struct, frozen=True, kw_only=True):
 
 
 class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
-    """Whether the judge may replace a rater (Calderon, Reichart and Dror 2025).
-
-    `omega` is the share of `lines` rejected, `rho` the mean of their `judge_advantage`; the judge `passes` at
-    WINNING_RATE. All three are None exactly when `undefined` says why. `left_out` raters have too few items for a line
-    of their own; their ratings still serve as a yardstick.
-    """
+    """Whether the judge may replace a rater: `omega` is the share of `lines` rejected, `rho` the mean of their
+    `judge_advantage`; it `passes` at WINNING_RATE. All three are None exactly when `undefined` says why. `left_out`
+    raters have too few items for a line of their own; their ratings still serve as a yardstick."""
 
     epsilon: float
     left_out: int
@@ -332,13 +322,9 @@ def _no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
 def rater_agreement(
     ratings: Ratings, group: Group, judge: Judge | None = None, level: Level = "ordinal", resamples: int | None = None
 ) -> RaterAgreement:
-    """Krippendorff's alpha of people and, given a `judge`, of people with the judge and their paired difference.
-
-    Any rater may have left items out; items with fewer than two ratings do not count. Alpha is undefined where no item
-    has two ratings, or all that count are the same.
-
-    `group` names each item's group: whole groups are resampled. None or NaN in `judge` is a failed judgment.
-    """
+    """Krippendorff's alpha; undefined where no item has two ratings, or all that count are the same. Any rater may have
+    left items out. `group` names each item's group: whole groups are resampled. None or NaN in `judge` is a failed
+    judgment."""
     rated = rated_items(ratings, judge, group)
     draws, every = Bootstrap(rated.group, resamples), np.arange(rated.items)
     columns = [_counts(rated.item, rated.score, rated.items)]
