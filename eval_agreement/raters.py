@@ -223,11 +223,12 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
     if items:
         low, high = difference.interval or (-1.0, 1.0)
         how = "more often than" if low > 0 else "less often than" if high < 0 else "not shown to differ from how often"
+        unseen = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
         judge_in, person_in, most, apart = (f"{share.mean():.0%}" for share in shares)
         reading = (
             f"People differ on {apart} of {items} {things}. A rater drawn at random gives the judge's {what} on "
             f"{judge_in} of them, another rater's on {person_in}, and that of an ideal judge on {most}. The judge "
-            f"agrees with a person {how} people agree with each other."
+            f"agrees with a person {how} people agree with each other{unseen}."
         )
     estimates = {"judge": of_judge, "people": people, "ceiling": ceiling, "differ": differ, "difference": difference}
     return SoftAgreement(**estimates, reading=reading)

@@ -9,16 +9,13 @@ from eval_agreement.analysis import Findings
 from eval_agreement.compare import MARGINS, Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import not_kept, side, undecided, with_labels, within
+from eval_agreement.page.words import not_for, not_kept, side, undecided, with_labels, within
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
 
 WITHIN = 0.2
 """Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
-
-MOST_TASKS = 3
-"""Tasks that the headline names."""
 
 
 def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
@@ -65,13 +62,9 @@ def _with_labels(findings: Findings) -> str:
 
 def _not_for(findings: Findings) -> str:
     """Tasks on which the judge is not shown to rank answers as people do at all."""
-    tasks = []
-    for name, result in findings.by.get("task", {}).items():
-        bounds = result.interval.get("pearson")
-        if bounds and bounds[0] <= 0 and (result.groups or 0) >= FEWEST_TO_DECIDE:
-            tasks.append(f"{name.replace('_', ' ')} (Pearson {number(result.pearson)}, {interval(bounds)})")
-    more = "; more labels there may show that it ranks these answers"
-    return f" Do not use it for {listed(tasks[:MOST_TASKS])}{more}." if tasks else ""
+    tasks = findings.by.get("task", {}).items()
+    enough = {name: result.estimates["pearson"] for name, result in tasks if (result.groups or 0) >= FEWEST_TO_DECIDE}
+    return not_for("Pearson", enough, "ranks these answers")
 
 
 def _not_better(findings: Findings) -> str:
@@ -97,7 +90,7 @@ def _seen(pair: Comparison) -> str:
         return ""
     figure = f" ({number(line.value)} points, {interval(line.interval)}"
     if line.value >= 0:
-        return f"{figure})"
+        return f"{figure}; {number(line.detectable)} would be seen 8 times in 10)"
     needed = ceil(pair.groups * ((line.interval[1] - line.interval[0]) / 2 / line.value) ** 2)
     return f"{figure}; if that stays, labels on {needed} questions would show it)"
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
-from critic.stats.estimate import Estimate
+from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.gate import Outcome
 from eval_agreement.page.people import people_part
 from eval_agreement.page.words import (
     estimates,
+    not_for,
     not_kept,
     p_text,
     part_name,
@@ -95,16 +96,21 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width
     if better:
         place = f"in the place of {listed(better)} on such {found.things}"
         return f"Do not use {judge} {place}: it agrees with people less{_figure(others[better[0]])}."
-    figure = (
-        f"more than {listed(['chance', *found.baselines])}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
-    )
+    than = listed(["chance", *found.baselines])
+    figure = f"more than {than}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
+    parts = [*found.by[judge].get("task", {}).items(), *found.by[judge].get("category", {}).items()]
+    enough = {name: part.kappa for name, part in parts if part.n >= FEWEST_TO_DECIDE}
+    not_here = not_for("kappa", enough, "agrees with people on these")
     beside = found.beside.get(judge)
     if beside and beside.replaces and beside.replaces.passes:
         test = f"alternative annotator test, epsilon {beside.replaces.epsilon:g}"
-        return f"Use {judge} alone in the place of one of these raters ({test}): it agrees with people {figure}."
+        return (
+            f"Use {judge} alone in the place of one of these raters ({test}): it agrees with people {figure}.{not_here}"
+        )
     if beside and beside.soft and side(beside.soft.difference.interval) > 0:
-        return f"Use {judge} alone on such {found.things}: it agrees with a rater more often than raters do, {figure}."
-    return _with_labels(judge, found, half_width)
+        often = f"it agrees with a rater more often than raters do, {figure}"
+        return f"Use {judge} alone on such {found.things}: {often}.{not_here}"
+    return f"{_with_labels(judge, found, half_width)}{not_here}"
 
 
 def _with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:

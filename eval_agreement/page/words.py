@@ -10,6 +10,9 @@ from critic.page.blocks import Bounds, Part, Section, Table, TableCell, interval
 from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
 
+MOST_TASKS = 3
+"""Tasks that the headline names."""
+
 
 def p_text(p: float | None) -> str:
     """A p-value; below what the resamples can tell apart only its bound."""
@@ -87,6 +90,17 @@ def with_labels(who: str, deviation: float, r: float, half_width: float, what: s
         f"Use {who} with {corrected} labels a month: they put {what} within {size} (--target-half-width), for which "
         f"labels alone take {alone} (Pearson {number(r)})."
     )
+
+
+def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
+    """What not to use a judge for: the tasks, MOST_TASKS at most, on which no agreement beyond chance is shown."""
+    shown = {name: one for name, one in tasks.items() if one.interval and one.interval[0] <= 0}
+    said = [
+        f"{name.replace('_', ' ')} ({what} {number(one.value)}, {interval(one.interval)})"
+        for name, one in shown.items()
+    ]
+    more = f"; more labels there may show that it {does}"
+    return f" Do not use it for {listed(said[:MOST_TASKS])}{more}." if said else ""
 
 
 @cache

@@ -563,6 +563,11 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     assert f"{said} ±5 % (--target-half-width), for which labels alone take {np.ceil(alone):.0f}" in (
         run(tmp_path, *arguments).stdout
     )
+    cells = [line.split(",") for line in people[1:]]  # of task y it knows nothing
+    noise = [f"{key},{random.choice(['a', 'b']) if task == 'y' else verdict}" for key, verdict, *_, task in cells]
+    (tmp_path / "noise.csv").write_text("\n".join(["id,preference", *noise]))
+    shown = run(tmp_path, *arguments[:2], "--judge", "j=noise.csv", "--out", "out").stdout
+    assert re.search(r" Do not use it for y \(kappa [−0-9.]+, −0.\d+ to 0.\d+\); more labels there may", shown), shown
     assert "within ±10 % (--t" in run(tmp_path, *arguments, "--target-half-width", "0.1").stdout
     assert "of preferences it is that of a share" in run(tmp_path, *arguments, "--target-half-width", "2").stderr
     assert "--scale says nothing about preferences" in run(tmp_path, *arguments, "--scale", "1:5").stderr

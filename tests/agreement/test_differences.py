@@ -14,7 +14,6 @@ from conftest import run
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
-from test_ppi import answers
 
 from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.ppi import corrected_mean
@@ -84,7 +83,10 @@ def test_means_and_differences_beside_those_of_other_packages(tmp_path: Path, mo
         assert 0.95 < span * np.ptp(found.ci) / np.ptp(ours.interval) < 1.3
 
     for size in (1, 10):
-        _, labels, judge, group = answers(np.random.default_rng(0), 300, 1500, size, size > 1, whole_groups=size > 1)
+        random, group = np.random.default_rng(0), np.repeat(np.arange(1500 // size), size)
+        quality = 5.5 + random.normal(0, 1, 1500) + (size > 1) * random.normal(0, 1, 1500)[group]
+        judge, human = np.clip([quality + random.normal(0.5, 1, 1500), quality], 1, 10)
+        labels = np.where(group < 300 / size, human, np.nan)
         known, clusters = np.flatnonzero(~np.isnan(labels)), {"clusters": group} if size > 1 else {}
         theirs = correct.ppi_estimate(judge, labels[known], known, **clusters)
         ours = corrected_mean(labels, judge, group, lam=theirs.lambda_)
