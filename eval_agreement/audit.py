@@ -33,7 +33,7 @@ from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
 from eval_agreement.sample import RatedSample
-from eval_agreement.savings import savings
+from eval_agreement.savings import Savings, savings
 from eval_agreement.summary import (
     as_lines,
     files_of,
@@ -325,7 +325,8 @@ def _audit_scores(
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
     content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
-    content |= {"savings": msgspec.to_builtins(saved)} if (saved := savings(found)) else {}
+    saved = savings(found)
+    content["savings"] = msgspec.to_builtins(saved)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
@@ -341,10 +342,7 @@ def _audit_scores(
         content=content | {"provenance": provenance(samples, train, asked.training)},
         verdicts=verdicts,
         sections=sections(found, outcomes, injections, looks, saved),
-        printed=[
-            *[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks)],
-            *([saved.reading] if saved else []),
-        ],
+        printed=[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks, saved)],
         failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
         findings=found,
     )
@@ -355,13 +353,16 @@ def _lines(
     found: Mapping[str, Findings],
     verdicts: Mapping[str, Sequence[str]],
     looks: Mapping[Path, Looking],
+    saved: Savings | None,
 ) -> Iterator[str]:
-    """The models, what was left out on reading, and the decisions."""
+    """The models, what was left out on reading, the decisions, and what is saved over all."""
     yield from (as_text([replace(section, note="")]) + "\n" for section in models_of(found))
     for sample in samples:
         yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
     yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
     yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
+    if saved:
+        yield saved.reading
 
 
 def _audit_labels(

@@ -263,8 +263,6 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
         baselines[LONGER] = longer(*lengths)
         length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
     verdicts = {**judges, **baselines}
-    rows = (zip(several, row, strict=True) for row in zip(*several.values(), strict=True))
-    ratings = [{name: float(code) for name, code in row if code < LABELS} for row in rows]
 
     def with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
         return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
@@ -281,11 +279,7 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
         people_ties=equal_share(people[rated] == TIE, group[rated], rated_weight),
         agreement=with_people(judges),
         baselines=with_people(baselines),
-        beside={
-            name: beside_raters(ratings, np.where(judge < LABELS, judge, np.nan), group, epsilon, "nominal")
-            for name, judge in judges.items()
-            if several
-        },
+        beside=_beside(several, judges, group, epsilon),
         matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
@@ -295,6 +289,16 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
         ],
         by={name: _by_part(people, judge, sample) for name, judge in judges.items()},
     )
+
+
+def _beside(
+    raters: Mapping[str, Codes], judges: Mapping[str, Codes], group: Integers, epsilon: float
+) -> dict[str, BesideRaters]:
+    """What each judge is beside several raters."""
+    rows = (zip(raters, row, strict=True) for row in zip(*raters.values(), strict=True))
+    ratings = [{name: float(code) for name, code in row if code < LABELS} for row in rows]
+    verdicts = {name: np.where(judge < LABELS, judge, np.nan) for name, judge in judges.items() if raters}
+    return {name: beside_raters(ratings, judge, group, epsilon, "nominal") for name, judge in verdicts.items()}
 
 
 def _by_part(people: Codes, judge: Codes, sample: Preferences) -> dict[str, dict[str, VerdictAgreement]]:

@@ -2,15 +2,18 @@
 audit, so that the best of them does not stand alone."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from critic.stats.arrays import Floats
-from eval_agreement.analysis import Findings
 from eval_agreement.ppi import answers_of
 from eval_agreement.sample import RatedSample
 from eval_agreement.widths import NARROW
+
+if TYPE_CHECKING:  # all that it needs of an audit are its parts, which stand below
+    from eval_agreement.analysis import Findings
 
 
 class Saving(Struct, frozen=True, kw_only=True):
@@ -38,7 +41,7 @@ class Savings(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def savings(found: Mapping[str, Findings]) -> Savings | None:
+def savings(found: Mapping[str, "Findings"]) -> Savings | None:
     """Over the corrected means of each sample's answerers or, where all answers are labelled, their means beside any
     number of judged answers; of several samples the answerers of each are added up. None where there is one alone."""
     means, routed = list[Saving](), dict[str, Floats]()
