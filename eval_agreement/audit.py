@@ -405,12 +405,8 @@ def _audit_labels(
 
 
 def _write(audited: _Audited, target: _Target) -> int:
-    """Write what was found, say it, how the gate stands and where everything is; the exit code.
-
-    1 when a limit is not kept, 3 when more than the allowed share of a sample has no score, else 0, with the lines that
-    say why on standard error.
-    """
-
+    """Write what was found, say it, how the gate stands and where everything is; the exit code: 1 when a limit is not
+    kept, 3 when more than the allowed share of a sample has no score, else 0; why is said on standard error."""
     outcomes, origin = audited.outcomes, audited.content["provenance"]
     if target.certificate and audited.how and audited.certified:
         write_certificate(target.certificate, audited.how, *audited.certified, outcomes)

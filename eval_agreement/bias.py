@@ -39,12 +39,9 @@ _SINGULAR = 1e-9
 class BiasEffect(Estimate, frozen=True, kw_only=True):
     """One bias of a judge. `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`);
     `failed` rows have no judgment. An unbiased judge has 0, which is what `p_value` tests (Holm-corrected inside a
-    family of labels; `detectable` is not).
-
-    `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
-    At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
-    noise cannot make it, and where there is no sign of an effect.
-    """
+    family of labels; `detectable` is not). `noise_explains` is a reliability, the share (0..1) of the variance of
+    people's scores that is not noise: at this one or a lower one, noise would make such an effect all by itself. None
+    where noise cannot make it, and where there is no sign of an effect."""
 
     name: str
     label: str | None = None
@@ -180,12 +177,9 @@ def _seen(effect: BiasEffect) -> bool:
 
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
-    """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it
-    by itself.
-
-    If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
-    `x` with the judge would be r(x, human) r(human, judge) / reliability.
-    """
+    """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it:
+    if the judge followed true quality only, and people's scores were quality plus noise, the correlation of `x` with
+    the judge would be r(x, human) r(human, judge) / reliability."""
     if not _seen(effect) or effect.value is None:
         return effect
     human, judge, x = map(_centred, (rows.human, rows.judge, x))

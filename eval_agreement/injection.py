@@ -74,11 +74,9 @@ def suite() -> dict[str, Attack]:
 
 
 def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:
-    """The judgments of each mark, CLEAN among them, by the ids of the answers as they were.
-
-    Raises UsageError for none, an id with another mark or that comes twice, a variant of an answer that is not judged
-    as it was, and for a second judge, prompt or kind of score.
-    """
+    """The judgments of each mark, CLEAN among them, by the answers' own ids. Raises UsageError for none, an id
+    with another mark or that comes twice, a variant of an answer that is not judged as it was, and for a second
+    judge, prompt or kind of score."""
     if not judgments:
         raise UsageError("no judgments of rows that `critic attack` made")
     for name in ("judge", "prompt_hash", "score_kind"):

@@ -111,13 +111,10 @@ this table: a metric is added by a function and an entry."""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out of them.
-
-    `agreement.mae` is short for `agreement.estimates["mae"].value`: mae is in points (0..9), fuzzy and strict are
-    shares (0..1), the correlations and qwk lie in -1..1. An estimate's value is None exactly when its `undefined` says
-    why.
-    `groups` is the number of groups that the 95 % intervals stand on, None where none were asked for.
-    """
+    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out. `agreement.mae` is short for
+    `agreement.estimates["mae"].value`: mae is in points (0..9), fuzzy and strict are shares (0..1), correlations
+    and qwk lie in -1..1; None exactly when the estimate's `undefined` says why. `groups` is the number of groups that
+    the 95 % intervals stand on, None where none were asked for."""
 
     n: int
     failed: int

@@ -36,7 +36,8 @@ PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 
 
 class Preferences(Struct, frozen=True, kw_only=True, eq=False):
-    """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items.
+    """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items. Raises
+    ValueError where a name would stand for two scorers.
 
     - `people[rater]`, shape (n,): A, TIE, B, or UNASKED where the rater did not see the item.
     - `judges[name]`, shape (n, 2): the verdict with a shown first, and with b shown first; or shape (n,) where the
@@ -47,8 +48,6 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     - `weight`, shape (n,): 1 over the chance that an item had of being labelled (NaN: not labelled); None where all
       had the same.
     - `notes` say what was left out on reading.
-
-    Raises ValueError where a name would stand for two scorers.
     """
 
     ids: Sequence[str]

@@ -237,7 +237,9 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
 def alternative_annotator(
     ratings: Ratings, judge: Judge, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> AlternativeAnnotator:
-    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
+    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater? None or NaN
+    in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have items enough, or where the
+    median item has fewer ratings than that.
 
     Each rater j is left out in turn; S is minus the root mean square distance to the others' ratings or, of `nominal`
     ones, the share of the others that give the same. On item i is W^f_ij = 1 where S(judge) >= S(rater), W^h_ij = 1
@@ -245,9 +247,6 @@ def alternative_annotator(
     one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters. The t-test is clustered by `group`. Raters with
     fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out: the paper's signed ranks reject a fifth to a
     third of true hypotheses there.
-
-    None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
-    items enough, or where the median item has fewer ratings than that.
     """
     rated = rated_items(ratings, judge, group)
     # The mean square distance to the others is the squared distance to their mean plus their variance, which is the
@@ -294,11 +293,8 @@ def alternative_annotator(
 
 
 def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
-    """One-sided p of "the mean difference, of shape (n,), is epsilon or more".
-
-    The variance of the mean is that of G sums of groups around n times the mean: G / (G - 1) times their
-    squares, over n squared, which is the usual variance over n where each item is its own group.
-    """
+    """One-sided p of "the mean difference, of shape (n,), is epsilon or more". The variance of the mean is that of G
+    sums of groups around n times the mean: G / (G - 1) times their squares, over n squared."""
     mean, groups = float(difference.mean()), int(group.max()) + 1
     spread = float((np.bincount(group, difference - mean) ** 2).sum())
     if spread > _DUST:
