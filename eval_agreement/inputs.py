@@ -148,7 +148,7 @@ def named_files(arguments: Iterable[str]) -> dict[str, Path]:
     for argument in arguments:
         name, separator, file = argument.partition("=")
         if not separator or Path(argument).is_file():
-            name, file = Path(argument).stem, argument
+            name, file = sample_name(Path(argument)), argument
         if not name or not file:
             raise UsageError(f"{argument!r}: expected NAME=FILE or FILE")
         if name in RESERVED:

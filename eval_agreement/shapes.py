@@ -87,6 +87,13 @@ class ResultFile(Struct, frozen=True):
         change = "if one is not what it should be, name another as --map COLUMN=FIELD"
         return f"{self.path}: taken for {self.shape.name}; {'; '.join(facts)}; {change}"
 
+    def judges(self, kind: Kind, scale: Scale | None, people: Source | None = None) -> dict[str, Source]:
+        """Those whose verdicts are of a kind; where no `scale` is given theirs is people's if it may be."""
+        votes = {name: vote for name, vote in self.votes.items() if name != PEOPLE and kind in _kinds(vote)}
+        found = {name: _typed(vote, kind, scale, people.scale if people else None) for name, vote in votes.items()}
+        note = self.note(people if PEOPLE in self.votes else None, found)
+        return {name: dataclasses.replace(judge, note=note) for name, judge in found.items()}
+
 
 @cache
 def known() -> ShapeTable:
@@ -105,13 +112,12 @@ def guess(
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
         raise _unknown(f"{which} people's verdicts", "people", read)
-    votes = {name: vote for result in read for name, vote in result.votes.items() if name != PEOPLE}
     for kind in _kinds(rated[0].votes[PEOPLE]):
         people = _typed(rated[0].votes[PEOPLE], kind, scales[0])
-        same = {name: vote for name, vote in votes.items() if kind in _kinds(vote)}
-        judges = {name: _typed(vote, kind, scales[1], people.scale) for name, vote in same.items()}
+        judges = {name: one for file in read for name, one in file.judges(kind, scales[1], people).items()}
         if judges:
-            return kind, dataclasses.replace(people, note=rated[0].note(people, judges)), judges
+            note = rated[0].note(people, rated[0].judges(kind, scales[1], people))
+            return kind, dataclasses.replace(people, note=note), judges
     what = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
     raise _unknown(what, "judge", read)
 
@@ -119,10 +125,8 @@ def guess(
 def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
     """The scores of the first judge in a result file. Raises UsageError where there is none."""
     read = _read(path, mapped)
-    for name, vote in read.votes.items():
-        if name != PEOPLE and "score" in _kinds(vote):
-            judge = _typed(vote, "score", scale)
-            return dataclasses.replace(judge, note=read.note(None, {name: judge}))
+    for judge in read.judges("score", scale).values():
+        return judge
     raise _unknown(f"{path}: no judge's scores", "judge", [read])
 
 
@@ -363,7 +367,7 @@ def _number(cell: Any) -> float | None:
 
 
 def _typed(vote: Source, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
-    """Verdicts as the rest of the audit reads them; where no `scale` is given a judge's is people's if it may be."""
+    """Verdicts as the rest of the audit reads them."""
     cells, values = vote.cells(vote.column or ""), list[Any]()
     if kind == "score":
         values = [_number(cell) for cell in cells]

@@ -167,17 +167,14 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     if weighted and (unknown := np.isnan(probability) & labelled).any():
         lacks = ids[int(np.argmax(unknown))]
         raise UsageError(f"{human.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
-    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
+    raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
     try:
         return Preferences(
             ids=ids,
             group=own_groups(_listed(people["group"]), ids),
-            people={
-                rater: codes(rated.get(rater) for rated in people["raters"])
-                for rater in dict.fromkeys(rater for rated in people["raters"] for rater in rated)
-            },
+            people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
             judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
-            parts={part: values for part, values in parts.items() if len(set(values)) > 1},
+            parts=_varying(people),
             length_a=length_a if known else None,
             length_b=length_b if known else None,
             yes_or_no=kind == "yes or no",
@@ -186,6 +183,12 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
+
+
+def _varying(people: Labels) -> dict[str, Sequence[str]]:
+    """The parts that have several values."""
+    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
+    return {part: values for part, values in parts.items() if len(set(values)) > 1}
 
 
 def _as_codes(labels: "pd.Series[Any]") -> Codes:

@@ -138,7 +138,7 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     that an audit does not read, and that none names the question, unless it is `grouped`."""
     records = {source.path for source in sources if source.content != "table"}
     alone = [source for source in sources if source.path not in records]
-    notes = [source.note for source in alone if source.note]
+    notes = list(dict.fromkeys(source.note for source in alone if source.note))
     for path, source in ({} if notes else {source.path: source for source in alone}).items():
         read = USED | {one.column or column for one in alone if one.path == path} | {name for _, name in source.named}
         if left := [name for name in source.frame if name not in read]:

@@ -101,6 +101,10 @@ def test_people_and_judges_may_stand_in_files_of_their_own(tmp_path: Path) -> No
     people.write_text("".join(lines[:4])), judge.write_text("".join(lines[4:]))
     kind, source, judges = guess([people, judge], {})
     assert (kind, source.path, [one.path for one in judges.values()]) == ("preference", people, [judge])
+    assert {"judge: gpt-4/pair-v2; id: question_id" in note for note in of_labels(source, judges, kind).notes} == {
+        True,
+        False,
+    }
     # One of people's records and one of the judge's have the models the other way round.
     assert source.texts("response_a") == [f"I see {number} cats." for number in range(4)]
     orders = [("model_2", "model_2"), ("model_1", "model_2"), ("tie", "tie"), ("error", "model_2")]

@@ -2,9 +2,9 @@
 
     make test-clients
 
-lmms-eval is part of `make test`, the others only of this. All come from PyPI or npm; where those cannot be reached the
-tests are skipped, and with CLIENTS=all they fail. Environments are kept for the next time, under build/clients, where
-`make clean` finds them. At the end stands a table of the verdicts that each client read.
+lmms-eval is part of `make test`, the others only of this, as is the audit of result files by tools' own writers. All
+come from PyPI or npm; where those cannot be reached the tests are skipped, and with CLIENTS=all they fail. Environments
+are kept under build/clients, where `make clean` finds them. At the end stands a table of the verdicts read.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from conftest import ROOT, needs
+from conftest import ROOT, needs, run
 
 pytestmark = pytest.mark.e2e
 
@@ -47,6 +47,19 @@ CLIENTS = {
     # Newer ones have moved what ragas imports.
     "ragas": Client([["ragas", "openai", "langchain-community<0.4"]], 8),
     "promptfoo": Client([["promptfoo"]], 3),
+    "lm_eval": Client([["lm-eval"]], 0),
+    "deepeval": Client([["deepeval"]], 0),
+    "evalscope": Client([["evalscope"]], 0),
+}
+
+# What `critic audit` takes from a file by the tool's own writer: for the question, the text and the model.
+RESULT_FILES = {
+    "inspect": ("inspect_ai", "input", "output.completion", "output.model"),
+    "lm_eval": ("lm_eval", "doc.question", "filtered_resps", None),
+    "mlflow": ("mlflow_skinny", "info.request_preview", "info.response_preview", "info.tags.model"),
+    "ragas": ("ragas", "user_input", "response", None),
+    "deepeval": ("deepeval", "input", "actualOutput", None),
+    "evalscope": ("evalscope", "messages.0.content", "sample_score.score.prediction", None),
 }
 
 
@@ -64,10 +77,7 @@ class Clients:
 
     def lines(self, name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
         """What the program of a client prints: a JSON line a verdict."""
-        try:
-            folder = self.folders[name].result()
-        except NotToBeHad as problem:
-            (pytest.fail if os.environ.get("CLIENTS") == "all" else pytest.skip)(str(problem))
+        folder = had(self.folders[name].result)
         self.read[name] = 0
         if name == "promptfoo":
             words = ["node", shutil.copy(PROGRAMS / "promptfoo_client.mjs", folder)]
@@ -86,6 +96,13 @@ class Clients:
         for name, read in self.read.items():
             rows.append(f"| {name} | {'not run' if read is None else f'{read} / {CLIENTS[name].verdicts}'} |")
         return "\n".join(rows)
+
+
+def had(environment: Callable[[], Path]) -> Path:
+    try:
+        return environment()
+    except NotToBeHad as problem:
+        (pytest.fail if os.environ.get("CLIENTS") == "all" else pytest.skip)(str(problem))
 
 
 def installed(name: str) -> Path:
@@ -212,3 +229,27 @@ def test_promptfoo(clients: Clients, url: str, tmp_path: Path) -> None:
 
     quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
     clients.check("promptfoo", [(right(line), line) for line in clients.lines("promptfoo", url, **quiet)])
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("name", RESULT_FILES)
+def test_result_files_of_their_own_writers_are_audited(name: str, tmp_path: Path) -> None:
+    package, *paths = RESULT_FILES[name]
+    quiet = {"MLFLOW_ALLOW_FILE_STORE": "true", "DEEPEVAL_TELEMETRY_OPT_OUT": "1"}
+    words = [had(lambda: installed(name)) / "bin/python", PROGRAMS / "writers.py", name, package]
+    (written,) = printed(words, tmp_path, quiet)
+    people = [f"{key},{score}" for key, score in zip(written["ids"], (5, 3, 1, 4, 2, 5), strict=True)]
+    by = "user_input" if name == "ragas" else "id"  # ragas has no ids
+    (tmp_path / "people.csv").write_text("\n".join([f"{by},human", *people]))
+    ids = ["--map", "user_input=id"] if name == "ragas" else []
+    done = run("critic", "audit", written["file"], "people.csv", *ids, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    named = dict(zip(("question", "response", "system"), paths, strict=True))
+    facts = [
+        "people: human on 1..5",
+        "judge: graded on 0..1",
+        *(f"{usual}: {path}" for usual, path in named.items() if path),
+    ]
+    assert not [fact for fact in facts if fact not in done.stdout], (written["version"], done.stdout)
+    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["people.csv"]
+    assert (found["n"], found["failed"], found["mae"]) == (6, 0, 0.0)
