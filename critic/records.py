@@ -214,10 +214,11 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are asked for: whether a reason is written beside the rating. `images`: whether the judge is shown
-    them, made smaller to at most `max_image_pixels`."""
+    """How verdicts are asked for: whether a reason is written beside the rating, at which `temperature`. `images`:
+    whether the judge is shown them, made smaller to at most `max_image_pixels`."""
 
     reason: bool = True
+    temperature: float = 0.0
     images: Showing = "blind"
     max_image_pixels: int | None = None
 

@@ -26,8 +26,8 @@ from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
 from eval_agreement import METRICS, agreement
 from eval_agreement.metrics import resampled
 
-DECIDING = ("mae", "pearson")
-"""In neither of these a checkpoint that is kept may be worse than its base on foreign rows."""
+Rows = list[dict[str, Any]]
+"""What is computed: input_ids, images and image_tokens of each."""
 
 
 class HeldOut(Struct, frozen=True):
@@ -40,19 +40,6 @@ class HeldOut(Struct, frozen=True):
     images: list[list[str]]
     groups: list[str]
     ends: bool = False
-
-    def foreign_to(self, trained: set[str], path: Path) -> "HeldOut":
-        """Itself. Raises UsageError where some of its groups are `trained` on, or too few to decide on."""
-        groups = set(self.groups)
-        if both := groups & trained:
-            raise UsageError(
-                f"foreign: {path}: {len(both)} of its {len(groups)} groups are trained on ({min(both)}, …); name a set "
-                "that --train has nothing of"
-            )
-        if len(groups) < FEWEST_TO_DECIDE:
-            need = f"{FEWEST_TO_DECIDE} are needed to tell a judge from its base"
-            raise UsageError(f"foreign: {path}: its rows are of {len(groups)} groups; {need}")
-        return self
 
 
 def held_out(
@@ -81,7 +68,7 @@ def held_out(
     if not found:
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
     found.sort(key=lambda row: len(row[0]))
-    ids, human, images, groups = map(list, zip(*found, strict=True))
+    ids, human, images, groups = ([*column] for column in zip(*found, strict=True))
     asked = inquiry(form, response.question.lang, form_of(form).material(response, None))
     return HeldOut(ids, human, refused, images, groups, ends=asked.keys()[-1:] == (RATING,))
 
@@ -102,16 +89,11 @@ def distributions(
     rows' `images` ready for a model that is shown them. `ends` is that of HeldOut.
     """
     shown = images if images is not None and seeing is not None else [[]] * len(ids)
-    rows: list[dict[str, Any]] = [
-        {
-            "input_ids": one,
-            "images": names,
-            "image_tokens": [seeing.image_tokens(name) for name in names] if seeing else [],
-        }
-        for one, names in zip(ids, shown, strict=True)
-    ]
+    takes = [[seeing.image_tokens(name) for name in names] if seeing else [] for names in shown]
+    columns = zip(ids, shown, takes, strict=True)
+    rows: Rows = [{"input_ids": one, "images": names, "image_tokens": each} for one, names, each in columns]
 
-    def likely(some: list[dict[str, Any]]) -> torch.Tensor:
+    def likely(some: Rows) -> torch.Tensor:
         return _log_distributions(model, some, tokens, pad, seeing, ends).exp()
 
     return _by_all_processes(model, rows, size, seeing.image_token_id if seeing is not None else -1, likely)
@@ -119,7 +101,7 @@ def distributions(
 
 def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
     """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
-    rows: list[dict[str, Any]] = [{"input_ids": one, "images": [], "image_tokens": []} for one in ids]
+    rows: Rows = [{"input_ids": one, "images": [], "image_tokens": []} for one in ids]
     return _by_all_processes(model, rows, size, -1, lambda some: _ends(model, some, pad, None)[0])
 
 
@@ -154,11 +136,7 @@ def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> 
 
 
 def _by_all_processes(
-    model: Any,
-    rows: list[dict[str, Any]],
-    size: int,
-    image_token: int,
-    of: Callable[[list[dict[str, Any]]], torch.Tensor],
+    model: Any, rows: Rows, size: int, image_token: int, of: Callable[[Rows], torch.Tensor]
 ) -> NDArray[np.float64]:
     """A vector for each row; rows that begin alike are in one batch."""
     rank, world = _place()
@@ -179,12 +157,7 @@ def _by_all_processes(
 
 
 def _log_distributions(
-    model: Any,
-    rows: list[dict[str, Any]],
-    tokens: RatingTokens | None,
-    pad: int,
-    seeing: SeeingTokenizer | None,
-    ends: bool,
+    model: Any, rows: Rows, tokens: RatingTokens | None, pad: int, seeing: SeeingTokenizer | None, ends: bool
 ) -> torch.Tensor:
     last, before = _ends(model, rows, pad, seeing)
     if tokens is None:
@@ -195,9 +168,7 @@ def _log_distributions(
     return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending)
 
 
-def _ends(
-    model: Any, rows: list[dict[str, Any]], pad: int, seeing: SeeingTokenizer | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends(model: Any, rows: Rows, pad: int, seeing: SeeingTokenizer | None) -> tuple[torch.Tensor, torch.Tensor]:
     """What the model makes [rows × width] of each row's last token and of the one before; what rows begin with alike is
     computed once where its attention can."""
     count = len(rows)
@@ -215,9 +186,7 @@ def _ends(
     return hidden[positions[:count]], hidden[positions[:count] - 1]
 
 
-def _packed(
-    rows: list[dict[str, Any]], seeing: SeeingTokenizer | None
-) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
+def _packed(rows: Rows, seeing: SeeingTokenizer | None) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
     """What the model is given, where each row's last token stands in it, and the images in their order."""
     ids, image_token = [row["input_ids"] for row in rows], seeing.image_token_id if seeing is not None else -1
     nodes = prefix_tree(told_apart(rows, image_token), [len(each) - 2 for each in ids])
@@ -227,9 +196,7 @@ def _packed(
     return sequence(nodes, ids), positions, images_of(nodes, rows, image_token)
 
 
-def _padded(
-    rows: list[dict[str, Any]], pad: int, seeing: SeeingTokenizer | None
-) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
+def _padded(rows: Rows, pad: int, seeing: SeeingTokenizer | None) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     longest = int(lengths.max())
     ids = torch.tensor([row["input_ids"] + [pad] * (longest - len(row["input_ids"])) for row in rows])
@@ -265,18 +232,27 @@ def figures(scores: list[float], human: list[float]) -> dict[str, float]:
     return {"n": float(len(human)), **known}
 
 
+def require_foreign(held: HeldOut, trained: set[str], path: str) -> None:
+    """Raises UsageError where groups of foreign rows are `trained` on, or too few to decide by."""
+    groups = set(held.groups)
+    if groups & trained or len(groups) < FEWEST_TO_DECIDE:
+        there = f"{len(groups)} groups, of which {len(groups & trained)} are trained on"
+        raise UsageError(f"foreign: {path}: {there}; at least {FEWEST_TO_DECIDE} are needed, and none of --train's")
+
+
 def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
-    """A judge's scores on held-out rows beside those of its base. By metric `base`, `judge` and their `difference`: the
-    value and, where it has one, the ends of its 95 % interval (groups are resampled, the same for both sides). `worse`
-    names the metrics whose difference is on the wrong side of 0 with its whole interval."""
-    draws, sides = Bootstrap(held.groups), [np.array(scores), np.array(base)]
-    judge, before = resampled(np.array(held.human), sides, draws)
+    """A judge's scores of held-out rows beside its base's. By metric `base`, `judge` and their `difference`: the value
+    and the ends of its 95 % interval (whole groups are resampled, the same for both); `worse` names the metrics in
+    which the judge is worse with the whole interval of the difference."""
+    draws, worse = Bootstrap(held.groups), []
+    judge, before = resampled(np.array(held.human), [np.array(scores), np.array(base)], draws)
     table: dict[str, dict[str, list[float]]] = {}
-    worse = []
     for name, metric in METRICS.items():
         values = {"base": before[name], "judge": judge[name], "difference": judge[name] - before[name]}
         found = {side: draws.estimate(each, len(scores)) for side, each in values.items()}
-        table[name] = {side: [one.value, *(one.interval or ())] for side, one in found.items() if one.value is not None}
+        known = {side: one for side, one in found.items() if one.value is not None}
+        table[name] = {side: [one.value or 0.0, *(one.interval or ())] for side, one in known.items()}
         low, high = found["difference"].interval or (0.0, 0.0)
-        worse += [name] if (low > 0.0 if metric.lower_is_better else high < 0.0) else []
+        if low > 0.0 if metric.lower_is_better else high < 0.0:
+            worse.append(name)
     return {"n": len(scores), "groups": draws.groups, "metrics": table, "worse": worse}

@@ -21,22 +21,16 @@ from critic.records import RATINGS
 CARD = Path(__file__).with_name("card.jinja")
 
 
-def save(
-    trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True, chosen: Path | None = None
-) -> None:
-    """Write what `trainer` holds now, or what lies in the folder `chosen`, into `out`, a Hugging Face folder that vLLM
-    serves as it is.
+def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
+    """Write what `trainer` holds now into `out`, a Hugging Face folder that vLLM serves as it is.
 
     With LoRA the adapter lies in `out`/adapter, and with `merge` `out` itself holds the base with the adapter added, so
     that both can be served. `facts` go into critic.json, written last, and into the card. Every process must call it.
     """
     adapted = hasattr(trainer.model, "peft_config")
-    if chosen is None:
-        trainer.save_model(str(out / "adapter" if adapted else out))
+    trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
-    if chosen is not None:
-        shutil.copytree(chosen, out, ignore=shutil.ignore_patterns("critic.json"), dirs_exist_ok=True)
     objective = facts["recipe"]["objective"]
     if adapted and merge:
         _merge(facts, out, trainer.args.hf_deepspeed_config)
@@ -118,8 +112,8 @@ def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
     )
 
 
-def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any]) -> None:
-    """Like `save` (an adapter alone, with LoRA), but `out` is the old folder or the new one, whole, whenever the run is
+def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], merge: bool) -> None:
+    """Like `save`, but `out` is the old folder or the new one, whole, whenever the run is
     killed (`mend` puts back what was just being exchanged)."""
     out = jsonl.resolved(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
@@ -127,7 +121,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any]) -> N
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     with jsonl.removed_on_failure(fresh):
-        save(trainer, tokenizer, fresh, facts, merge=False)
+        save(trainer, tokenizer, fresh, facts, merge=merge)
     if trainer.args.should_save:
         shutil.rmtree(old, ignore_errors=True)
         if out.is_dir():

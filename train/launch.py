@@ -130,19 +130,18 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import columns, read_with_options, teachers  # noqa: PLC0415
+    from recipe import judges, read_with_options  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)
-    others = [Path(name) for name in (*teachers(settings), settings.foreign or train)]
-    for file in [*human_scored.files(train), *([internal] if internal else []), *others]:
+    columns, teachers = judges(settings)
+    for file in [*human_scored.files(train), internal or train, *map(Path, teachers), Path(settings.foreign or train)]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)
-        taught = {"judges": columns(settings), "unlabelled": bool(teachers(settings))}
-        train = renamed(train, out / "rows" / "train.jsonl", own, **taught)
+        train = renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
         internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
     rest = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}

@@ -16,7 +16,7 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import DECIDING, HeldOut, beside_base, distributions, figures, scored, tie_band
+from evaluation import HeldOut, beside_base, distributions, figures, scored, tie_band
 from objective import RatingTokens
 from packing import meeting
 from recipe import Recipe
@@ -147,7 +147,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     """What happens beside the steps of a run in `out`: the average of the weights, losses as lines of loss.jsonl, the
     agreement on held-out rows, the best weights so far in `out`/best, and in the end the judge itself.
 
-    `facts` say what makes two runs the same, `notes` what else the finished folder tells of its making.
+    `facts` say what makes two runs the same, `notes` what else the finished folder tells of its making, `watched` which
+    rows are judged: `own` and, of another set, `foreign` ones.
     """
 
     trainer: Any
@@ -162,17 +163,16 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         model: Any,
         tokenizer: Any,
         tokens: RatingTokens | None,
-        held_out: HeldOut | None,
-        foreign: HeldOut | None = None,
+        watched: dict[str, HeldOut],
     ) -> None:
         self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
-        self.tokenizer, self.tokens, self.held_out, self.foreign = tokenizer, tokens, held_out, foreign
+        self.tokenizer, self.tokens, self.watched = tokenizer, tokens, watched
         self.meter = Meter(model, tokenizer.pad_token_id)
         self.log = out / "loss.jsonl"
         self.ema: ShardedEma | None = None
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
-        self.base: list[list[float]] = []  # its scores of held-out and of foreign rows
+        self.base: dict[str, list[float]] = {}  # its scores of the watched rows
         self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -188,7 +188,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
             kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
             jsonl.write_text(self.log, "".join(line + "\n" for line in kept))
-        if self.foreign is not None and not state.global_step:
+        if "foreign" in self.watched and not state.global_step:
             self._evaluate(0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -238,7 +238,9 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             found = "  ".join(
                 f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"
             )
-            refused = f"  {len(self.held_out.refused)} refused" if self.held_out and self.held_out.refused else ""
+            refused = (
+                f"  {count} refused" if (count := sum(len(held.refused) for held in self.watched.values())) else ""
+            )
             return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}{refused}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
         left = (state.max_steps - state.global_step) / rate
@@ -256,43 +258,30 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _evaluate(self, step: int) -> None:
-        spec, held = self.recipe.evaluation, self.held_out
-        assert spec is not None and held is not None
-        with self._averaged():
-            scores = self._scores(held)
-            found = figures(scores, held.human)
-            self.evaluated = {"step": step, "score": spec.score, **found}
-            allowed = self.foreign is None or self._beside_base(self.foreign, found, scores)
-            if allowed and "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
-                self.best = self.evaluated
-                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes())
-        self.trainer.log({f"eval_{name}": value for name, value in found.items()})
-
-    def _scores(self, held: HeldOut) -> list[float]:
-        spec, pad = self.recipe.evaluation, self.tokenizer.pad_token_id
+        spec = self.recipe.evaluation
         assert spec is not None
+        model, pad = export.bare(self.trainer.model), self.tokenizer.pad_token_id
         seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-        model = export.bare(self.trainer.model)
-        shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing, held.ends)
-        return scored(shares, spec.score)
-
-    def _beside_base(self, foreign: HeldOut, found: dict[str, float], scores: list[float]) -> bool:
-        """Judge the foreign rows too, and note what both sets say beside the base. Whether these weights may be kept:
-        not where they are worse than the base on foreign rows."""
-        assert self.evaluated is not None and self.held_out is not None
-        others = self._scores(foreign)
-        self.base = self.base or [scores, others]
-        own, strange = (
-            beside_base(held, *both)
-            for held, *both in zip((self.held_out, foreign), self.base, (scores, others), strict=True)
-        )
-        self.evaluated["beside_base"] = {"own": own, "foreign": strange}
-        found |= {f"foreign_{name}": value for name, value in figures(others, foreign.human).items()}
-        worse = [name for name in DECIDING if name in strange["worse"]]
+        with self._averaged():
+            scores, worse, chooses = {}, [], "foreign" in self.watched
+            for name, held in self.watched.items():
+                how = (spec.batch_size, pad, held.images, seeing, held.ends)
+                scores[name] = scored(distributions(model, held.ids, self.tokens, *how), spec.score)
+            found = figures(scores["own"], self.watched["own"].human)
+            self.evaluated = {"step": step, "score": spec.score, **found}
+            if chooses:
+                self.base = self.base or scores
+                beside = {of: beside_base(held, self.base[of], scores[of]) for of, held in self.watched.items()}
+                self.evaluated["beside_base"] = beside
+                worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
+                more = beside["foreign"]["metrics"].items()
+                found |= {f"foreign_{name}": of["judge"][0] for name, of in more if "judge" in of}
+            if "mae" in found and not worse and (self.best is None or found["mae"] < self.best["mae"]):
+                self.best = self.evaluated
+                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), chooses)
         if worse and self.trainer.state.is_world_process_zero:
-            step = self.evaluated["step"]
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
-        return not worse
+        self.trainer.log({f"eval_{name}": value for name, value in found.items()})
 
     def _notes(self) -> dict[str, Any]:
         """What the folder of a judge says of its making."""
@@ -324,7 +313,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
-        self.base = saved.get("base", [])
+        self.base = saved.get("base", {})
 
     def _fitted_ties(self) -> dict[str, float]:
         trainer, seeing = self.trainer, self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
@@ -335,18 +324,16 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         return {"tie_band": band}
 
     def finish(self) -> None:
-        """Write the judge: the averaged weights where there are some; where a foreign set was judged, the best ones,
-        which may be the base's."""
-        notes, best = self._notes(), None
-        if self.foreign is not None:
-            best = self.out / "best"
-            # What lies there counts: a run that was killed may have chosen it behind its last checkpoint.
-            chosen = json.loads((best / "critic.json").read_text("utf-8"))
-            notes |= {"steps": chosen["steps"], "trained_steps": notes["steps"], "evaluation": chosen["evaluation"]}
-        with self._averaged():
-            if self.recipe.objective == "pairwise":
-                notes |= self._fitted_ties()
-            export.save(self.trainer, self.tokenizer, self.out, notes, chosen=best)
-        if best is not None and self.trainer.state.is_world_process_zero:
-            which = f"step {notes['steps']} of {notes['trained_steps']}" if notes["steps"] else "the base itself"
-            print(f"kept: {which}, the best on held-out rows of those not worse on foreign ones", flush=True)
+        """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""
+        if "foreign" not in self.watched:
+            with self._averaged():
+                ties = self._fitted_ties() if self.recipe.objective == "pairwise" else {}
+                export.save(self.trainer, self.tokenizer, self.out, self._notes() | ties)
+        elif self.trainer.args.should_save:
+            best, note = self.out / "best", "critic.json"
+            shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)
+            shutil.copy(best / note, self.out / note)  # last: it says that the folder is whole
+            step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.trainer.state.global_step
+            print(
+                f"kept: step {step} of {steps}, 0 is the base; the best of those not worse on foreign rows", flush=True
+            )

@@ -96,7 +96,7 @@ def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: in
     # A new checkpoint is whole before the oldest goes, and the judge is written beside those that stay.
     most = recipe.keep * checkpoint + max(checkpoint, width * whole)
     # The best weights so far are there twice while they are exchanged.
-    best = 2 * width * (trained if recipe.lora else whole) if recipe.evaluation else 0
+    best = 2 * width * (trained if recipe.lora and not recipe.foreign else whole) if recipe.evaluation else 0
     return checkpoint, best + most
 
 

@@ -85,11 +85,9 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: names of parts that are not trained; without it the part of a base that looks.
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
-    - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME the other judges whose column
-      is NAME_score_1_10, by FILE.jsonl teachers: what `critic judge` wrote (`teachers.py`); each is an example of its
-      own. Without it people's alone.
-    - `foreign`: human-scored rows of a set that is not trained on, judged before the first step and with each
-      evaluation; weights that are worse on them than the base are not kept (`evaluation.py`).
+    - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME judges whose column is
+      NAME_score_1_10, by FILE.jsonl what `critic judge` wrote; each is an example of its own. Without it people's.
+    - `foreign`: rows of a set that is not trained on; weights that are worse on them than the base are not kept.
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
@@ -148,14 +146,11 @@ def labels(recipe: Recipe) -> dict[str, float]:
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
 
 
-def teachers(recipe: Recipe) -> list[str]:
-    """Of the labels those that are files of judgments."""
-    return [name for name in labels(recipe) if name.endswith((".jsonl", ".jsonl.gz"))]
-
-
-def columns(recipe: Recipe) -> list[str]:
-    """Of the labels the judges whose scores are columns of the rows."""
-    return [name for name in labels(recipe) if name not in (PEOPLE, *teachers(recipe))]
+def judges(recipe: Recipe) -> tuple[list[str], list[str]]:
+    """Whose scores are learned beside people's: judges by their columns, teachers by their files."""
+    names = [name for name in labels(recipe) if name != PEOPLE]
+    files = [name for name in names if name.endswith((".jsonl", ".jsonl.gz"))]
+    return [name for name in names if name not in files], files
 
 
 def watched(recipe: Recipe) -> str:
@@ -257,8 +252,7 @@ def _check(recipe: Recipe, path: Path) -> None:
     text_alone = f"objective {recipe.objective} is for text alone; take sft or raft with images"
     require(recipe.objective not in HEADS or not sees, text_alone)
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
-    watches = recipe.foreign is None or recipe.evaluation is not None
-    require(watches, "foreign rows are judged beside held-out ones; give an evaluation section and --internal FILE")
+    require(recipe.foreign is None or recipe.evaluation is not None, "foreign needs evaluation and --internal FILE")
     sampled = recipe.training.get("train_sampling_strategy") is not None
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
     _check_forms(recipe, path, require)

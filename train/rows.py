@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,29 @@ import msgspec
 import numpy as np
 import transformers
 from msgspec import Struct
-from recipe import PEOPLE, Recipe, columns, labels, teachers
-from teachers import Shares, taught
+from recipe import PEOPLE, Recipe, judges, labels
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
 from critic.backends import parts_of
 from critic.errors import UsageError
+from critic.human_scored import Loaded
 from critic.images import ImageError, Images
-from critic.judging.distribution import probabilities, score, whole_rating
+from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import ONE_SIDE, AnswerKind, RatingKind, form_of
+from critic.judging.forms import (
+    ONE_SIDE,
+    ChecklistKind,
+    ChoiceKind,
+    CriteriaKind,
+    RatingKind,
+    form_of,
+    rates,
+)
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
-from critic.records import RATINGS, Example, HumanScore, Response
+from critic.records import RATINGS, Example, HumanScore, Judgment, Response
 
 FORMAT = 7
 """Of the cache; another number makes everybody tokenize again."""
@@ -40,10 +49,7 @@ FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float, list[float]])
-
-LEAST_SHARE = 0.05
-"""Ratings that a teacher finds less likely are not learned by a judge that writes."""
+_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
@@ -74,7 +80,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
-        "teachers": [recipe.objective == "head", *(jsonl.sha256(Path(name)) for name in teachers(recipe))],
+        "teachers": [jsonl.sha256(Path(name)) for name in judges(recipe)[1]],
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -155,70 +161,86 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     return tokenizer
 
 
-def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
-    how = {"judges": columns(recipe), "unlabelled": bool(teachers(recipe))}
-    return human_scored.load(train, pictures=pictures, **how)
+def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
+    columns, teachers = judges(recipe)
+    return human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
+
+
+def _as_raters(shares: list[float], key: str) -> HumanScore:
+    """Probabilities (10,) as twenty raters who each gave a rating. The score, which text learns, is that of one rater,
+    drawn by `key`: their mean is what none of them may have said."""
+    below = [*accumulate(shares)][:-1]
+    said = [float(RATINGS[bisect(below, (place + 0.5) / 20)]) for place in range(20)]
+    drawn = hashlib.sha256(key.encode()).digest()[0] % 20
+    return HumanScore(score=said[drawn], raters={str(place): score for place, score in enumerate(said)})
+
+
+def _content(response: Response) -> str:
+    """The same for the same answer to the same question, by whatever id."""
+    text = [response.question.prompt, response.question.history, response.text]
+    return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
+
+
+def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
+    """What the teacher whose judgments are the file `name` says of rows, by id: of each the judgment of the same answer
+    to the same question, that of its own id where there are several; those without one are counted in `left_out`.
+    Raises UsageError, with counts, for judgments that are no ratings on 1..10 or of none of the rows."""
+    judgments = [one for _, one in jsonl.read(Path(name), Judgment)]
+    if strange := [one.prompt for one in judgments if not rates(one.prompt)]:
+        problem = f"{len(strange)} of {len(judgments)} judgments do not rate on 1..10 ({', '.join(sorted({*strange}))})"
+        raise UsageError(f"labels: {name}: {problem}; judge in a form that does, such as pointwise")
+    by_key = {(one.sample.id, _content(one.sample.response)): one for one in judgments}
+    by_content = {content: one for (_, content), one in by_key.items()}
+    found, lacking = dict[str, HumanScore](), Counter[str]()
+    for of in loaded.responses:
+        one = by_key.get((of.id, _content(of))) or by_content.get(_content(of))
+        if one is None or one.score is None:
+            lacking[f"{'not' if one is None else 'failed'} in {name}"] += 1
+        else:
+            found[of.id] = _as_raters(one.verdict.distribution or probabilities(one.score), of.id)
+    if not found:
+        ids = len({of.id for of in loaded.responses} & {one for one, _ in by_key})
+        why = f"{_listed(lacking)}; {ids} of their ids have another question or answer there"
+        raise UsageError(f"labels: {name}: its {len(judgments)} judgments are labels of no row of --train ({why})")
+    loaded.left_out.update(lacking)
+    return found
 
 
 class Labelled(Struct, frozen=True):
-    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts. Of a
-    teacher `shares` are how likely it finds each rating of a row; `soft`: an example learns them at once."""
+    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
 
     name: str
     weight: float
     by_id: dict[str, Response]
     planned: Plan
-    shares: Shares
-    soft: bool
-
-    def shown(self, planned: Planned) -> Iterator[tuple[list[Response], float, list[float]]]:
-        """The rows of an example, how much it counts, and the probabilities that it learns where these are a teacher's.
-        Text is learned as an example of each rating that is likely, which counts as much as that: their cross-entropy
-        is that of the distribution."""
-        rows = [self.by_id[name] for name in planned.ids]
-        shares = self.shares.get(rows[0].id, [])
-        if not shares or self.soft or not isinstance(form_of(planned.form).kind, RatingKind):
-            yield rows, self.weight, shares
-            return
-        likely = {rating: share for rating, share in zip(RATINGS, shares, strict=True) if share >= LEAST_SHARE}
-        for rating, share in likely.items():
-            first = msgspec.structs.replace(rows[0], human=HumanScore(score=rating))
-            yield [first, *rows[1:]], self.weight * share / sum(likely.values()), []
 
 
-def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
+def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
-    forms, shares = recipe.forms, Shares()
+    forms = recipe.forms
     if name == PEOPLE:
         chosen = [each for each in loaded.responses if each.human is not None or each.preference is not None]
     else:
-        scores = {each.id: each.columns.get(human_scored.column_of(name)) for each in loaded.responses}
-        if name in teachers(recipe):
-            shares, lacking = taught(name, loaded.responses)
-            loaded.left_out.update(lacking)
-            scores = {of: score(each, "expected") for of, each in shares.items()}
+        learned: Any = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind
+        column = human_scored.column_of(name)
+        scores = {of.id: HumanScore(score=of.columns[column]) for of in loaded.responses if column in of.columns}
+        if name in judges(recipe)[1]:
+            learned, scores = RatingKind, _taught(name, loaded)
         chosen = [
-            msgspec.structs.replace(each, human=HumanScore(score=said, scope=row.scope), preference=None)
+            msgspec.structs.replace(each, human=msgspec.structs.replace(scores[each.id], scope=row.scope))
             for row, each in zip(loaded.rows, loaded.responses, strict=True)
-            if (said := scores.get(each.id)) is not None
+            if each.id in scores
         ]
-        forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
+        forms = {form: share for form, share in forms.items() if isinstance(form_of(form).kind, learned)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     if recipe.objective == "pairwise":  # which of two stands first makes no difference
         once = {frozenset(each.ids): Planned(ONE_SIDE, each.ids) for each in planned.examples}
         planned = Plan([*once.values()], planned.left_out)
-    by_id = {response.id: response for response in chosen}
-    return Labelled(name, weight, by_id, planned, shares, recipe.objective == "head")
+    return Labelled(name, weight, {response.id: response for response in chosen}, planned)
 
 
 def _build(
-    recipe: Recipe,
-    train: Path,
-    loaded: human_scored.Loaded,
-    folder: Path,
-    tokenizer: Any,
-    processes: int,
-    images: Images | None,
+    recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
     start = time.monotonic()
     sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
@@ -339,10 +361,9 @@ _PIECE = 250
 def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
     coded = [
-        _ENCODER.encode((each, *example))
+        _ENCODER.encode((each, [source.by_id[name] for name in each.ids], source.weight))
         for source in sources
         for each in source.planned.examples
-        for example in source.shown(each)
     ]
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
@@ -352,7 +373,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
         return len(source_ids(tokenizer, messages))
 
     for line in (line for piece in pieces for line in piece):
-        planned, responses, weight, shares = _DECODER.decode(line)
+        planned, responses, weight = _DECODER.decode(line)
         # One that stays as it is here is refused: it has no tokens.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
@@ -376,17 +397,17 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                     "shortened": list(made.shortened),
                     "group": responses[0].question.group,
                     "weight": weight,
-                    **_people(made, shares),
+                    **_people(made),
                 }
         yield row
 
 
-def _people(made: Example, shares: list[float]) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave, or a teacher's `shares`; of other forms
-    nothing, but of a pair how far its first answer is ahead."""
+def _people(made: Example) -> dict[str, Any]:
+    """The whole rating and the distribution over 1..10 that people gave; of other forms nothing, but of a pair how far
+    its first answer is ahead."""
     if made.score is None or not load(made.form, "en").on_ten:
         return {"rating": 0, "people": made.label if made.other else []}
-    return {"rating": whole_rating(made.score), "people": shares or made.label or probabilities(made.score)}
+    return {"rating": whole_rating(made.score), "people": made.label or probabilities(made.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:

@@ -34,11 +34,11 @@ import msgspec
 import preflight
 import trainer_args
 from batches import Batches, weights
-from evaluation import HeldOut, held_out
+from evaluation import HeldOut, held_out, require_foreign
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, teachers, watched
+from recipe import LoraSpec, Recipe, judges, watched
 from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
@@ -179,17 +179,19 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
     return adapters.join_adapters(adapted)
 
 
-def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
+def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:
+    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Where
+    foreign rows decide on its weights evaluation counts. Of a base
     in a folder its weights are part of it, which the first process reads."""
     whole = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
+    also = [*judges(recipe)[1], *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
-        "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep")},
+        "recipe": {key: whole[key] for key in whole if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)}
-        | {name: jsonl.sha256(Path(name)) for name in teachers(recipe)},
+        | {name: jsonl.sha256(Path(name)) for name in also},
         **({"base_weights": {file.name: jsonl.sha256(file) for file in weights}} if weights else {}),
     }
 
@@ -237,10 +239,7 @@ class TrainingRun(Struct, frozen=True):
 def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
     run = msgspec.structs.replace(run, recipe=preflight.pinned(run.recipe, checkpoints.noted(run.out, "recipe")))
-    facts = describe(run.recipe, run.train)
-    if run.recipe.foreign and run.internal:  # which decide on the weights that are kept
-        rows = {"internal": jsonl.sha256(run.internal), "foreign": jsonl.sha256(Path(run.recipe.foreign))}
-        facts["watched"] = {**rows, "evaluation": msgspec.to_builtins(run.recipe.evaluation)}
+    facts = describe(run.recipe, run.train, run.internal)
     with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
         if finished(run.out, facts):
             print(f"{run.out} holds this judge already")
@@ -270,6 +269,9 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         data, tokenizer = prepare(recipe, run.train, run.cache or default_cache(), os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective in HEADS else rating_tokens(tokenizer)
+    watched_rows = _watched(run, recipe, tokenizer, tokens)
+    if "foreign" in watched_rows:
+        require_foreign(watched_rows["foreign"], set(data.rows["group"]), str(recipe.foreign))
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
@@ -281,10 +283,6 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         kept = out / "probe" / name
         linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, kept)
-    held = _held_out(run.internal, recipe, tokenizer, tokens)
-    foreign = _held_out(Path(recipe.foreign) if recipe.foreign else None, recipe, tokenizer, tokens)
-    if foreign is not None:
-        foreign.foreign_to(set(data.rows["group"]), Path(str(recipe.foreign)))
     watch = JudgeCallback(
         recipe,
         out,
@@ -293,8 +291,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
-        held_out=held,
-        foreign=foreign,
+        watched=watched_rows,
     )
     if first:
         _announce(model, data, resumed)
@@ -328,11 +325,13 @@ def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
     return Images(root, resize_to=recipe.max_image_pixels)
 
 
-def _held_out(path: Path | None, recipe: Recipe, tokenizer: Any, tokens: Any) -> HeldOut | None:
-    """What is judged as training goes on; None where nothing is."""
-    if path is None or recipe.evaluation is None:
-        return None
-    return held_out(path, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
+def _watched(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: Any) -> dict[str, HeldOut]:
+    """What is judged as training goes on."""
+    if run.internal is None or recipe.evaluation is None:
+        return {}
+    files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
+    how = recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe)
+    return {name: held_out(file, *how) for name, file in files.items()}
 
 
 def _warn(text: str) -> None:

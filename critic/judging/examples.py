@@ -45,8 +45,8 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
 
     Each form keeps a row, or not, for itself, by a hash of form and id: more rows, or another share elsewhere, change
     nothing for the rows that are there. In a form that shows two answers, a row kept meets one other answer to its
-    question (`partner`), in both orders where the two are compared. Raises UsageError for a mix with mistakes,
-    ValueError for a response that people did not score.
+    question (`partner`), in both orders where the two are compared. Where rows have a reason, forms that begin with it
+    learn these. Raises UsageError for a mix with mistakes, ValueError for a response that people did not score.
     """
     forms.check_mix(mix)
     questions = [question_key(response) for response in responses]
@@ -55,11 +55,15 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
         answers[question].append(response)
     planned: dict[Planned, None] = {}
     left_out = Counter[str]()
+    some = any(one.human is not None and one.human.reason for one in responses)
+    silent = {one.id for one in responses if some and one.human is not None and not one.human.reason}
     for form, share in mix.items():
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
                 continue
             shown = _shown(form, load(form, response.question.lang), response, answers[question])
+            if forms.REASON_FIRST in form and response.id in silent:
+                shown = "no reason, which other rows have"
             if isinstance(shown, str):
                 left_out[f"{form}: {shown}"] += 1
             else:

@@ -277,7 +277,7 @@ def head_gives(name: str, compares: bool) -> bool:
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
     """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
-    data URIs of its images by name. `paid` takes note of every call for it and for what is asked beside it."""
+    data URIs of its images by name, `seed` that of a sample. `paid` takes note of every call for it and beside it."""
 
     name: str
     form: Form
@@ -285,6 +285,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
     material: PromptInputs
     fitted: TruncatedPrompt | None = None
     uris: Mapping[str, str] = {}
+    seed: int | None = None
     paid: list[Call] = field(default_factory=list)
 
     @property

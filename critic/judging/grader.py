@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -110,8 +110,9 @@ class Grader:
         return asked, replace(reply, text=f"{reply.classes[0]:.6g}")
 
     async def ask(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """The question as it was sent and a greedy reply. Raises Refused and Transient as the backend does."""
-        request = partial(Request, max_tokens=self.max_tokens, schema=asked.schema(self.decoding.reason))
+        """The question as it was sent and a reply. Raises Refused and Transient as the backend does."""
+        how: dict[str, Any] = {"temperature": self.decoding.temperature, "seed": asked.seed}
+        request = partial(Request, max_tokens=self.max_tokens, schema=asked.schema(self.decoding.reason), **how)
         return await self._fitted(asked, lambda asked: request(messages=asked.messages), self.max_tokens)
 
     async def _fitted(
@@ -175,6 +176,8 @@ class Grader:
         return Request(
             messages=asked.messages,
             max_tokens=self.max_tokens,
+            temperature=self.decoding.temperature,
+            seed=asked.seed,
             schema=asked.schema(self.decoding.reason),
             # Under vLLM's grammar no more tokens can begin a rating than there are ratings.
             top_logprobs=high - low + 1 if self._probes else others,

@@ -65,6 +65,8 @@ class Judge:
             failure, detail = planned.problem or ("not_run", "nothing to judge")
             return self._judgment(planned, JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1))
         asked = inquiry(planned.form, sample.conversation.lang, material, self.sees)
+        if self.setup.decoding.temperature:
+            asked = replace(asked, seed=int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3]))
         return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
 
     def _judgment(self, planned: PlannedVerdict, found: JudgeResult) -> Judgment:

@@ -51,7 +51,7 @@ def _responses(
     return FormResponses(read, path, form, run)
 
 
-def _decoding(prompt: str, no_reason: bool, panel: bool) -> records.SamplingParams:
+def _decoding(prompt: str, no_reason: bool, panel: bool, temperature: float) -> records.SamplingParams:
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
@@ -61,9 +61,9 @@ def _decoding(prompt: str, no_reason: bool, panel: bool) -> records.SamplingPara
         (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
-    return (
-        records.SamplingParams(reason=False) if no_reason else records.GREEDY
-    )  # the very object is what records leave out
+    # The very object is what records leave out.
+    other = no_reason or temperature
+    return records.SamplingParams(reason=not no_reason, temperature=temperature) if other else records.GREEDY
 
 
 def _refuse(where: str, **options_given: object) -> None:
@@ -142,6 +142,7 @@ def main(
     ] = None,
     no_reason: Annotated[bool, _how("--no-reason", help="The rating alone, several times as fast.")] = False,
     force_form: Annotated[bool, _how("--force-form", help="Also in a form that the judge did not learn.")] = False,
+    temperature: Annotated[float, _rare(min=0, help="Of verdicts; the seed of each follows from its id.")] = 0.0,
     seed: Annotated[int, _rare(help="Of random orders and battles.")] = 0,
     battles: Annotated[records.Pairing | None, _rare(help="Which of several models meet.")] = None,
     reference_free: Annotated[bool, _rare("--reference-free", help="Two models without the reference.")] = False,
@@ -167,7 +168,7 @@ def main(
         prompt = EVERY_REASON_FIRST
     steps = prompt == EVERY_REASON_FIRST
     form, most = f"pointwise{REASON_FIRST}" if steps else prompt, TOKENS_OF_STEPS if steps else TOKENS
-    decoding = _decoding(form, no_reason, panel := len(judge or []) > 1)
+    decoding = _decoding(form, no_reason, panel := len(judge or []) > 1, temperature)
     check((panel or aggregate == "mean", f"--aggregate {aggregate} makes one score of those of several --judge"))
     if benchmark is None:
         flags = {"as published": published, "reference-free": reference_free, "seed": seed}

@@ -261,85 +261,60 @@ def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
 
 
 def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
-    """Forty groups of two; the judge is half a point further off in each, and orders rows as its base does."""
+    """Forty groups of two; the judge is off twice as far as its base."""
     human = [float(2 + n % 7) for n in range(80)]
     base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
-    judge = [score + 0.5 + (score - human[n]) for n, score in enumerate(base)]
+    judge = [2 * score - human[n] for n, score in enumerate(base)]
     rows = evaluation.HeldOut([], human, [], [], [f"group {n // 2}" for n in range(80)])
     found = evaluation.beside_base(rows, base, judge)
-    assert (found["n"], found["groups"]) == (80, 40)
     mae = found["metrics"]["mae"]
-    for side, scores in (("base", base), ("judge", judge)):
-        assert mae[side][0] == pytest.approx(np.abs(np.array(scores) - human).mean())
-        assert mae[side][1] < mae[side][0] < mae[side][2]
+    assert mae["judge"][0] == pytest.approx(np.abs(np.array(judge) - human).mean()) and len(mae["judge"]) == 3
     assert mae["difference"][0] == pytest.approx(mae["judge"][0] - mae["base"][0]) and mae["difference"][1] > 0
-    assert "mae" in found["worse"] and "mae" not in evaluation.beside_base(rows, judge, base)["worse"]
-    assert "pearson" in found["worse"], "of shares and correlations less is worse"
-    constant = evaluation.beside_base(rows, [5.0] * 80, judge)
-    assert "base" not in constant["metrics"]["pearson"] and not {"pearson"} & {*constant["worse"]}
+    assert {"mae", "pearson"} <= {*found["worse"]} and not evaluation.beside_base(rows, judge, base)["worse"]
+    assert "pearson" not in evaluation.beside_base(rows, [5.0] * 80, judge)["worse"], "undefined of a constant"
 
 
-def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide(tmp_path: Path) -> None:
-    groups = [f"g{n}" for n in range(19)]
-    rows = evaluation.HeldOut([], [], [], [], groups)
-    with pytest.raises(UsageError, match=r"foreign: rows: 2 of its 19 groups are trained on \(g1, …\)"):
-        rows.foreign_to({"g1", "g2", "other"}, Path("rows"))
-    with pytest.raises(UsageError, match="its rows are of 19 groups; 20 are needed"):
-        rows.foreign_to({"other"}, Path("rows"))
-    with pytest.raises(UsageError, match="give an evaluation section and --internal"):
-        recipes.read_recipe(write_recipe(tmp_path, foreign="rows", evaluation=None))
+def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:
+    rows = [evaluation.HeldOut([], [], [], [], [f"g{n}" for n in range(count)]) for count in (19, 20)]
+    evaluation.require_foreign(rows[1], {"x"}, "rows")
+    for held, trained, says in ((rows[0], "x", "19 groups"), (rows[1], "g1", "20 groups, of which 1 are trained on")):
+        with pytest.raises(UsageError, match=f"foreign: rows: {says}"):
+            evaluation.require_foreign(held, {trained}, "rows")
 
 
-def foreign_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    made = [{**row, "id": f"f{n}", "group": f"foreign {n}", "question": f"Say {n}."} for n, row in enumerate(rows)]
-    return write_rows(folder, made, "foreign.jsonl")
-
-
-def same_weights(*folders: Path) -> bool:
-    first, second = (load_file(folder / "model.safetensors") for folder in folders)
-    return all(torch.equal(each, second[name]) for name, each in first.items())
-
-
-def two_kinds(turned: bool) -> list[dict[str, Any]]:
+def two_kinds(turned: bool, **changes: str) -> list[dict[str, Any]]:
     """Long answers are good; `turned`, they are bad."""
     rows = sample_rows()
     for place, row in enumerate(rows):
         row.pop("annotators", None)
+        row |= {name: f"{value} {place}" for name, value in changes.items()}
         row["response"] = "no" if place % 2 else "yes it is " * 12
         row["human_score"] = 2.0 if place % 2 != turned else 8.5
     return rows
 
 
-def test_where_training_harms_foreign_rows_the_base_is_kept(tmp_path: Path) -> None:
-    """Killed before its end it goes on by what the base said before the first step."""
+@pytest.mark.parametrize("harms", [True, False])
+def test_the_judge_is_the_best_of_those_that_harm_no_foreign_rows(harms: bool, tmp_path: Path) -> None:
+    """Where all do, it is the base; killed before its end a run goes on by what the base said before the first step."""
     rows, out = write_rows(tmp_path, two_kinds(False)), tmp_path / "out"
-    changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 4}}
-    recipe = write_recipe(tmp_path, foreign=str(foreign_rows(tmp_path, two_kinds(True))), **changes)
-    run = train(recipe, rows, out)
-    assert "step 8 is not kept: worse than its base on foreign rows (mae, pearson)" in run.stdout
-    assert "kept: the base itself" in run.stdout
-    found = evaluations(out)
-    assert list(found) == [0, 4, 8] and found[8]["mae"] < found[0]["mae"] and found[8]["foreign_n"] == 24
-    notes = json.loads((out / "critic.json").read_text("utf-8"))
-    assert (notes["steps"], notes["trained_steps"], notes["evaluation"]["step"]) == (0, 8, 0)
-    assert same_weights(out, out / "best") and "it is the base itself" in (out / "README.md").read_text("utf-8")
+    foreign = write_rows(tmp_path, two_kinds(harms, id="f", group="foreign", question="Say"), "foreign.jsonl")
+    changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 4}, "foreign": str(foreign)}
+    run = train(recipe := write_recipe(tmp_path, **changes), rows, out)
+    found, notes = evaluations(out), json.loads((out / "critic.json").read_text("utf-8"))
+    assert list(found) == [0, 4, 8] and found[8]["mae"] < found[4]["mae"] < found[0]["mae"]
+    assert found[8]["foreign_mae"] != found[0]["foreign_mae"] and notes["steps"] == notes["evaluation"]["step"]
+    first, second = (load_file(folder / "model.safetensors") for folder in (out, out / "best"))
+    assert all(torch.equal(each, second[name]) for name, each in first.items())
+    card = (out / "README.md").read_text("utf-8")
+    assert "| own (24) | mae |" in card and "| foreign (24) | pearson |" in card
+    assert ("**It is the base itself**" in card) == harms and notes["steps"] == (0 if harms else 8)
+    assert ("step 8 is not kept: worse than its base on foreign rows (mae, pearson)" in run.stdout) == harms
+    assert f"kept: step {0 if harms else 8} of 8, 0 is the base" in run.stdout
+    if not harms:
+        return
     (out / "critic.json").unlink()
     for step in range(5, 9):
         shutil.rmtree(out / f"checkpoint-{step}")
-    assert "step 8 is not kept" in train(recipe, rows, out).stdout
-    assert evaluations(out) == found and json.loads((out / "critic.json").read_text("utf-8"))["steps"] == 0
+    assert "step 8 is not kept" in train(recipe, rows, out).stdout and evaluations(out) == found
     write_rows(tmp_path, two_kinds(False)[:20], "foreign.jsonl")
-    refused(start(recipe, rows, out), f"{out} holds a judge made with another watched")
-
-
-def test_of_the_steps_that_harm_no_foreign_rows_the_best_is_the_judge(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"objective": "head", "ema": None, "evaluation": {"every": 2}}
-    recipe = write_recipe(tmp_path, foreign=str(foreign_rows(tmp_path, two_kinds(False))), **changes)
-    out = tmp_path / "out"
-    run = train(recipe, write_rows(tmp_path, two_kinds(False)), out)
-    found = evaluations(out)
-    kept = json.loads((out / "critic.json").read_text("utf-8"))["steps"]
-    assert kept == min(found, key=lambda step: found[step]["mae"]) > 0 and same_weights(out, out / "best")
-    assert f"kept: step {kept} of 8, the best" in run.stdout
-    card = (out / "README.md").read_text("utf-8")
-    assert "| foreign (24) | mae |" in card and "It is not shown to be worse than its base on either" in card
+    refused(start(recipe, rows, out), f"{out} holds a judge made with another data")

@@ -1,0 +1,68 @@
+"""Reasons for people's scores, sampled from a judge: what forms with the reason first learn where people wrote none.
+
+    python data/reasons.py rows.jsonl --judge runs/judge --out with-reasons.jsonl
+
+A judge that writes is asked several times about each row without a reason, as by `critic judge`. Of its replies that
+counts whose rating is nearest to people's score, within --band (rejection sampling: STaR, arXiv 2203.14465, §3.1).
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import asdict
+
+from critic import human_scored, jsonl
+from critic.cli import run_program
+from critic.records import Judgment
+from critic.stages import options
+from critic.stages.options import Endpoint, check
+
+
+def met(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
+    """Reasons by row, of samples with the ids ROW#NUMBER: that whose rating is nearest to people's score, if it lies
+    within `band` points (on 1..10) of it: it comes last, and stays."""
+    far = [
+        (abs(one.verdict.rating - one.sample.human.score), one.sample.id, one.verdict.reason)
+        for one in judgments
+        if one.sample.human and one.verdict.rating and one.verdict.reason
+    ]
+    return {name.rpartition("#")[0]: reason for points, name, reason in sorted(far, reverse=True) if points <= band}
+
+
+@partial(options.takes_endpoint, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
+def main(
+    rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
+    out: Annotated[Path, typer.Option(help="The rows, with reasons (.jsonl); the samples are kept beside it.")],
+    endpoint: Endpoint,
+    judge: Annotated[list[str] | None, typer.Option(help="As of critic judge: FOLDER, URL, replies.jsonl.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Replies to each row.")] = 4,
+    band: Annotated[float, typer.Option(min=0, help="Points on 1..10 between the rating and people's score.")] = 1.0,
+    temperature: options.Temperature = 0.8,
+    force_form: Annotated[bool, typer.Option("--force-form", help="Also where it did not learn the form.")] = False,
+) -> int:
+    """Sample reasons from a judge, and keep those whose rating meets people's."""
+    from critic.stages import judge as judging  # noqa: PLC0415 - whose chain of imports is long
+
+    loaded = human_scored.load(rows, pictures=True)
+    lacking = {of.id for of in loaded.responses if of.human and not of.human.reason}
+    check((lacking, f"{rows}: none of {len(loaded.rows)} rows has a score and no reason"))
+    by_id = {row.id: raw for row, raw in zip(loaded.rows, loaded.raw, strict=True)}
+    asked, sampled = (out.with_suffix(f".{name}.jsonl") for name in ("asked", "samples"))
+    copies = [(raw, f"{row}#{n}") for row, raw in by_id.items() if row in lacking for n in range(samples)]
+    jsonl.write(asked, ({**raw, "id": name} for raw, name in copies))
+    how = asdict(endpoint) | {"data_root": endpoint.data_root or options.root_of(rows), "temperature": temperature}
+    how |= {"prompt": "pointwise_reason_first", "score": "argmax", "force_form": force_form}
+    code = judging.main(asked, sampled, judge=judge, **how)
+    reasons = met((one for _, one in jsonl.read(sampled, Judgment)), band)
+    check((reasons, f"{sampled}: no reply has a reason and a rating within {band:g} of people's; widen --band"))
+    given = {row: {"reason": reason, "reason_by": jsonl.facts(sampled).get("judge")} for row, reason in reasons.items()}
+    jsonl.write(out, ({**raw, **given.get(row, {})} for row, raw in by_id.items()))
+    print(f"{out}: {len(given)} of {len(lacking)} rows got a reason whose rating is within {band:g} of people's score")
+    return code
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,82 @@
+"""`data/reasons.py`: of several replies the reason whose rating meets people's, and what is learned of it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT, assert_one_line_error, command, completion, human_row, run, write_jsonl
+
+from critic import human_scored
+from critic.judging.examples import plan
+
+PROGRAM = "data/reasons.py"
+
+
+class Sampler:
+    """A judge whose rating is a matter of the seed; by table the points that each reason is away from its score."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause, self.away = pause, defaultdict[int, dict[str, int]](dict)
+
+    def __call__(self, body: dict[str, Any]) -> Any:
+        time.sleep(self.pause)
+        table, seed = int(body["messages"][0]["content"].split("on table ")[1].split("?")[0]), body["seed"]
+        self.away[table][f"Seed {seed}."] = abs(seed % 10 - table % 10)
+        return (
+            completion(json.dumps({"Reason": f"Seed {seed}.", "Rating": seed % 10 + 1}))
+            if body["temperature"]
+            else None
+        )
+
+
+def written(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+
+def test_the_reason_nearest_to_peoples_score_is_kept_and_learned(tmp_path: Path, scripted: Any) -> None:
+    rows = [human_row(n) for n in range(10)] + [human_row(10, reason="So.")]
+    judge, out = Sampler(), tmp_path / "out.jsonl"
+    words = [PROGRAM, write_jsonl(tmp_path / "rows.jsonl", rows), "--judge", scripted(judge).url, "--samples", 3]
+    for band in (0.5, 9):
+        done = run(*words, "--band", band, "--out", out)
+        assert sorted(judge.away) == [*range(10)] and {len(away) for away in judge.away.values()} == {3}
+        kept = [n for n in range(10) if min(judge.away[n].values()) <= band]
+        assert f"{out}: {len(kept)} of 10 rows got a reason whose rating is within {band} of people's" in done.stdout
+        found = {row["id"]: row.get("reason") for row in written(out)}
+        assert found.pop("row-10") == "So." and [f"row-{n}" for n in kept] == [row for row in found if found[row]]
+        assert all(judge.away[n][found[f"row-{n}"] or ""] == min(judge.away[n].values()) for n in kept)
+        planned = plan(human_scored.load(out).responses, {"pointwise": 1.0, "pointwise_reason_first": 1.0})
+        assert sum(one.form == "pointwise" for one in planned.examples) == 11, "and without reasons all"
+        assert len(planned.examples) == 11 + len(kept) + 1
+    assert "30 judged before, 0 to go" in done.stderr
+
+
+def test_what_can_give_no_reasons_is_refused(tmp_path: Path, scripted: Any) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, human_score=1.0) for n in range(3)])
+    silent = scripted(lambda body: completion('{"Reason":"","Rating":1}')).url
+    assert_one_line_error(run(PROGRAM, rows, "--judge", silent, "--out", tmp_path / "o.jsonl"), "no reply has a reason")
+    refused = run(PROGRAM, write_jsonl(rows, [human_row(0, reason="So.")]), "--out", tmp_path / "o.jsonl")
+    assert_one_line_error(refused, "none of 1 rows has a score and no reason")
+
+
+def test_killed_it_goes_on_with_the_samples_that_it_has(tmp_path: Path, scripted: Any) -> None:
+    judge, out = Sampler(pause=0.02), tmp_path / "out.jsonl"
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(30)])
+    words = [PROGRAM, rows, "--judge", scripted(judge).url, "--out", out, "--concurrency", "2", "--band", "9"]
+    process = subprocess.Popen(command(*words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    samples = out.with_suffix(".samples.jsonl")
+    while process.poll() is None and (not samples.is_file() or samples.stat().st_size == 0):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = written(samples)
+    assert 0 < len(before) < 120 and not out.exists()
+    done = run(*words)
+    assert done.returncode == 0 and f"{len(before)} judged before, {120 - len(before)} to go" in done.stderr
+    assert written(samples)[: len(before)] == before and len({line["sample"]["id"] for line in written(samples)}) == 120
+    assert all(row["reason"] for row in written(out))
