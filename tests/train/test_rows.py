@@ -168,11 +168,9 @@ def by_teacher(folder: Path, rows: list[dict[str, Any]], form: str = "pointwise"
     even, odd = Verdict(rating=4.0, distribution=shares), Verdict(rating=3.0)
     judged = []
     for n, row in enumerate(rows):
-        response = human_scored.response_of(
-            msgspec.convert({**row, "human_score": 5.0, **changes}, human_scored.Row), {}
-        )
-        made: dict[str, Any] = {"verdict": odd if n % 2 else even, "score": 3.0 if n % 2 else 6.48}
-        judged.append(of_answer(response, prompt=form, **made if n else {"verdict": Verdict(failure="empty")}))
+        whole = msgspec.convert({**row, "human_score": 5.0, **changes}, human_scored.Row)
+        said = {"verdict": odd if n % 2 else even, "score": 3.0} if n else {"verdict": Verdict(failure="empty")}
+        judged.append(of_answer(human_scored.response_of(whole, {}), prompt=form, **said))
     jsonl.write(folder / "teacher.jsonl", judged)
     return folder / "teacher.jsonl"
 
@@ -199,25 +197,12 @@ def test_a_teachers_distribution_is_learned_not_its_mean(tmp_path: Path) -> None
     assert len(again.rows) == len(data.rows) - 56, "another file under its name is another teacher"
 
 
-@pytest.mark.parametrize(
-    ("form", "changes", "message"),
-    [
-        ("scale_5", {}, r"6 of 6 judgments do not rate on 1..10 \(scale_5\)"),
-        ("pairwise", {}, r"6 of 6 judgments do not rate on 1..10 \(pairwise\); judge in a form that does"),
-        (
-            "pointwise",
-            {"response": "Another."},
-            r"labels of no row of --train \(6 not in .*; 6 of their ids have another",
-        ),
-        ("pointwise", {"id": "x", "question": "?"}, r"labels of no row of --train \(6 not in .*; 0 of their ids"),
-    ],
-)
-def test_a_teacher_of_other_rows_or_forms_is_refused(form: str, changes: Any, message: str, tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path, labels={"people": 1, str(by_teacher(tmp_path, two_judges()[:6], form, **changes)): 1}
-    )
-    with pytest.raises(UsageError, match=f"labels: .*teacher.jsonl: .*{message}"):
-        prepared(recipe, write_rows(tmp_path, two_judges()[:6]), tmp_path / "cache")
+def test_a_teacher_of_other_rows_or_forms_is_refused(tmp_path: Path) -> None:
+    others = "are labels of no row of --train .24 not in .*; 6 of their ids have another question or answer"
+    for form, says in (("scale_5", "6 of 6 .*scale_5"), ("pairwise", "not rate on 1..10 .pair"), ("pointwise", others)):
+        file = by_teacher(tmp_path, two_judges()[:6], form, **({"response": "Another."} if form == "pointwise" else {}))
+        with pytest.raises(UsageError, match=f"labels: {file}: .*{says}"):
+            prepared(write_recipe(tmp_path, labels={str(file): 1}), write_rows(tmp_path), tmp_path / "cache")
 
 
 def test_what_another_judge_scored_alone_has_the_scope_of_its_row(tmp_path: Path) -> None:
