@@ -23,8 +23,7 @@ from critic.records import RATINGS
 class Weights(Struct, frozen=True):
     """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
     verdict's value is spelt, times the row's own weight. They average 1 over all learned tokens, so that the loss stays
-    one per token. Of pairs, the scores of answers that people find unequal by 1 are to differ by `margin`, of those
-    that they find unequal by `least`, as of no others less, by nothing."""
+    one per token. Of pairs, scores are to differ by `margin` times what people find an answer ahead above `least`."""
 
     value: float
     by_rating: list[float]
@@ -43,11 +42,10 @@ def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
     raw[0] = 1.0
     spelling = pyarrow.compute.list_value_length(columns["value"]).to_numpy()
     learned = columns["length"].to_numpy() - columns["source"].to_numpy()
-    least = 1.0
+    compared = rows["people"] if recipe.objective == "pairwise" else []
+    least = min((abs(ahead) for (ahead,) in compared if ahead), default=1.0)
     if recipe.objective in HEADS:
         spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
-    if recipe.objective == "pairwise":
-        least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
     total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
     by_rating = [float(share) for share in raw * learned.sum() / total]
     return Weights(recipe.rating_weight, by_rating, recipe.margin, least)
@@ -78,11 +76,14 @@ class Batches:
         self.seeing, self.several = seeing, several
         self.image_token = seeing.image_token_id if seeing is not None else -1
         self.pad, self.weighing, self.raft, self.head, self.share = pad, weighing, raft, head, share
-        self.packing = packing or head or raft is not None
+        # A head's rows as well, but where the family tells images' tokens from others.
+        self.packing = packing or raft is not None or (head and not (seeing and seeing.types))
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         if self.seeing is not None and self.several and not any(row["images"] for row in rows):
             rows = [*rows, self.seeing.blank_row()]
+        if self.head:
+            rows = [prompt for row in rows for prompt in _prompts_alone(row)]
         return self._packed(rows) if self.packing else self._padded(rows)
 
     def _pixels(self, names: list[str]) -> dict[str, torch.Tensor]:
@@ -118,21 +119,20 @@ class Batches:
             "labels": labels,
             "learned": learned_places(labels),
             "weights": padded([self._row_weights(row) for row in rows], 0.0),
+            **(self._of_head(rows, (torch.arange(len(rows)) * longest + lengths - 1).tolist()) if self.head else {}),
             **(self.seeing.types_of(ids) if self.seeing is not None else {}),
             **self._pixels([name for row in rows for name in row.get("images", [])]),
         }
 
     def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.head:
-            rows = [prompt for row in rows for prompt in _prompts_alone(row)]
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
         extra: dict[str, Any] = {}
-        if self.head and rows[0]["other_ids"]:
-            extra = self._compared(nodes, rows)
-        elif self.head:
-            extra = {"people": torch.tensor([rows[node.row]["people"] for node in nodes if node.leaf])}
+        if self.head:
+            behind = accumulate(node.end - node.start for node in nodes)
+            last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
+            extra = self._of_head(rows, [last[row] for row in range(len(rows))])
         if self.raft:
             nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
 
@@ -149,17 +149,19 @@ class Batches:
             **self._pixels(images_of(nodes, rows, self.image_token)),
         }
 
-    def _compared(self, nodes: list[Node], rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Where the last tokens of the two answers of each pair stand, and what people said of it."""
-        ends = accumulate(node.end - node.start for node in nodes)
-        last = {node.row: end - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
-        ahead = torch.tensor([row["people"][0] for row in rows[::2]])
-        return {
-            "pairs": torch.tensor([[last[first], last[first + 1]] for first in range(0, len(rows), 2)]),
-            "people": (1 + ahead.sign()) / 2,
-            "margins": self.weighing.margin * ahead.sign() * (ahead.abs() - self.weighing.least).clamp(min=0),
-            "row_weights": torch.tensor([self._row_weight(row) for row in rows[::2]]),
-        }
+    def _of_head(self, rows: list[dict[str, Any]], ends: list[int]) -> dict[str, torch.Tensor]:
+        """Where the last token of each prompt stands, of a pair those of both, and what people said; of rows from which
+        something is learned."""
+        known = [place for place, row in enumerate(rows) if row["people"]]
+        compares = bool(rows[known[0]]["other_ids"])
+        first = [rows[place] for place in known[:: 1 + compares]]
+        found, people = torch.tensor([ends[place] for place in known]), torch.tensor([row["people"] for row in first])
+        weights = torch.tensor([self._row_weight(row) for row in first])
+        if not compares:
+            return {"ends": found, "people": people, "row_weights": weights}
+        way = (ahead := people[:, 0]).sign()
+        margins = self.weighing.margin * way * (ahead.abs() - self.weighing.least).clamp(min=0)
+        return {"ends": found.reshape(-1, 2), "people": (1 + way) / 2, "margins": margins, "row_weights": weights}
 
     def _with_ratings(
         self, nodes: list[Node], rows: list[dict[str, Any]], raft: RatingTokens
@@ -199,8 +201,9 @@ class Batches:
 
 
 def _prompts_alone(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row up to its verdict, the last token in the verdict's place; behind that of a pair, the other answer's prompt,
-    from which no token is learned, so that a pair is one."""
+    """A row up to its verdict, the last token in the verdict's place; behind that of a pair the other's, unlearned."""
+    if not row["people"]:  # a white image
+        return [row]
     size, other = row["source"], row["other_ids"]
     alone = {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}
     return [alone, *([{**alone, "input_ids": other, "length": len(other), "source": len(other)}] if other else [])]

@@ -105,32 +105,29 @@ def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArra
     return _by_all_processes(model, rows, size, -1, lambda some: _ends(model, some, pad, None)[0])
 
 
-BAND_PAIRS = 300
-"""Pairs of the training rows by which a tie's width is fitted."""
-
-
-def tie_band(
-    model: Any, rows: datasets.Dataset, pad: int, size: int = 16, seeing: SeeingTokenizer | None = None
-) -> tuple[float, int]:
-    """The width by `fitted_band` for the pairs `rows`, as the model scores their answers now, and of how many."""
-    drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
+def tie_band(model: Any, rows: datasets.Dataset, tokenizer: Any) -> float:
+    """The width by `fitted_band` for 300 of the pairs `rows`, as the model scores their answers now; it is said."""
+    seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
+    drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), 300)).astype(int).tolist())
     both = [{**row, "input_ids": row[ids]} for row in drawn for ids in ("input_ids", "other_ids")]
     image_token = seeing.image_token_id if seeing is not None else -1
 
     def scored(some: list[dict[str, Any]]) -> torch.Tensor:
-        return model.score(_ends(model, some, pad, seeing)[0]).float()
+        return model.score(_ends(model, some, tokenizer.pad_token_id, seeing)[0]).float()
 
-    scores = _by_all_processes(model, both, size, image_token, scored)[:, 0]
-    return fitted_band(scores[::2] - scores[1::2], np.array(drawn["people"])[:, 0]), len(drawn)
+    scores = _by_all_processes(model, both, 16, image_token, scored)[:, 0]
+    band = fitted_band(scores[::2] - scores[1::2], np.array(drawn["people"])[:, 0])
+    if _place()[0] == 0:
+        print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
+    return band
 
 
 def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
     """The width up to which a `difference` [n] of two answers' scores is called a tie: that by which most pairs get
     people's verdict (`ahead` [n]: above 0 the first is better, 0 a tie); the smallest of several, 0 for none."""
-    apart, tie = np.abs(difference), ahead == 0
+    apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
     order = np.argsort(apart, kind="stable")
-    lost = np.sign(difference) == np.sign(ahead)
-    gained = np.cumsum(np.where(tie, 1, -1 * lost)[order])
+    gained = np.cumsum(np.where(ahead == 0, 1, -1 * right)[order])
     best = int(np.argmax([0, *gained]))
     return float(apart[order[best - 1]]) if best else 0.0
 

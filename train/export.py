@@ -11,8 +11,9 @@ import transformers
 from checkpoints import let_others_read
 from licenses import copy_terms, folder_of, made_from
 from throughput import size_of
+from tiny import with_head
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto import modeling_auto
 
 from critic import jsonl
 from critic.backends.identity import HEADS, processor_hash
@@ -56,10 +57,6 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     jsonl.write_json(out / "critic.json", whole)
 
 
-AS_IT_IS = "regression"
-"""The `problem_type` of a head whose one score vLLM gives as it is, instead of its sigmoid."""
-
-
 def labels(objective: str) -> dict[int, str]:
     """The classes of a scoring head, none of a model that writes."""
     classes = {"head": map(str, RATINGS), "pairwise": ["score"]}.get(objective, [])
@@ -68,20 +65,24 @@ def labels(objective: str) -> dict[int, str]:
 
 def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
     """A base by the class of transformers that it is trained as."""
-    if images == "show":
-        return transformers.AutoModelForImageTextToText.from_pretrained(base, **options)
     if not (classes := labels(objective)):
-        return transformers.AutoModelForCausalLM.from_pretrained(base, **options)
+        writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
+        return writes.from_pretrained(base, **options)
     options |= {"id2label": classes, "label2id": {name: position for position, name in classes.items()}}
-    if len(classes) == 1:  # a judge of ratings can be the base, whose head is then left out
-        options |= {"problem_type": AS_IT_IS, "ignore_mismatched_sizes": True}
-    return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
+    if len(classes) == 1:  # vLLM gives a regression's score as it is; a judge of ratings can be the base, but its head
+        options |= {"problem_type": "regression", "ignore_mismatched_sizes": True}
+    if images != "show":
+        return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
+    config = transformers.AutoConfig.from_pretrained(base, revision=options.get("revision"))
+    return with_head(modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]).from_pretrained(base, **options)
 
 
 def _name_as_vllm_does(config: Path) -> None:
-    """vLLM finds the model behind a head by the name of its family's class for text, as in Gemma3ForCausalLM."""
+    """vLLM finds the model behind a head by the name of its family's class for text, as in Gemma3ForCausalLM; one that
+    sees has its own (`with_head`)."""
     settings = json.loads(config.read_text("utf-8"))
-    of_text = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[settings["model_type"]]
+    if (of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"])) is None:
+        return
     settings["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
     jsonl.write_json(config, settings)
 

@@ -315,20 +315,14 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
         self.base = saved.get("base", {})
 
-    def _fitted_ties(self) -> dict[str, float]:
-        trainer, seeing = self.trainer, self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-        model, rows = export.bare(trainer.model), trainer.train_dataset
-        band, count = tie_band(model, rows, self.tokenizer.pad_token_id, seeing=seeing)
-        if trainer.is_world_process_zero():
-            print(f"ties: scores at most {band:.3f} apart, fitted on {count} pairs", flush=True)
-        return {"tie_band": band}
-
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""
         if "foreign" not in self.watched:
             with self._averaged():
-                ties = self._fitted_ties() if self.recipe.objective == "pairwise" else {}
-                export.save(self.trainer, self.tokenizer, self.out, self._notes() | ties)
+                if self.recipe.objective == "pairwise":
+                    model = export.bare(self.trainer.model)
+                    self.notes["tie_band"] = tie_band(model, self.trainer.train_dataset, self.tokenizer)
+                export.save(self.trainer, self.tokenizer, self.out, self._notes())
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)

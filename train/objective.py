@@ -155,10 +155,9 @@ def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch
 
 
 def classify(model: Any) -> None:
-    """Give `model`, a base with a linear layer `score`, the forward pass of training a scoring head. With ten classes:
-    cross-entropy against `people` [n × 10], what people said of each row, at the n learned places of a packed batch.
-    With one: `preference_error` of the answers whose last tokens stand at `pairs` [n × 2], against `people` [n] and
-    `margins` [n], which count by `row_weights` [n]."""
+    """Give `model`, a base with a linear layer `score`, the forward pass of training a scoring head, by `row_weights`
+    [n]. With ten classes: cross-entropy against `people` [n × 10] at the tokens `ends` [n] of a batch. With one:
+    `preference_error` of the two answers that end at `ends` [n × 2], against `people` [n] and `margins` [n]."""
 
     def forward(
         self: Any,
@@ -168,24 +167,24 @@ def classify(model: Any) -> None:
         weights: torch.Tensor | None = None,
         people: torch.Tensor | None = None,
         learned: torch.Tensor | None = None,
-        pairs: torch.Tensor | None = None,
+        ends: torch.Tensor | None = None,
         margins: torch.Tensor | None = None,
         row_weights: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
     ) -> Any:
-        if labels is None or weights is None or people is None:
+        if labels is None or ends is None or people is None:
             return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
         options["use_cache"] = False
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        rated = (learned_places(labels) if learned is None else learned) + 1
-        if pairs is not None:
-            first, second = self.score(hidden[0, pairs]).float().squeeze(-1).unbind(-1)
-            loss = (preference_error(first - second, people, margins) * row_weights).sum()
+        scores = self.score(hidden.flatten(0, 1)[ends]).float()
+        if margins is not None:
+            first, second = scores.squeeze(-1).unbind(-1)
+            errors = preference_error(first - second, people, margins)
         else:
-            logs = functional.log_softmax(self.score(hidden[0, rated]).float(), dim=-1)
-            loss = -((people * logs).sum(-1) * weights[0, rated]).sum()
-        count = num_items_in_batch if num_items_in_batch is not None else len(rated)
+            errors = -(people * functional.log_softmax(scores, dim=-1)).sum(-1)
+        count = num_items_in_batch if num_items_in_batch is not None else len(ends)
+        loss = (errors * row_weights).sum()
         return transformers.modeling_outputs.SequenceClassifierOutputWithPast(loss=loss / count)
 
     plain_forward = model.forward

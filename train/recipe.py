@@ -249,9 +249,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     sees = recipe.images == "show"
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
-    text_alone = f"objective {recipe.objective} is for text alone; take sft or raft with images"
-    require(recipe.objective not in HEADS or not sees, text_alone)
-    require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
+    fitted = recipe.probe is None or (recipe.objective == "head" and not sees)
+    require(fitted, "probe is for a scoring head that sees no images; set objective: head, images: blind")
     require(recipe.foreign is None or recipe.evaluation is not None, "foreign needs evaluation and --internal FILE")
     sampled = recipe.training.get("train_sampling_strategy") is not None
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
@@ -282,8 +281,7 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
         raise UsageError(f"{path}: forms: {error}") from None
     used = [form for form, share in recipe.forms.items() if share > 0.0]
     on_ten = any(load(form, "en").on_ten for form in used)
-    needs = "objective raft needs a form on 1..10 in forms, such as pointwise"
-    require(recipe.objective in ("sft", "pairwise") or on_ten, needs)
+    require(recipe.objective != "raft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
     compares = recipe.objective == "pairwise"
     others = ", ".join(form for form in used if not head_gives(form, compares))
     learns = f"preferences (forms: {{{COMPARED}: 1}})" if compares else "ratings on 1..10"

@@ -133,7 +133,8 @@ def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
         ) from None
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
-    if recipe.objective in HEADS and "score.weight" in {*loaded["missing_keys"], *loaded.get("mismatched_keys", ())}:
+    new = {*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])}
+    if recipe.objective in HEADS and "score.weight" in new:
         # All alike likely: a random head is far off at first, and what it tells the layers below is noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()

@@ -137,15 +137,34 @@ def random_model(
     }
     torch.manual_seed(spec.seed)
     if vision is not None:
-        return _seeing_model(text, tokenizer, vision)
-    config = LlamaConfig(**text)
+        return _seeing_model(text, tokenizer, vision, labels)
+    kind = LlamaForSequenceClassification if labels else LlamaForCausalLM
+    return kind(_labelled(LlamaConfig(**text), labels))
+
+
+def _labelled(config: Any, labels: dict[int, str] | None) -> Any:
+    """A configuration with the classes of a scoring head, whose score is served as it is where it is one."""
     if labels:
         config.id2label, config.problem_type = labels, "regression" if len(labels) == 1 else None
-        return LlamaForSequenceClassification(config)
-    return LlamaForCausalLM(config)
+    return config
 
 
-def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any) -> Any:
+def with_head(seeing: Any) -> Any:
+    """A class of models that see with a scoring head beside what writes, which transformers has none of; vLLM makes the
+    same of the family that its name begins with."""
+
+    def __init__(self: Any, config: Any, *words: Any, **options: Any) -> None:
+        seeing.__init__(self, config, *words, **options)
+        self.score = torch.nn.Linear(config.get_text_config().hidden_size, config.num_labels, bias=False)
+        if self.lm_head.weight is not self.get_input_embeddings().weight:
+            self.lm_head.requires_grad_(False)  # nothing is learned through it
+        self.post_init()
+
+    name = seeing.__name__.replace("ForConditionalGeneration", "ForSequenceClassification")
+    return type(name, (seeing,), {"__init__": __init__, "__module__": seeing.__module__})
+
+
+def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dict[int, str] | None) -> Any:
     looks = {
         "hidden_size": vision.hidden_size,
         "intermediate_size": vision.intermediate_size,
@@ -166,7 +185,8 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any) -> Any:
     # Under ZeRO-3 its two halves would be shared out before they have numbers; DeepSpeed shares them out later.
     kept, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
     try:
-        model = Idefics3ForConditionalGeneration(config)
+        kind = with_head(Idefics3ForConditionalGeneration) if labels else Idefics3ForConditionalGeneration
+        model = kind(_labelled(config, labels))
     finally:
         integration._hf_deepspeed_config_weak_ref = kept
     model.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -102,8 +102,7 @@ class Grader:
         return asked, replace(made, calls=[*made.calls, *probed])
 
     async def worth(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """What is asked as it was sent, and the one score of a head that compares. Raises as `rate` does, and Refused
-        for a head of another kind."""
+        """What is asked as it was sent, and as text the one score of a head that compares. Raises as `rate` does."""
         asked, reply = await self._fitted(asked, _classified, 0)
         if reply.classes is None or len(reply.classes) != 1:
             raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")

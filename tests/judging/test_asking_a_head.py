@@ -97,11 +97,3 @@ def test_two_answers_are_compared_by_a_score_of_each(
     assert len(asked) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in asked), "one call an answer"
     rated = run("critic", "judge", rows, "--out", out, "--base-url", server.url, "--force-form")
     assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise)")
-
-
-def test_a_head_that_rates_compares_nothing(scripted: Servers, pairs: Path, tmp_path: Path) -> None:
-    server = scripted(classes, owner="vllm", head=True)
-    done = run(
-        "critic", "judge", pairs, "--prompt", "pairwise", "--out", tmp_path / "o.jsonl", "--base-url", server.url
-    )
-    assert_one_line_error(done, "--prompt pairwise: tiny is a scoring head, which gives one rating on 1..10")

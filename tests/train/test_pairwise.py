@@ -17,13 +17,15 @@ import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
+import sft  # isort: skip
 import tiny  # isort: skip
 import torch
 import transformers
+from torch.nn.functional import logsigmoid
 
+from critic.errors import UsageError
 from critic.human_scored import load
-from critic.judging.forms import ONE_SIDE, form_of, inquiry
-from critic.judging.render import render
+from critic.judging.forms import each_alone, form_of, inquiry
 from critic.judging.targets import source_ids
 
 PAIRS: dict[str, Any] = {"objective": "pairwise", "forms": {"pairwise": 1.0}, "evaluation": None, "ema": None}
@@ -34,11 +36,9 @@ def preferences(graded: bool = True) -> list[dict[str, Any]]:
     """Pairs whose first answer people find better by -4..4; what is good is long."""
     made = []
     for n, grade in enumerate(GRADES):
-        row = human_row(n, question=f"What lies on table {n}?", group=f"group-{n}", human_score=grade)
-        row |= {"scale_min": -4, "scale_max": 4, "response_a": "It is " + "very " * int(4 + grade) + "red."}
-        row |= {"response_b": "It is " + "very " * int(4 - grade) + "red, I see.", "system_b": "other"}
-        if not graded:
-            row |= {"preference": "tie" if grade == 0 else "A" if grade > 0 else "B"}
+        row = human_row(n, group=f"group-{n}", human_score=grade, scale_min=-4, scale_max=4)
+        row |= {"response_a": "very " * int(4 + grade) + "red.", "response_b": "very " * int(4 - grade) + "red, I see."}
+        row |= {} if graded else {"preference": "tie" if grade == 0 else "A" if grade > 0 else "B"}
         made.append(row)
     return made
 
@@ -57,23 +57,18 @@ def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNam
 def test_the_loss_is_that_of_both_answers_alone(tmp_path: Path, graded: bool, margin: float) -> None:
     """Each as it is asked for; graded preferences have margins above that of the slightest, others have none."""
     made = ready(tmp_path, preferences(graded), margin=margin)
-    rows = [*made.data.rows]
-    wanted = torch.zeros(())
-    for row, response in zip(rows, load(made.file).responses, strict=True):
+    rows, wanted = [*made.data.rows], torch.zeros(())
+    for row, response, grade in zip(rows, load(made.file).responses, GRADES, strict=True):
+        assert response.other is not None
         scores = []
-        for text, ids in ((response.text, row["input_ids"][: row["source"]]), (response.other.text, row["other_ids"])):
-            alone = form_of(ONE_SIDE).material(response.__replace__(text=text, preference=None, other=None))
-            asked = inquiry(ONE_SIDE, "en", alone)
-            assert ids == source_ids(made.tokenizer, render(asked.prompt, asked.material)), "trained as asked"
+        asked = each_alone(inquiry("pairwise", "en", form_of("pairwise").material(response, response.other)))
+        for one, ids in zip(asked, (row["input_ids"][: row["source"]], row["other_ids"]), strict=True):
+            assert ids == source_ids(made.tokenizer, one.messages), "trained as asked"
             scores.append(made.model(input_ids=torch.tensor([ids])).logits[0, 0])
-        grade = GRADES[int(response.id.rpartition("-")[2])]
         # The slightest preference is a quarter of the largest; at the largest three quarters are left above it.
         apart = margin * max(0.0, abs(grade) / 4 - 0.25) if graded else 0.0
-        ahead = scores[0] - scores[1]
-        if grade == 0:
-            wanted = wanted - 0.5 * (torch.nn.functional.logsigmoid(ahead) + torch.nn.functional.logsigmoid(-ahead))
-        else:
-            wanted = wanted - torch.nn.functional.logsigmoid((ahead if grade > 0 else -ahead) - apart)
+        for sign in [1.0] * (grade >= 0) + [-1.0] * (grade <= 0):
+            wanted = wanted - logsigmoid(sign * (scores[0] - scores[1]) - apart) / (1 + (grade == 0))
     weighing = batches_module.weights(made.recipe, made.data.rows)
     batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, head=True)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows), "a pair is one example"
@@ -85,11 +80,11 @@ def test_the_loss_is_that_of_both_answers_alone(tmp_path: Path, graded: bool, ma
 
 def test_graded_answers_to_one_question_are_pairs(tmp_path: Path) -> None:
     made = ready(tmp_path, pairs_of_answers(6))
-    assert sorted(abs(ahead) for (ahead,) in made.data.rows["people"]) == pytest.approx([7 / 9] * 3), "each pair once"
-    for row in made.data.rows:  # of each question the second answer, with the odd number, is the better one
-        assert (row["people"][0] > 0) == (int(row["id"].partition("+")[0].removeprefix("row-")) % 2 == 1)
-    assert made.data.counts["forms"] == {ONE_SIDE: 3}
-    with pytest.raises(recipes.UsageError, match="no other answer to the same question"):
+    assert len(made.data.rows) == 3, "each pair once"
+    for row in made.data.rows:  # of each question the answer with the odd number is the better one
+        odd = int(row["id"].partition("+")[0].removeprefix("row-")) % 2
+        assert row["people"] == [pytest.approx(7 / 9 if odd else -7 / 9)]
+    with pytest.raises(UsageError, match="no other answer to the same question"):
         ready(tmp_path / "alone", pairs_of_answers(6)[::2])
 
 
@@ -105,7 +100,7 @@ def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
 
 def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path) -> None:
     rows, recipe = write_rows(tmp_path, preferences()), write_recipe(tmp_path, **PAIRS)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, killed, base = (tmp_path / name for name in ("whole", "killed", "base"))
     train(recipe, rows, whole, internal=False)
     run = start(recipe, rows, killed, internal=False)
     while not (killed / "checkpoint-4" / checkpoints.MANIFEST).exists() and run.processes[0].exitcode is None:
@@ -117,25 +112,25 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     config = json.loads((whole / "config.json").read_text("utf-8"))
     assert (config["architectures"], config["id2label"]) == (["LlamaForSequenceClassification"], {"0": "score"})
     assert config["problem_type"] == "regression", "vLLM gives the score as it is"
-    assert [*notes["prompts"]] == [ONE_SIDE] and notes["forms"] == {ONE_SIDE: len(GRADES)}
-    # What rates ratings can be the base of what compares, and the other way round the weights are another judge's.
-    adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(whole), "lora": {"r": 2}})
-    done = train(adapted, rows, tmp_path / "adapted", internal=False)
-    assert "ties: scores at most" in done.stdout
+    # What rates can be the base of what compares, but for its head.
+    made = ready(tmp_path, preferences())
+    tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, export.labels("head")).save_pretrained(base)
+    made.tokenizer.save_pretrained(base)
+    adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
+    assert not export.bare(sft.build_model(recipes.read_recipe(adapted), made.tokenizer, None)).score.weight.any()
+    assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
     found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
     assert found.score.out_features == 1
 
 
 def test_preferences_and_scores_are_not_mixed_up(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path, preferences())
     rates = write_recipe(tmp_path, "rates.yaml", evaluation=None)
-    refused(start(rates, rows, tmp_path / "a", internal=False), "no row for the recipe's forms", "8 pointwise: two")
-    wrong: list[tuple[dict[str, Any], str]] = [
+    run = start(rates, write_rows(tmp_path, preferences()), tmp_path / "a", internal=False)
+    refused(run, "no row for the recipe's forms", "8 pointwise: two")
+    for change, message in (
         ({"forms": {"pairwise": 1.0, "pointwise": 0.5}}, r"learns preferences .* alone, not pointwise"),
         ({"evaluation": {"every": 2}}, "evaluation judges ratings"),
         ({"probe": 5}, "probe is for a scoring head"),
-        ({"margin": -1.0}, "margin"),
-    ]
-    for change, message in wrong:
-        with pytest.raises(recipes.UsageError, match=message):
+    ):
+        with pytest.raises(UsageError, match=message):
             recipes.read_recipe(write_recipe(tmp_path, **PAIRS | change))

@@ -10,6 +10,7 @@ import pytest
 from conftest import human_row
 from training import Processes, logged, run_sft, start, train, write_recipe, write_rows
 
+import export  # isort: skip
 import loop  # isort: skip
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
@@ -66,6 +67,9 @@ def pictured(folder: Path, count: int = 12) -> Path:
 
 def prepared(folder: Path, **changes: Any) -> tuple[recipes.Recipe, list[dict[str, Any]], Any, Any]:
     rows = pictured(folder)
+    if changes.get("objective") == "pairwise":
+        both = {"response_a": "It is red.", "response_b": "It is a red one.", "preference": "A"}
+        rows = write_rows(folder, [json.loads(line) | both for line in rows.read_text("utf-8").splitlines()])
     recipe = recipes.read_recipe(write_recipe(folder, **{**SEEING, **changes}))
     data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1, Images(folder))
     return recipe, list(data.rows.to_list()), data, tokenizer
@@ -159,6 +163,35 @@ def test_raft_too(made: Any) -> None:
     model = sft.build_model(msgspec.structs.replace(recipe, objective="raft"), tokenizer, tokens).eval()
     alone = [loss(model, batch(made, [row], raft=tokens)) for row in rows]
     assert loss(model, batch(made, rows, raft=tokens)) == pytest.approx(sum(alone), rel=1e-5)
+
+
+QWEN = {"tiny": None, "vision": None, "max_source_tokens": 3000}
+
+
+@pytest.mark.parametrize("base", [{}, QWEN])
+@pytest.mark.parametrize("kind", ["head", "pairwise"])
+def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Idefics3 in packed rows, of Qwen3-VL in padded ones; saved, it is the class by which vLLM knows it."""
+    changes = {"objective": kind, **base}
+    if base:
+        monkeypatch.setattr(AutoProcessor, "from_pretrained", tiny_vlm.qwen_processor)
+        changes |= {"base": str(tiny_vlm.build_qwen(tmp_path / "base"))}
+    if kind == "pairwise":
+        changes |= {"forms": {"pairwise": 1.0}}
+    made = prepared(tmp_path, **changes)
+    recipe, rows, _, tokenizer = made
+    model = sft.build_model(recipe, tokenizer, None).eval()
+    torch.nn.init.normal_(model.score.weight)
+    alone = [loss(model, batch(made, [row], head=True)) for row in rows]
+    assert len({round(one, 4) for one in alone[:3]}) == 3, "the image decides"
+    assert loss(model, batch(made, rows, head=True)) == pytest.approx(sum(alone), rel=1e-4)
+    text = [row for row in rows if not row["images"]]
+    white = batch(made, text, head=True, several=True)
+    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(made, text, head=True)))
+    model.save_pretrained(tmp_path / "judge")
+    again = export.read_base(str(tmp_path / "judge"), kind, "show")
+    assert torch.equal(again.score.weight.float(), model.score.weight.float())
+    assert again.config.architectures[0].endswith("ForSequenceClassification")
 
 
 def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model: Any) -> None:
@@ -262,7 +295,7 @@ def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFi
 MISTAKES = [
     ({"vision": None}, "a tiny model needs a vision section"),
     ({"images": "blind"}, "a tiny model needs a vision section"),
-    ({"objective": "head"}, "objective head is for text alone"),
+    ({"objective": "head", "probe": 4}, "probe is for a scoring head that sees no images"),
     ({"images": "look"}, "look"),
     ({"together": True}, "together decides on the order"),
 ]
