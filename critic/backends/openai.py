@@ -139,7 +139,7 @@ class OpenAIBackend:
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
-        classes = self._classes(chosen["id"]) if is_vllm else 0
+        classes = self._number_of_classes(chosen["id"]) if is_vllm else 0
         self.served = ModelInfo(
             chosen["id"],
             _count(chosen.get("max_model_len")),
@@ -163,7 +163,7 @@ class OpenAIBackend:
             return None
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
 
-    def _classes(self, name: str) -> int:
+    def _number_of_classes(self, name: str) -> int:
         """How many classes a vLLM gives: ten a head that rates, one a head that compares. Others lack the route."""
         try:
             answer = self._plain.post("/classify", json=_to_classify(name, [{"role": "user", "content": "?"}]))

@@ -69,19 +69,10 @@ def longer(body: dict[str, Any]) -> dict[str, Any]:
     return {**classes(body), "data": [{"label": "score", "probs": [score], "num_classes": 1}]}
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
+def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Path, tmp_path: Path) -> None:
     answers = [("x" * 40, "x" * 10), ("x" * 10, "x" * 40), ("x" * 40, "x" * 38)]
-    made = []
-    for number, (one, other) in enumerate(answers):
-        row = {**human_row(number, preference="A", response_a=one), "response_b": other, "system_b": "n"}
-        made.append({name: value for name, value in row.items() if name != "response"})
-    return write_jsonl(tmp_path / "pairs.jsonl", made)
-
-
-def test_two_answers_are_compared_by_a_score_of_each(
-    scripted: Servers, rows: Path, pairs: Path, tmp_path: Path
-) -> None:
+    made = [human_row(n, preference="A", response_a=a, response_b=b) for n, (a, b) in enumerate(answers)]
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", made)
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise"], "tie_band": 0.25}
     done = run("critic", "judge", pairs, "--prompt", "pairwise", "--out", out, "--base-url", server.url)

@@ -10,10 +10,8 @@ import pytest
 from conftest import human_row
 from training import pairs_of_answers, refused, start, train, write_recipe, write_rows
 
-import checkpoints  # isort: skip
 import evaluation  # isort: skip
 import export  # isort: skip
-import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
@@ -47,9 +45,7 @@ def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNam
     recipe = recipes.read_recipe(write_recipe(folder, **PAIRS, **changes))
     file = write_rows(folder, rows)
     data, tokenizer = rows_module.prepare(recipe, file, folder / "cache", 1)
-    assert recipe.tiny is not None
-    model = tiny.random_model(recipe.tiny, tokenizer, 2000, export.labels("pairwise"))
-    objective.classify(model)
+    model = sft.build_model(recipe, tokenizer, None).eval()
     return SimpleNamespace(recipe=recipe, file=file, data=data, tokenizer=tokenizer, model=model)
 
 
@@ -103,7 +99,7 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     whole, killed, base = (tmp_path / name for name in ("whole", "killed", "base"))
     train(recipe, rows, whole, internal=False)
     run = start(recipe, rows, killed, internal=False)
-    while not (killed / "checkpoint-4" / checkpoints.MANIFEST).exists() and run.processes[0].exitcode is None:
+    while not (killed / "checkpoint-4" / "complete.json").exists() and run.processes[0].exitcode is None:
         pass
     run.kill()
     train(recipe, rows, killed, internal=False)
@@ -123,14 +119,7 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     assert found.score.out_features == 1
 
 
-def test_preferences_and_scores_are_not_mixed_up(tmp_path: Path) -> None:
+def test_preferences_are_nothing_for_a_recipe_that_rates(tmp_path: Path) -> None:
     rates = write_recipe(tmp_path, "rates.yaml", evaluation=None)
     run = start(rates, write_rows(tmp_path, preferences()), tmp_path / "a", internal=False)
     refused(run, "no row for the recipe's forms", "8 pointwise: two")
-    for change, message in (
-        ({"forms": {"pairwise": 1.0, "pointwise": 0.5}}, r"learns preferences .* alone, not pointwise"),
-        ({"evaluation": {"every": 2}}, "evaluation judges ratings"),
-        ({"probe": 5}, "probe is for a scoring head"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            recipes.read_recipe(write_recipe(tmp_path, **PAIRS | change))
