@@ -49,7 +49,6 @@ LEAST_REASONING = 16
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
 
-
 NO_BRACES = "^[^{}]*$"
 """Of texts in an object that stands in a free reply: who looks for it there often only counts its braces."""
 
@@ -248,14 +247,12 @@ def _filled(contract: Contract, text: str) -> Contract | None:
         return None
     regexes = {name: any_of(values) for name, values in filled[0].items()}
     texts = {name: values[0] for name, values in filled[0].items()}
-    fields = {name: _fill_in(words, regexes if name in REGEXES else texts) for name, words in fields.items()}
+    for name, words in fields.items():
+        values = regexes if name in REGEXES else texts
+        fields[name] = PLACE.sub(lambda place, values=values: values[place["name"]], words)
     longest = re._parser.parse(fields["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
     room = len(fields["lead"].encode()) + 4 * longest
     return msgspec.structs.replace(contract, **fields, room=room, found=fields["verdict"])
-
-
-def _fill_in(words: str, values: dict[str, str]) -> str:
-    return PLACE.sub(lambda place: values[place["name"]], words)
 
 
 def _places(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:

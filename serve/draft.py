@@ -14,8 +14,12 @@ from critic.errors import UsageError
 FIELDS = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow", "room", "properties", "keys")
 
 
-def draft(prompt: Path, name: str) -> None:
-    """Write an entry for a table of one's own, from what a prompt's words say."""
+def main(
+    what: Annotated[Literal["draft"], typer.Argument(help="Write an entry.")],
+    prompt: Annotated[Path, typer.Argument(help="The prompt's text.")],
+    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
+) -> None:
+    """Write an entry for your own table of contracts, from what a prompt's words say."""
     if not re.fullmatch(contracts.NAME, name):
         raise UsageError(f"--name {name!r}: the name must be of a-z, 0-9 and -")
     try:
@@ -46,12 +50,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, str) and "'" not in value and value.isprintable():
         return f"'{value}'"
     return json.dumps(value, ensure_ascii=False)
-
-
-def main(
-    what: Annotated[Literal["draft"], typer.Argument(help="Write an entry.")],
-    prompt: Annotated[Path, typer.Argument(help="The prompt's text.")],
-    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
-) -> None:
-    """Write an entry for your own table of contracts, from what a prompt's words say."""
-    draft(prompt, name)

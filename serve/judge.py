@@ -87,12 +87,6 @@ def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu:
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
-def command(ours: list[str], extra: list[str]) -> list[str]:
-    """vLLM's own server with the judge's layer around it."""
-    entry = SEVERAL if "--data-parallel-size" in ours else (ENTRY,)
-    return [sys.executable, "-m", *entry, *ours, *extra, *LAYER]
-
-
 def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
     """The server process's environment: what is set already wins, except for what the layer needs."""
     found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -240,7 +234,8 @@ def main(
     environ = server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    words = command(["--served-model-name", *names, *ours], extra)
+    entry = SEVERAL if engines else (ENTRY,)
+    words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]
     return attend(words, environ, url, names, ready_timeout, log)
 
 

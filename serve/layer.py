@@ -8,7 +8,6 @@ them), and for more tokens than the whole context has.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 import os
@@ -77,8 +76,7 @@ class JudgeLayer:
         self.app = app
         self.settings = msgspec.json.decode(os.environ[SETTINGS], type=Settings)
         self.contracts = load([Path(file) for file in self.settings.contracts])
-        key = os.environ.get("VLLM_API_KEY")
-        self.key_hash = _hash(key) if key else None
+        self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
@@ -118,10 +116,10 @@ class JudgeLayer:
             await self._inner(scope, body, receive, shaping(send))
 
     def _authorised(self, scope: Scope) -> bool:
-        if self.key_hash is None:
+        if not self.key:
             return True
         scheme, _, key = _header(scope, b"authorization").partition(" ")
-        return scheme.lower() == "bearer" and secrets.compare_digest(_hash(key), self.key_hash)
+        return scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self.key.encode())
 
     async def _read(self, receive: Receive) -> bytes:
         """The request's body. Raises Refusal (413) when it is too large; up to four times the limit is read, so that
@@ -261,13 +259,15 @@ class JudgeLayer:
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             one = ("unknown_forms", fingerprint(chat))
             self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
-        return contract, contract is None and _constrained(chat)
+        form = (chat.get("response_format") or {}).get("type", "text")
+        return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
     async def _context(self, scope: Scope) -> int | None:
         """The context in tokens, by the inner server's own word; None if it does not say."""
         if self.context is None:
             models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
-            answer = await self._capture(models, b"", _never_disconnects)
+            never_disconnects: Any = asyncio.Event().wait
+            answer = await self._capture(models, b"", never_disconnects)
             if answer.status == HTTPStatus.OK:
                 self.context = json.loads(answer.body)["data"][0]["max_model_len"]
         return self.context
@@ -326,12 +326,6 @@ class JudgeLayer:
         return answer.with_body(body, headers)
 
 
-def _constrained(request: dict[str, Any]) -> bool:
-    """Whether a chat request says what its reply must be."""
-    form = (request.get("response_format") or {}).get("type", "text")
-    return bool(request.get("structured_outputs")) or form != "text"
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     """`receive` that gives the body once and then what the connection says."""
     given = False
@@ -346,14 +340,5 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-async def _never_disconnects() -> Message:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable: the event is never set")
-
-
 def _header(scope: Scope, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name), "")
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "replace")).digest()

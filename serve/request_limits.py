@@ -7,11 +7,14 @@ no half of a surrogate pair. Everything here is pure.
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from replies import Refusal
 from schemas import ends
+
+from critic.errors import loads, whole
 
 MOST_VALUES = 500_000
 """Commas in a body: while Python reads it, nobody is answered."""
@@ -48,7 +51,7 @@ def read(body: bytes) -> Any:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
         request = json.loads(body)
-        if ESCAPED_HALF.search(body) and _has_half(request):
+        if ESCAPED_HALF.search(body) and whole(request) != request:
             raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
@@ -56,14 +59,6 @@ def read(body: bytes) -> Any:
     except (ValueError, RecursionError):
         return None
     return request
-
-
-def _has_half(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
@@ -77,14 +72,6 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
         waiting += [each for each in inner if isinstance(each, dict | list)] if isinstance(part, dict | list) else []
 
 
-def _written(text: str) -> Any:
-    """The JSON that a text is; None for another text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _check_constraint(name: str, constraint: Any) -> None:
     """Raises Refusal where a constraint of the reply is too large, or asks for a reply without an end."""
     waiting: list[tuple[str, Any, bool]] = [(name, constraint, False)]
@@ -92,7 +79,8 @@ def _check_constraint(name: str, constraint: Any) -> None:
     while waiting:
         key, value, in_schema = waiting.pop()
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
-            value = _written(value)
+            with suppress(ValueError):
+                value = loads(value)
         _check_size(key, value)
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
