@@ -56,7 +56,6 @@ RENAMED = {
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
 """Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
 
-
 _FULL = "No space left on device"
 """What errors of a full disk say that are no OSError, such as those of safetensors."""
 

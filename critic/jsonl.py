@@ -264,28 +264,27 @@ def is_empty(path: Path) -> bool:
         return not file.read(1)
 
 
-def repair(path: Path) -> int:
-    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. One that lacks but its
-    end gets that. Raises UsageError for a file that is not of plain lines, and leaves it as it is."""
+def repair(path: Path) -> None:
+    """Cut a torn last line off a file that a killed run was appending to; one that lacks but its end gets that. Raises
+    UsageError for a file that is not of plain lines, and leaves it as it is."""
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
     if not size:
-        return 0
+        return
     with path.open("rb+") as file:
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             keep, first = content.rfind(b"\n") + 1, content[: content.find(b"\n") + 1]
             last = content[keep:]
         if not last:
-            return 0
+            return
         if not (_is_whole(first) if first else last[:1] in (b"{", b"[")):
             raise UsageError(f"{path}: not JSON Lines; give another name for what is written line by line")
         if _is_whole(last):
             file.seek(size)
             file.write(b"\n")
-            return 0
-        file.truncate(keep)
-    return size - keep
+        else:
+            file.truncate(keep)
 
 
 def _is_whole(line: bytes) -> bool:
@@ -332,17 +331,6 @@ class Appender:
                 raise
 
 
-def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> int:
-    """Drop the records for which `keep` is false, in one step; returns how many went."""
-    dropped = 0
-
-    def kept() -> Iterator[T]:
-        nonlocal dropped
-        for _, value in read(path, record):
-            if keep(value):
-                yield value
-            else:
-                dropped += 1
-
-    write(path, kept())
-    return dropped
+def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> None:
+    """Drop the records for which `keep` is false, in one step."""
+    write(path, (value for _, value in read(path, record) if keep(value)))

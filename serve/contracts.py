@@ -17,12 +17,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import reader
+import typer
 from api_formats import forced_tool, parameters
 from chinese import in_english
-from reader import any_of, closed, escaped
+from reader import ASKS, OBJECT, any_of, closed, escaped
 from scales import choices, labels_in, limits, numbers, range_in, scale_of
 from schemas import Limits, Unbounded, bounded
 
+from critic.cli import run_program
 from critic.errors import UsageError
 
 Request = dict[str, Any]
@@ -430,9 +432,46 @@ def _literal(pattern: str) -> str:
     return f"/{escaped}/"
 
 
+DRAFTED = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow", "room", "properties", "keys")
+
+
+def main(
+    what: Annotated[Literal["draft"], typer.Argument(help="Write an entry.")],
+    prompt: Annotated[Path, typer.Argument(help="The prompt's text.")],
+    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
+) -> None:
+    """Write an entry for your own table of contracts, from what a prompt's words say."""
+    if not re.fullmatch(NAME, name):
+        raise UsageError(f"--name {name!r}: the name must be of a-z, 0-9 and -")
+    try:
+        text = prompt.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{prompt}: {error}") from None
+    contract = recognise({"messages": [{"role": "user", "content": text}]}, load())
+    lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
+    words = ([line for line in lines if ASKS.match(line) or OBJECT.search(line)] or lines)[-1]
+    entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
+    entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
+    if contract is None:
+        entry |= {"verdict": "[1-5]", "room": 1}
+        print("# No form was found in the words: `verdict` is only an example.")
+    elif contract.schema is not None:
+        entry |= {"forms": ["text", "json_object"], "schema": contract.schema}
+    else:
+        fields = {field: getattr(contract, field) for field in DRAFTED}
+        entry |= {field: value for field, value in fields.items() if value}
+    print("\n".join(["[[contract]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str) and "'" not in value and value.isprintable():
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=False)
+
+
 if __name__ == "__main__":
-    from draft import main
-
-    from critic.cli import run_program
-
     run_program(main)

@@ -8,7 +8,6 @@ server adds to vLLM's is in `layer.py`, the reply forms that it knows in `contra
 """
 
 import contextlib
-import ctypes
 import ipaddress
 import json
 import os
@@ -29,7 +28,7 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
 from critic.backends.identity import learned_forms, notes, of_head, own_name, processor_hash, sees_images
-from critic.backends.vllm import build, devices, environment, gpus, options
+from critic.backends.vllm import build, devices, end_with_parent, environment, gpus, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
@@ -96,12 +95,6 @@ def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: st
     if api_key:
         ours["VLLM_API_KEY"] = api_key
     return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
-
-
-def end_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it ends, even by SIGKILL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:

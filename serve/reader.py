@@ -60,7 +60,6 @@ SKETCHED = re.compile(
 
 ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
 
-
 BRACES = r"\{[^{}]*+\}"
 for _ in range(8):
     BRACES = rf"\{{(?:[^{{}}]++|{BRACES})*+\}}"

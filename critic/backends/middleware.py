@@ -62,9 +62,6 @@ def lacking(backend: Backend) -> set[str]:
     return {name for one in sources for name in getattr(one, "unsupported", ())}
 
 
-KNOWN = "SELECT reply FROM replies WHERE name = ?"
-
-
 class Cached(Layer):
     """Replies are kept in the SQLite file `path` by the model's NAME@HASH, the hash of its processor, and the request.
     One that is there is not asked for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system
@@ -100,7 +97,8 @@ class Cached(Layer):
         made_of = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
         try:
-            known = None if self.fresh else self._file.execute(KNOWN, (name,)).fetchone()
+            asking = "SELECT reply FROM replies WHERE name = ?"
+            known = None if self.fresh else self._file.execute(asking, (name,)).fetchone()
             if known is not None:
                 return replace(msgspec.msgpack.decode(zlib.decompress(known[0]), type=Reply), attempts=0)
             reply = await self.inner.chat(request)

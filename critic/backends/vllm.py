@@ -4,10 +4,12 @@ vLLM is imported only when an engine starts; what a server and an engine are giv
 """
 
 import asyncio
+import ctypes
 import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -110,6 +112,12 @@ def devices(wanted: str, each: int = 1) -> list[str]:
     if len(kinds := {kind for number, kind in cards if number in used}) > 1:
         raise UsageError(f"--gpus {wanted}: mixed GPUs ({', '.join(sorted(kinds))}); CUDA_VISIBLE_DEVICES names some")
     return [",".join(used[start : start + each]) for start in range(0, len(used), each)]
+
+
+def end_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it ends, even by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:

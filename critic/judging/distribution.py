@@ -27,8 +27,6 @@ Aggregation = Literal["mean", "median"]
 """How a panel's scores become one."""
 
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
-
-
 _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 
 

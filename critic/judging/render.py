@@ -107,22 +107,18 @@ def _marked(images: Sequence[str], marks: Mapping[str, str]) -> str:
 
 def _with_images(content: str, pictures: Sequence[str]) -> list[dict[str, str]]:
     """The parts of a message: each picture where it is marked first; one that no mark places is in front."""
-    pieces = _MARK.split(content)
+    pieces, shown_as = _MARK.split(content), [{"type": "image", "image": name} for name in pictures]
     text, places = pieces[0], [int(number) for number in pieces[1::2]]
-    parts = [_picture(pictures[number]) for number in range(len(pictures)) if number not in places]
+    parts = [shown_as[number] for number in range(len(pictures)) if number not in places]
     shown = set[int]()
     for number, behind in zip(places, pieces[2::2], strict=True):
         if number not in shown:
             shown.add(number)
             parts += [{"type": "text", "text": text}] if text else []
-            parts.append(_picture(pictures[number]))
+            parts.append(shown_as[number])
             text = ""
         text += behind
     return [*parts, {"type": "text", "text": text}]
-
-
-def _picture(name: str) -> dict[str, str]:
-    return {"type": "image", "image": name}
 
 
 def images_in(messages: Sequence[Message]) -> list[str]:

@@ -115,7 +115,6 @@ _TAKEN_BACK = re.compile(
     re.IGNORECASE,
 )
 
-
 _MOST_TORN = 50
 """Braces that open no JSON: each is tried up to where it fails."""
 
@@ -327,7 +326,8 @@ class AnswerText:
         marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence."""
         reason = self._reason
         for match in form.finditer(self.plain):
-            at = _words_at(self.plain, match)
+            marks = _MARKS.match(self.plain, match.start())  # of the sentence before
+            at = marks.end() if marks else match.start()
             value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
             begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
             argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
@@ -408,12 +408,6 @@ def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
         pieces += [text[at:start], char * (end - start)]
         at = end
     return "".join([*pieces, text[at:]])
-
-
-def _words_at(plain: str, match: re.Match[str]) -> int:
-    """Where the words of a match begin, behind the marks of the sentence before."""
-    marks = _MARKS.match(plain, match.start())
-    return marks.end() if marks else match.start()
 
 
 def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:

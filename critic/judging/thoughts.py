@@ -12,7 +12,6 @@ _WORD = (
     r"(?:\w+[:_])?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理)"
 )
 
-
 _MARKS = (
     (rf"<{_WORD}(?:\s[^<>]*)?>", rf"</\s*{_WORD}\s*>"),
     (rf"\[{_WORD}\]", rf"\[/\s*{_WORD}\s*\]"),

@@ -2,7 +2,6 @@
 on its --shard of the rows, in a file beside --out that stays: the same command goes on, on any number of GPUs.
 """
 
-import ctypes
 import multiprocessing
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from critic import jsonl
+from critic.backends.vllm import end_with_parent
 from critic.errors import UsageError, one_line
 from critic.stages.run import check_plain
 
@@ -54,8 +54,7 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
 
 def _work(command: Callable[..., int], runs: Sequence[Mapping[str, Any]], device: str, folder: Path) -> None:
     os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # end with the process that started this one, however that ends
+    end_with_parent()
     os.environ["CUDA_VISIBLE_DEVICES"] = device
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what it comes to is said of the whole
     if runs and not runs[0]["shard"].startswith("1/"):  # the first one's progress bar stands for all
