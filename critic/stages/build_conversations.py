@@ -152,7 +152,7 @@ def _agreement(building: Building, keyed: Mapping[str, MadeTurn], said: Mapping[
     group = [key.rpartition("/")[0] for key, some in said.items() for _ in some]
     words = [("yes", "unclear", "no").index(word) for some in said.values() for pair in some for word in pair]
     first, second = np.array(words, np.int8).reshape(-1, 2).T
-    found = verdict_agreement(first, second, group, alike=True)
+    found = verdict_agreement(first, second, group)
     facts = {"items": msgspec.to_builtins(found), "disputed": [one for turn in keyed.values() for one in turn.disputed]}
     jsonl.write_json(building.out / "checklist_agreement.json", facts)
     equal, kappa = (f"{number(one.value)} {interval(one.interval)}".strip() for one in (found.accuracy, found.kappa))

