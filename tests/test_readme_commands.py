@@ -26,6 +26,8 @@ LEFT_OUT = {
     "critic base ": "downloads a base from the package index: tests/train/test_base.py",
     "critic serve ": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
+    "critic annotate runs/mine/benchmark/benchmark.jsonl": "serves a page for good: tests/annotate/test_edits.py",
+    "critic annotate --db review.sqlite": "exports what reviewers said: tests/annotate/test_edits.py",
     "critic annotate runs/answers.jsonl": "serves a page for good: tests/building",
     "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
