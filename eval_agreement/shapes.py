@@ -137,14 +137,8 @@ def _unknown(what: str, name: str, read: Iterable[ResultFile]) -> UsageError:
 
 
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
-    numbers, document = _document(path)
-    shape, found = _recognised(path, document)
-    lines = []
-    for number, row in zip(numbers or count(1), found, strict=False):
-        entries = _at(row, shape.each) if shape.each else None
-        lines += [(number, {**_in_order(row, shape), "each": entry}) for entry in entries or [{}]]
-    rows = [row for _, row in lines]
-    frame = pd.json_normalize(rows).set_axis([number for number, _ in lines]).astype(object)
+    shape, numbers, rows = _lines(path)
+    frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
     taken = _take(frame, rows, shape, mapped)
     votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
     people, judges = _by_column(frame, shape, {*taken}, mapped)
@@ -155,11 +149,27 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
     if PEOPLE in votes and "people" not in mapped:
         people = [PEOPLE]
-    elif people:  # of several columns, a line a rater
-        raters = [frame.assign(rater=name) if len(people) > 1 else frame for name in people]
-        table = pd.concat([each.assign(people=each[name]) for each, name in zip(raters, people, strict=True)])
-        votes[PEOPLE] = Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
+    elif people:
+        votes[PEOPLE] = _of_people(path, frame, people)
     return ResultFile(path, shape, frame, taken, people, votes)
+
+
+def _lines(path: Path) -> tuple[Shape, list[int], list[Row]]:
+    """The shape of a file, and its rows with their numbers, one for each entry of their list `each`."""
+    numbers, document = _document(path)
+    shape, found = _recognised(path, document)
+    lines = []
+    for number, row in zip(numbers or count(1), found, strict=False):
+        entries = _at(row, shape.each) if shape.each else None
+        lines += [(number, {**_in_order(row, shape), "each": entry}) for entry in entries or [{}]]
+    return shape, [number for number, _ in lines], [row for _, row in lines]
+
+
+def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
+    """People's verdicts; where several columns hold them, a line a rater."""
+    raters = [frame.assign(rater=name) if len(columns) > 1 else frame for name in columns]
+    table = pd.concat([each.assign(people=each[name]) for each, name in zip(raters, columns, strict=True)])
+    return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
 
 
 def _in_order(row: Row, shape: Shape) -> Row:
@@ -251,13 +261,16 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
-            whole = ["/".join(filter(None, cells)) for cells in zip(*columns, strict=True)]
-            frame[usual] = columns[0] if len(columns) == 1 else whole
+            frame[usual] = columns[0] if len(columns) == 1 else list(map(_joined, *columns))
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
     if "group" not in taken and "question" in taken:
         frame["group"], taken["group"] = frame["question"], taken["question"]
     return taken
+
+
+def _joined(*cells: str | None) -> str:
+    return "/".join(filter(None, cells))
 
 
 def _named(frame: pd.DataFrame) -> dict[str, list[str]]:

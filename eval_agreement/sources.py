@@ -52,6 +52,14 @@ _NO_REFERENCE = frozenset({"no_reference"})
 _CHOSEN = ("protocol", "condition", "judging", "turn")
 """Of what people may have chosen some to judge, where conversations are judged; of answers they choose criteria."""
 
+_TWICE = {
+    (False, False): " (several raters need a column rater)",
+    (False, True): " by the same rater",
+    (True, False): "",
+    (True, True): "; beside several raters a judge has one verdict on each id",
+}
+"""What to say of two verdicts on one id, by whether a judge's they are, and there are several raters."""
+
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
 
@@ -289,11 +297,10 @@ def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) 
     """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     values, notes = _values(source, column, kind, scale, judge=judge)
-    more = " by the same rater" if several else " (several raters need a column rater)"
-    if judge:
-        more = "; beside several raters a judge has one verdict on each id" if several else ""
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
-    verdicts = _first(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), more)[column]
+    verdicts = _first(
+        source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), _TWICE[judge, several]
+    )[column]
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
     rows = _about(source, keys, ("",) if kind == "score" else ("_a", "_b"))
@@ -301,13 +308,19 @@ def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) 
         return rows.assign(score=verdicts.array), notes
     if judge:
         return rows.assign(labels=[(label or "failed",) for label in _listed(verdicts)]), notes
+    raters = _by_id(keys, verdicts)
+    if kind == "score":
+        rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters]
+    rows["raters"] = raters if several or kind != "score" else [{} for _ in raters]
+    return rows, notes
+
+
+def _by_id(keys: Iterable[str], verdicts: "pd.Series[Any]") -> list[dict[str, Any]]:
+    """Who said what of each id; the index of the verdicts is ids and raters."""
     raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
     for (key, rater), verdict in verdicts.dropna().items():
         raters[key][rater] = verdict
-    if kind == "score":
-        rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters.values()]
-    rows["raters"] = list(raters.values()) if several or kind != "score" else [{} for _ in raters]
-    return rows, notes
+    return list(raters.values())
 
 
 def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
