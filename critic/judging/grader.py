@@ -83,9 +83,9 @@ class Grader:
         if self.logprobs is False and not self.stated:
             self.take_stated()
         probed: list[Reply] = []
-        # A scoring head writes nothing: its classes are the distribution.
+        # A scoring head writes nothing: its classes are the distribution. vLLM wants a token less than the context.
         if self.backend.served.is_classifier:
-            asked, reply = await self._fitted(asked, _classified, 0)
+            asked, reply = await self._fitted(asked, _classified, 1)
             return asked, _by_head(asked, reply)
         if not self.decoding.reason and self._can_probe and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
@@ -103,7 +103,7 @@ class Grader:
 
     async def worth(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """What is asked as it was sent, and as text the one score of a head that compares. Raises as `rate` does."""
-        asked, reply = await self._fitted(asked, _classified, 0)
+        asked, reply = await self._fitted(asked, _classified, 1)
         if reply.classes is None or len(reply.classes) != 1:
             raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")
         return asked, replace(reply, text=f"{reply.classes[0]:.6g}")

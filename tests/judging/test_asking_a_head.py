@@ -88,3 +88,14 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
     assert len(asked) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in asked), "one call an answer"
     rated = run("critic", "judge", rows, "--out", out, "--base-url", server.url, "--force-form")
     assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise)")
+
+
+def test_what_is_shortened_for_a_head_is_less_than_the_context(scripted: Servers, tmp_path: Path) -> None:
+    def strict(body: dict[str, Any]) -> Any:
+        full = len(body["messages"][0]["content"]) >= 6000
+        return (400, {}, b'{"message": "maximum context length is 6000"}') if full else classes(body)
+
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, response="x" * 9000)])
+    server = scripted(strict, owner="vllm", head=True, context=6000)
+    done = run("critic", "judge", rows, "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    assert done.returncode == 0, done.stdout
