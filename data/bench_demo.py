@@ -81,6 +81,7 @@ def main(
         for (benchmark, name), folder in folder_of.items():
             words = [critic, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
             words += ["--as", "published", "--name", name, "--reply-tokens", str(REPLY_TOKENS)]
+            words += ["--verdict-tokens", str(VERDICT_TOKENS)]
             run([*words, *asked, "--out", str(folder)])
 
         step("3/4", "tournament: the two, and a newcomer who plays its own battles alone", start)

@@ -52,10 +52,16 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
 
 
 def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
-    """Write the page in one step, and each of its pictures beside it as .svg; `origin` says of each file what made it.
+    """Write the page in one step, its pictures beside it as .svg and .png; `origin` says of each file what made it.
     `facts` are `about`, and `verdicts`, whose first sentence is what a person can act on."""
     facts |= {"title": title, "sections": sections, "origin": origin}
+    import resvg_py  # noqa: PLC0415 - pages without pictures do not need it
+
     picture = _environment("critic.page", True).from_string(PICTURE)
     for table in (table for table in _tables(sections) if table.panels):
-        jsonl.write_text(path.with_name(f"{table.picture}.svg"), picture.render(hues=_hues(sections), table=table))
+        drawn = picture.render(hues=_hues(sections), table=table)
+        jsonl.write_text(path.with_name(f"{table.picture}.svg"), drawn)
+        # Twice the size of the page, on white, as a paper wants it.
+        png = resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, background="white")
+        jsonl.write_bytes(path.with_name(f"{table.picture}.png"), bytes(png))
     jsonl.write_text(path, render("critic.page", "base.html.jinja", facts))

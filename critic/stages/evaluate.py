@@ -29,6 +29,7 @@ def main(
     data_root: options.DataRoot = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
     reply_tokens: Annotated[int, typer.Option(min=1, help="Longest reply of the model.")] = 1024,
+    verdict_tokens: Annotated[int | None, typer.Option(min=8, help="Longest verdict, as of critic judge.")] = None,
     force_form: Annotated[bool, typer.Option("--force-form", help="As of critic judge.")] = False,
     api_key: options.ApiKey = None,
     concurrency: options.Concurrency = None,
@@ -66,6 +67,7 @@ def main(
         benchmark=benchmark,
         judge=[judged_by],
         published=published,
+        max_tokens=verdict_tokens,
         force_form=force_form,
         **asking,
     )

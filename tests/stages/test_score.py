@@ -66,6 +66,7 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
     assert "default-src 'none'" in page
     assert "<b>" not in page and "&lt;b&gt;m&lt;/b&gt;" in page
     drawn = sorted((tmp_path / "out").glob("*.svg"))
+    assert all(picture.with_suffix(".png").read_bytes().startswith(b"\x89PNG") for picture in drawn)
     assert page.count('class="picture"') == len(drawn) >= 1, "each picture lies beside the page"
     for file in drawn:
         names = [text.text for text in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
