@@ -36,8 +36,6 @@ SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
-_OTHER_SIDE = {"a": "b", "b": "a", "1": "2", "2": "1"}
-
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
     """How the files of one tool look; the head of `shapes.toml` says what each field is."""
@@ -89,7 +87,11 @@ class ResultFile(Struct, frozen=True):
 
     def judges(self, kind: Kind, scale: Scale | None, people: Source | None = None) -> dict[str, Source]:
         """Those whose verdicts are of a kind; where no `scale` is given theirs is people's if it may be."""
-        votes = {name: vote for name, vote in self.votes.items() if name != PEOPLE and kind in _kinds(vote)}
+        votes = {
+            name: vote
+            for name, vote in self.votes.items()
+            if name != PEOPLE and kind in _kinds(vote.frame[vote.column])
+        }
         found = {name: _typed(vote, kind, scale, people.scale if people else None) for name, vote in votes.items()}
         note = self.note(people if PEOPLE in self.votes else None, found)
         return {name: dataclasses.replace(judge, note=note) for name, judge in found.items()}
@@ -112,8 +114,9 @@ def guess(
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
         raise _unknown(f"{which} people's verdicts", "people", read)
-    for kind in _kinds(rated[0].votes[PEOPLE]):
-        people = _typed(rated[0].votes[PEOPLE], kind, scales[0])
+    vote = rated[0].votes[PEOPLE]
+    for kind in _kinds(vote.frame[vote.column]):
+        people = _typed(vote, kind, scales[0])
         judges = {name: one for file in read for name, one in file.judges(kind, scales[1], people).items()}
         if judges:
             note = rated[0].note(people, rated[0].judges(kind, scales[1], people))
@@ -131,7 +134,7 @@ def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) 
 
 
 def _unknown(what: str, name: str, read: Iterable[ResultFile]) -> UsageError:
-    columns = [column for result in read for column in result.frame if _kinds_in(result.frame[column])]
+    columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
     there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
     return UsageError(f"{what}; name the column as --map COLUMN={name}; {there}")
 
@@ -179,7 +182,11 @@ def _in_order(row: Row, shape: Shape) -> Row:
         return row
 
     def turned(text: Any) -> Any:
-        return re.sub("(?<=_)[ab12]$", lambda side: _OTHER_SIDE[side[0]], text) if isinstance(text, str) else text
+        return (
+            re.sub("(?<=_)[ab12]$", lambda side: side[0].translate(str.maketrans("ab12", "ba21")), text)
+            if isinstance(text, str)
+            else text
+        )
 
     return {turned(key): turned(value) if key.endswith("winner") else value for key, value in row.items()}
 
@@ -328,7 +335,7 @@ def _by_column(
     words = "|".join(known().names[usual] for usual in ("id", "group", "system", "rater", "task"))
     no_score = re.compile(rf"each\..*|(.*\.)?({words})", re.IGNORECASE)
     left = [name for name in frame if name not in taken and not no_score.fullmatch(name)]
-    columns = [name for name in left if _kinds_in(frame[name])]
+    columns = [name for name in left if _kinds(frame[name])]
     people = list(_matching(columns, scores["people"]))
     if not people and not shape.has and len(columns) > 1:
         people = list(_matching(columns, scores["plain"]))[:1]
@@ -355,11 +362,7 @@ def _label(kind: Kind, cell: Any) -> str | None:
     return next((label for label, words in known().words[kind].items() if word in words), None)
 
 
-def _kinds(vote: Source) -> list[Kind]:
-    return _kinds_in(vote.cells(vote.column or ""))
-
-
-def _kinds_in(cells: Iterable[Any]) -> list[Kind]:
+def _kinds(cells: Iterable[Any]) -> list[Kind]:
     """What a column may hold: preferences, yes and no, scores; nothing where a cell is another word or no verdict."""
     if any(isinstance(cell, list | dict) for cell in cells):
         return []

@@ -46,19 +46,8 @@ _PEOPLES = ("human", "human_label", "score", "labels", "raters", "probability")
 
 _NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment")
 
-_NO_REFERENCE = frozenset({"no_reference"})
-"""Rows that lack a reference are audited as well: whoever judged them did without."""
-
 _CHOSEN = ("protocol", "condition", "judging", "turn")
 """Of what people may have chosen some to judge, where conversations are judged; of answers they choose criteria."""
-
-_TWICE = {
-    (False, False): " (several raters need a column rater)",
-    (False, True): " by the same rater",
-    (True, False): "",
-    (True, True): "; beside several raters a judge has one verdict on each id",
-}
-"""What to say of two verdicts on one id, by whether a judge's they are, and there are several raters."""
 
 _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE"
 
@@ -78,8 +67,8 @@ def kind_of(source: Source) -> Kind:
         return "score"
     if source.column is None:
         return next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
-    texts = source.texts(source.column)
-    word = next((text.strip().lower() for text in texts if text and not tables.is_empty(text)), "")
+    words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
+    word = next(words, "")
     return next((kind for kind, labels in LABELS.items() if word in labels), "score")
 
 
@@ -241,8 +230,10 @@ def _labels(source: Source, kind: Kind, scale: Scale, people: set[str] | None = 
         return _in_table(source, kind, scale, judge=people is not None)
     if source.content == "judgments":
         return _in_judgments(source, kind, people)
-    left_out = Counter[str]()
-    rows = _of_items([of_response(row) for _, _, row in human_scored.walk(source.path, left_out, _NO_REFERENCE)])
+    left_out = Counter[str]()  # whoever judged did without a reference
+    rows = _of_items(
+        [of_response(row) for _, _, row in human_scored.walk(source.path, left_out, frozenset({"no_reference"}))]
+    )
     if rows.empty:
         raise UsageError(f"{source.path}: no usable row: {', '.join(left_out)}")
     return rows, [f"{source.path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
@@ -297,17 +288,17 @@ def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) 
     """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     values, notes = _values(source, column, kind, scale, judge=judge)
+    twice = (" (several raters need a column rater)", " by the same rater")
+    of_judge = ("", "; beside several raters a judge has one verdict on each id")
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
-    verdicts = _first(
-        source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), _TWICE[judge, several]
-    )[column]
+    more = (of_judge if judge else twice)[several]
+    verdicts = _first(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), more)[column]
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
     rows = _about(source, keys, ("",) if kind == "score" else ("_a", "_b"))
-    if judge and kind == "score":
-        return rows.assign(score=verdicts.array), notes
     if judge:
-        return rows.assign(labels=[(label or "failed",) for label in _listed(verdicts)]), notes
+        labels = [(label or "failed",) for label in _listed(verdicts)]
+        return rows.assign(**({"score": verdicts.array} if kind == "score" else {"labels": labels})), notes
     raters = _by_id(keys, verdicts)
     if kind == "score":
         rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters]
