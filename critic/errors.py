@@ -29,6 +29,8 @@ class Transient(Exception):
     """A call that may succeed if repeated: time-outs, resets, 429 and 5xx. `retry_after` is the server's own wish in
     seconds, if it named one, `tries` how often it was made."""
 
+    failure: "Failure" = "server_error"
+
     def __init__(self, message: str, retry_after: float | None = None, tries: int = 1) -> None:
         super().__init__(message)
         self.retry_after, self.tries = retry_after, tries
@@ -37,9 +39,14 @@ class Transient(Exception):
 class Refused(Exception):
     """A call the server will refuse however often it is repeated (4xx); `failure` is its short name."""
 
+    tries = 1
+
     def __init__(self, failure: "Failure", message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Refused, (self.failure, str(self))
 
 
 def one_line(error: BaseException) -> str:

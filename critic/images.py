@@ -54,21 +54,17 @@ class Image(Struct, frozen=True, kw_only=True):
 BY_HASH = "sha256:"
 """How the names begin of images that a benchmark's file holds itself."""
 
-KEPT = 16
-"""Images that are kept as they were sent: rows beside each other are often about the same one."""
-
 
 class Images:
     """The images under `root`, and those that are given as data URIs, by themselves or in `uris` by name. An image of
-    more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes or
-    `max_pixels` pixels is refused. Raises UsageError where Pillow or the root is missing."""
+    more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes or MAX_PIXELS
+    pixels is refused. Raises UsageError where Pillow or the root is missing."""
 
     def __init__(
         self,
         root: Path,
         *,
         max_bytes: int = MAX_BYTES,
-        max_pixels: int = MAX_PIXELS,
         resize_to: int | None = None,
         uris: Mapping[str, str] | None = None,
     ) -> None:
@@ -77,8 +73,8 @@ class Images:
         # It warns of sizes that are refused here by name.
         warnings.simplefilter("ignore", pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
-        self._max_pixels = max_pixels
-        self.uris, self._kept = dict(uris or {}), lru_cache(KEPT)(self._load)
+        # Rows beside each other are often about the same image.
+        self.uris, self._kept = dict(uris or {}), lru_cache(16)(self._load)
 
     def facts(self) -> dict[str, Any]:
         """For a sidecar: where images are from, and what is made of them."""
@@ -147,7 +143,7 @@ class Images:
 
     def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
         """The bytes to send, their MIME type, and whether they were made smaller."""
-        with decoded(data, self._max_pixels) as image:
+        with decoded(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
                 return _smaller(image, self.resize_to), "image/png", True
             # MPO is what Pillow calls a JPEG with more pictures behind the first.
@@ -167,17 +163,16 @@ def pillow() -> Any:
 
 
 @contextmanager
-def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Any]:
-    """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than `max_pixels`
+def decoded(data: bytes) -> Iterator[Any]:
+    """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than MAX_PIXELS
     pixels, which its header tells before it is decoded, and for what is cut off or no picture; UsageError where Pillow
     is missing."""
     module = pillow()
     try:
         with module.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            if width * height > max_pixels:
-                limit = f"at most {max_pixels:,} in all"
-                raise ImageError("image_too_large", f"{width} x {height} pixels; {limit}")
+            if width * height > MAX_PIXELS:
+                raise ImageError("image_too_large", f"{width} x {height} pixels; at most {MAX_PIXELS:,} in all")
             image.load()
             yield image
     except module.DecompressionBombError as error:

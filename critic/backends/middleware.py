@@ -4,7 +4,7 @@ import hashlib
 import sqlite3
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,8 @@ class Layer:
     max_concurrency: int
     retries: int
     served: ModelInfo
+    sees: Callable[[], bool | None]
+    count_tokens: Callable[[Sequence[ChatMessage]], int]
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -36,12 +38,6 @@ class Layer:
 
     async def __aexit__(self, *error: object) -> None:
         await self.inner.__aexit__(*error)
-
-    def sees(self) -> bool | None:
-        return self.inner.sees()
-
-    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return self.inner.count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
         return await self.inner.chat(request)
@@ -117,10 +113,6 @@ class Budget(Struct, kw_only=True):
     used: int = 0
     uncounted: str | None = None
 
-    @property
-    def spent(self) -> bool:
-        return self.used >= self.limit
-
 
 class Limited(Layer):
     """Asks no more once the budget is spent, and refuses by the name of `budget`. Raises UsageError behind a reply that
@@ -133,7 +125,7 @@ class Limited(Layer):
     async def chat(self, request: Request) -> Reply:
         if self.budget.uncounted is not None:
             raise UsageError(f"--budget: {self.budget.uncounted} does not say how many tokens a reply took")
-        if self.budget.spent:
+        if self.budget.used >= self.budget.limit:
             raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
         reply = await self.inner.chat(request)
         tokens = spent(reply)

@@ -52,9 +52,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LONGEST_WISH = 120.0
 """Seconds of a server's Retry-After that are obeyed."""
 
-KEPT = 4.0
-"""Seconds for which a connection is kept that nothing goes through: less than uvicorn's 5, which would cut it off."""
-
 OURS = {"x-critic-contract": "none"}
 """What tells our own server that requests say themselves what their replies must be."""
 
@@ -112,7 +109,8 @@ class OpenAIBackend:
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=self.timeout),
-            connector=aiohttp.TCPConnector(limit=self.max_concurrency, keepalive_timeout=KEPT),
+            # An idle connection is kept for less than uvicorn's 5 seconds, which would cut it off.
+            connector=aiohttp.TCPConnector(limit=self.max_concurrency, keepalive_timeout=4.0),
             trust_env=True,  # proxies
             cookie_jar=aiohttp.DummyCookieJar(),
         )

@@ -14,9 +14,6 @@ from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, R
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Refused, Transient, UsageError
 
-PATIENCE = 0.05
-"""Seconds between two looks whether an endpoint may be asked."""
-
 
 class Choosing(Backend, Protocol):
     """A backend that can be asked what it serves."""
@@ -160,7 +157,7 @@ class Pool:
             elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
                 raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
             else:
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(0.05)
 
     async def _look_at(self, endpoint: Upstream) -> None:
         """Ask an endpoint that was away what it serves, while nobody else asks it."""

@@ -10,23 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from msgspec import Struct
-
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
 from critic.backends.middleware import Layer
 from critic.errors import Refused, Transient, UsageError, one_line
 
 
-class Failed(Struct, frozen=True):
-    """What an actor says in place of a reply: `failure` is None where another try may help."""
-
-    failure: Any
-    message: str
-    retry_after: float | None = None
-
-
 class Worker:
-    """What an actor runs: the backend that `make` gives, opened when it is first asked, and again after a restart."""
+    """What an actor runs: the backend that `make` gives, opened when it is first asked, and again after a restart. What
+    is wrong with a call it gives back, since Ray would raise another error in its place."""
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         self._make, self._opening = make, asyncio.Lock()
@@ -46,23 +37,21 @@ class Worker:
             return str(error)
         return backend.served, backend.sees()
 
-    async def chat(self, request: Request) -> Reply | Failed:
+    async def chat(self, request: Request) -> Reply | Refused | Transient:
         try:
             return await (await self._opened()).chat(request)
-        except Refused as error:
-            return Failed(error.failure, str(error))
-        except Transient as error:
-            return Failed(None, str(error), error.retry_after)
+        except (Refused, Transient) as error:
+            return error
         except UsageError as error:  # the engine is gone: Ray starts another in a new process
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
 
-    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int | Failed:
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int | Refused:
         backend = await self._opened()
         try:
             return await asyncio.to_thread(backend.count_tokens, messages)
         except Refused as error:
-            return Failed(error.failure, str(error))
+            return error
 
 
 class Replica:
@@ -102,25 +91,23 @@ class Replica:
         import ray  # noqa: PLC0415
 
         try:
-            count: int | Failed = ray.get(self._actor.count_tokens.remote(messages), timeout=self._timeout)
+            count: int | Refused = ray.get(self._actor.count_tokens.remote(messages), timeout=self._timeout)
         except ray.exceptions.RayError as error:
             raise Transient(one_line(error), self._seconds) from None
-        if isinstance(count, Failed):
-            raise Refused(count.failure, count.message)
+        if isinstance(count, Refused):
+            raise count
         return count
 
     async def chat(self, request: Request) -> Reply:
         from ray.exceptions import RayError  # noqa: PLC0415
 
         try:
-            reply: Reply | Failed = await asyncio.wait_for(self._actor.chat.remote(request), self._timeout)
+            reply: Reply | Refused | Transient = await asyncio.wait_for(self._actor.chat.remote(request), self._timeout)
         except (RayError, TimeoutError) as error:
             raise Transient(one_line(error), self._seconds) from None
         if isinstance(reply, Reply):
             return reply
-        if reply.failure is None:
-            raise Transient(reply.message, reply.retry_after)
-        raise Refused(reply.failure, reply.message)
+        raise reply
 
 
 class RayBackend(Layer):

@@ -174,10 +174,8 @@ class AskRows(Stage[BuildRow, AskedRow]):
         made = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **of)
         try:
             made = self._read(item, made, await self.backend.chat(self._message(item)))
-        except (ImageError, Refused) as error:
+        except (ImageError, Refused, Transient) as error:
             made = replace(made, failure=error.failure, detail=str(error))
-        except Transient as error:
-            made = replace(made, failure="server_error", detail=str(error))
         keep(made)
         self.note(made.failure, made.detail)
 

@@ -148,10 +148,8 @@ class Infer(Stage[Conversation, ModelTurn]):
             try:
                 reply = await self.backend.chat(request)
             except (Transient, Refused) as error:
-                lost = "server_error" if isinstance(error, Transient) else error.failure
-                self.note(lost, str(error))
-                tries = error.tries if isinstance(error, Transient) else 1
-                return replace(record, failure=lost, detail=str(error), attempts=tries)
+                self.note(error.failure, str(error))
+                return replace(record, failure=error.failure, detail=str(error), attempts=error.tries)
             seconds = time.monotonic() - start
         self.note(None)
         failure, detail = self._problem_of(reply)
