@@ -33,17 +33,11 @@ ALTERNATIVES = 20
 NEGLIGIBLE = 1e-6
 """Probability of a first "1" below which it is not worth asking whether a 0 follows."""
 
-LEAST_LIKELY = -60.0
-"""A log probability beside the highest that no rating's token has, but where a logit bias of 100 shows."""
-
 RATING_ALONE = '{"Rating":'
 """The prefix of a verdict whose reason is left out."""
 
 Shares = list[float] | None
 """Probabilities of a scale's ratings; None where they cannot be told."""
-
-Found = tuple[Shares, list[Reply]]
-"""Probabilities, and the calls that they took."""
 
 
 class RatedVerdict(Struct, frozen=True):
@@ -228,13 +222,13 @@ class Grader:
                 verdict = replace(verdict, failure="no_distribution")
         return RatedVerdict(verdict, [reply, *calls])
 
-    async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply) -> Found:
+    async def _probed(self, asked: JudgeRequest, prefix: str, probed: Reply) -> tuple[Shares, list[Reply]]:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
         log probabilities are not the model's own."""
         alternatives = probed.tokens[0].alternatives if probed.tokens else []
-        # Nothing but the favoured 1 has a chance that a model could give it.
+        # Where the logit bias of 100 shows, nothing but the favoured 1 has a chance that a model could give it.
         most = max((logprob for _, logprob in alternatives), default=0.0)
-        likely = [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY]
+        likely = [text for text, logprob in alternatives if logprob > most - 60.0]
         if asked.prompt.scale[1] >= 10 and likely == ["1"]:
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
             raise UsageError(f"{self.backend.endpoint}: {message}judging needs raw_logprobs, its default")
@@ -247,7 +241,7 @@ class Grader:
         found, calls = await self._at_its_tokens(asked, reply, prefix)
         return found, [probed, *calls]
 
-    async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None) -> Found:
+    async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None) -> tuple[Shares, list[Reply]]:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
         scale = asked.prompt.scale
         # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.

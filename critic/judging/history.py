@@ -105,23 +105,20 @@ def messages(
         return [_asked(turns[-1].prompt, [name for names in images for name in names])]
     made: list[HistoryMessage] = []
     for exchange in conversation.history:
-        made += [_asked(exchange.user, [] if made else images[0]), _answered(exchange.assistant)]
+        made.append(_asked(exchange.user, [] if made else images[0]))
+        made.append(HistoryMessage(role="assistant", content=exchange.assistant))
     if made:
         images[0] = []
     for number, one in enumerate(turns[:-1], 1):
         answer = replies[number] if number > condition.references else one.reference
         if answer is None:
             raise ValueError(f"{conversation.id}: turn {number} has no reference")
-        made += [_asked(one.prompt, images[number - 1]), _answered(answer)]
+        made += [_asked(one.prompt, images[number - 1]), HistoryMessage(role="assistant", content=answer)]
     return [*made, _asked(turns[-1].prompt, images[-1])]
 
 
 def _asked(content: str, images: list[str]) -> HistoryMessage:
     return HistoryMessage(role="user", content=content, images=images)
-
-
-def _answered(content: str) -> HistoryMessage:
-    return HistoryMessage(role="assistant", content=content)
 
 
 def call_id(conversation: Conversation, said: Sequence[HistoryMessage]) -> str:

@@ -396,13 +396,6 @@ class VerdictPlan(Struct, frozen=True):
                 for turn in [*each.turns(), *whole]:
                     yield one.system, one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
 
-    def by_conversation(self) -> Iterable[list[Pair]]:
-        """The conditions of a conversation together, for they share what is shown alike."""
-        found: dict[str, list[Pair]] = {}
-        for pair in self.pairs:
-            found.setdefault(pair[0].conversation.id, []).append(pair)
-        return found.values()
-
     def lacking(self) -> Counter[str]:
         """Turns that are not judged, by what they lack."""
         found: Counter[str] = Counter()

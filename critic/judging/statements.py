@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.judging.thoughts import QUOTED_TEXT, answer_at, later_thoughts
+from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
 
 _LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
 
@@ -32,9 +32,6 @@ def _any_of(name: str, before: str = "", behind: str = "") -> str:
 def _words(name: str) -> re.Pattern[str]:
     return re.compile(_any_of(name, r"\b", r"\b"), re.IGNORECASE)
 
-
-REASON = "(?:Reason|理由|原因)"
-"""How judges call the reason, as a pattern."""
 
 _MASK = "\ufffc"
 """Stands for each character of a whole object, whose strings are settled."""
@@ -62,7 +59,6 @@ _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
 
 _CLOSING = {"“": "”"}
 
-_QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 _OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
 _REASON_LINE = re.compile(rf"[\s>*#_-]*{_any_of('reason')}[\s*_]*:", re.IGNORECASE)
 
@@ -204,7 +200,7 @@ class AnswerText:
         self._first_word, self._last_word = (words[0], words[-1]) if words else (len(unfenced), -1)
         sentences = [mark.start() for mark in _SENTENCE_END.finditer(unfenced) if mark.end() <= self._last_word]
         self._last_sentence = sentences[-1] if sentences else -1
-        self._unfinished = _QUOTED_REASON.search(self.plain) is not None
+        self._unfinished = QUOTED_REASON.search(self.plain) is not None
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
         self._weighed = 0  # statements of which it was asked whether they stand

@@ -48,7 +48,10 @@ _VERDICT_FIRST = re.compile(
     re.IGNORECASE,
 )
 
-_QUOTED_REASON = re.compile(r"""["'“](?:Reason|理由)["'”]\s*:""", re.IGNORECASE)
+REASON = "(?:Reason|理由|原因)"
+"""How judges call the reason, as a pattern."""
+
+QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 
 QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
 """A quoted text up to the unescaped mark that a comma, a brace or the end follows: marks inside it do not end it."""
@@ -106,5 +109,5 @@ def _end_of(text: str, opening: re.Match[str]) -> int | None:
 
 def _in_reason(before: str) -> bool:
     """Whether a text ends within a quoted reason, which may say anything."""
-    keys = [*_QUOTED_REASON.finditer(before)]
+    keys = [*QUOTED_REASON.finditer(before)]
     return bool(keys) and QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None

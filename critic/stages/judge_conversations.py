@@ -39,7 +39,10 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         self.facts["not_judged"] = dict(self._not_judged)
 
     def items(self) -> Iterable[list[Pair]]:
-        return self._plan.by_conversation()
+        found: dict[str, list[Pair]] = {}
+        for pair in self._plan.pairs:
+            found.setdefault(pair[0].conversation.id, []).append(pair)
+        return found.values()
 
     async def plan(self, item: list[Pair], judged: Callable[[PlannedVerdict], Any]) -> None:
         for pair in item:
