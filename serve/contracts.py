@@ -30,14 +30,10 @@ from critic.errors import UsageError
 Request = dict[str, Any]
 Schema = dict[str, Any]
 Form = Literal["text", "json_object", "json_schema", "tool"]
-Tight = Callable[[int], tuple[Request, Limits]]
 
 TABLE = Path(__file__).with_name("contracts.toml")
 REASONING_TOKENS = 400
 """The most that a model may write besides its verdict, in tokens: a judge that rambles costs no more."""
-
-TEMPLATE = 40
-"""Characters with which a request begins: they name its template, whatever data follows."""
 
 ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
 """Fields that say what a reply is and when it ends: under a contract its form says that."""
@@ -51,24 +47,20 @@ LEAST_REASONING = 16
 NAME = "^[a-z0-9-]+$"
 """Of a contract: it stands in a header."""
 
-NO_BRACES = "^[^{}]*$"
-"""Of texts in an object that stands in a free reply: who looks for it there often only counts its braces."""
-
 
 class Held(NamedTuple):
     """A request with decoding held to its contract. More than `enough` tokens would not change it, or cut no reply off.
     `tight` is the request of a JSON reply that ends within so many tokens, and what that limits."""
 
-    request: "Request"
+    request: Request
     enough: int
-    tight: "Tight | None" = None
+    tight: Callable[[int], tuple[Request, Limits]] | None = None
 
-    def sent(self, tokens: int) -> "tuple[Request, Limits | None]":
-        """The request as it is sent first: within limits, and these, if it is a stream, as what that has said cannot be
-        taken back."""
+    def sent(self, tokens: int) -> Request:
+        """The request as it is sent first: of a stream within limits, as what that has said cannot be taken back."""
         if self.tight is None or not self.request.get("stream") or tokens >= self.enough:
-            return self.request, None
-        return self.tight(tokens)
+            return self.request
+        return self.tight(tokens)[0]
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,9 +223,6 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
 """Fields in which a place is filled with an expression, or with the text itself."""
 
-MOST_MATCHES = 8
-"""Different matches of one entry that are compared."""
-
 PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
 
 
@@ -244,7 +233,7 @@ def _filled(contract: Contract, text: str) -> Contract | None:
     wanted = {place["name"] for words in fields.values() for place in PLACE.finditer(words)}
     matches = contract.pattern.finditer(text) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
-    filled = [_places(wanted, each, text) for each in list(groups.values())[:MOST_MATCHES]]
+    filled = [_places(wanted, each, text) for each in list(groups.values())[:8]]
     if not filled or not all(filled[0].values()) or any(places != filled[0] for places in filled):
         return None
     regexes = {name: any_of(values) for name, values in filled[0].items()}
@@ -276,7 +265,7 @@ def fingerprint(request: Request) -> str:
     """Eight characters that the requests of one template share: a hash of how it begins, from which no text can be
     read."""
     first = next((text for _, text in turns_of(request)), "")
-    begins = re.sub(r"\W+", " ", first[:TEMPLATE]).lower()
+    begins = re.sub(r"\W+", " ", first[:40]).lower()  # names the template, whatever data follows
     return hashlib.sha256(f"{form_of(request)} {begins}".encode()).hexdigest()[:8]
 
 
@@ -331,7 +320,9 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
     form = form_of(request)
-    schema, pattern = _schema_of(contract, request, form), NO_BRACES if form == "text" else ""
+    schema = _schema_of(contract, request, form)
+    # Who looks for an object in a free reply often only counts its braces.
+    pattern = "^[^{}]*$" if form == "text" else ""
     if schema is None:
         return None
     free |= {"tool_choice": "none"} if form == "tool" else {}

@@ -38,9 +38,6 @@ SEVERAL = ("vllm.entrypoints.cli.main", "serve")  # a process of the API for eac
 STOP_SECONDS = 20
 """How long running requests may take to finish when the server is asked to stop."""
 
-NO_HOST = "none.invalid"
-"""A name that no host can have: vLLM takes an empty list of hosts for every one."""
-
 
 def check_model(model: str) -> dict[str, Any]:
     """What training wrote about the judge (`critic.json`), empty for other models.
@@ -81,7 +78,8 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
 def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, and images from no host
     unless the user names one."""
-    words = [*options(model, facts, on_cpu), "--allowed-media-domains", NO_HOST]
+    # vLLM takes an empty list of hosts for every one; this name none can have.
+    words = [*options(model, facts, on_cpu), "--allowed-media-domains", "none.invalid"]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 

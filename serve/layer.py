@@ -54,9 +54,6 @@ LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
 
-MOST_UNKNOWN = 100
-"""Fingerprints that are counted one by one."""
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
@@ -230,7 +227,7 @@ class JudgeLayer:
         again = bool(held and held.tight and not chat.get("stream"))
         if held and tokens:
             needed = needed if again else max(needed, min(tokens, held.enough))
-            chat = {**held.sent(tokens)[0], **limit_to(tokens)}
+            chat = {**held.sent(tokens), **limit_to(tokens)}
         elif tokens:
             needed = tokens if contract else needed
             chat |= limit_to(tokens) if tokens < (wish_of(chat) or 0) else {}
@@ -258,7 +255,7 @@ class JudgeLayer:
         if first and contract is None and judges(chat):
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             one = ("unknown_forms", fingerprint(chat))
-            self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
+            self.counts[one if known < 100 or one in self.counts else ("unknown_forms", "others")] += 1
         form = (chat.get("response_format") or {}).get("type", "text")
         return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 

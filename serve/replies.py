@@ -18,7 +18,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-RETRY_SECONDS = 10
 ENDING = {
     "EngineCore encountered an issue": "the engine has ended, and the server is about to",
     "EngineDeadError": "the engine has ended, and the server is about to",
@@ -106,7 +105,7 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     headers = [header for header in resized(answer.headers, body) if header[0].lower() != b"content-type"]
     headers += [*extra, (b"content-type", b"application/json")]
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
+        headers.append((b"retry-after", b"10"))
     return Answer(status, headers, body)
 
 

@@ -12,12 +12,6 @@ from typing import Any, NamedTuple
 from scales import Schema, described, names_verdict
 
 LARGEST_NUMBER = 1_000_000
-MOST_NODES = 2000
-"""Parts of a schema that is written out."""
-
-MOST_DESCRIBED = 1000
-"""Characters of a description that are read."""
-
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
 
@@ -106,7 +100,7 @@ class _Writer:
     def write(self, schema: Any, position: _Position) -> tuple[Schema, int]:
         """The schema and its longest reply in bytes. Raises Endless for one that only an endless reply fits."""
         self.nodes += 1
-        if self.nodes > MOST_NODES:
+        if self.nodes > 2000:
             raise Unbounded("the schema is too large")
         schema, position = self._resolved(ANYTHING if schema is True else schema, position)
         position = position._replace(description=f"{position.description} {schema.get('description', '')}")
@@ -170,7 +164,7 @@ class _Writer:
 
     def _number(self, schema: Schema, position: _Position) -> tuple[Schema, int]:
         if not BOUNDS & schema.keys():
-            schema |= described(position.description[:MOST_DESCRIBED])
+            schema |= described(position.description[:1000])
             if "enum" in schema:
                 return schema, max(map(_length, schema["enum"]))
         low, high = _range(schema)
