@@ -212,7 +212,7 @@ def refused(run: Processes, *parts: str) -> str:
     return lines[0]
 
 
-TIMES = {"tokens_per_second", "learned_per_second", "gflops", "cpu_gflops", "memory_gib"}
+TIMES = {"tokens_per_second", "gflops", "cpu_gflops", "memory_gib"}
 
 
 def logged(out: Path) -> list[dict[str, float]]:

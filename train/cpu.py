@@ -10,9 +10,6 @@ from typing import Literal
 import psutil
 import torch
 
-FASTER = 1.3
-"""How many times as fast as in fp32 a matmul in bf16 must be to be worth its rounding."""
-
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
@@ -90,7 +87,8 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
         return ("fp32", emulates) if emulates else ("bf16", "the GPU has it")
     fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
     why = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
-    return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), why
+    # Less than this gain is not worth its rounding.
+    return ("bf16" if fp32 / bf16 >= 1.3 else "fp32"), why
 
 
 def emulates_bf16() -> str | None:

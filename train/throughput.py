@@ -51,7 +51,7 @@ class Meter:
 
     def _clear(self) -> None:
         # Counted on the GPU, which is not waited for until they are looked at.
-        self.tokens, self.learned, self.flops = torch.zeros(3, dtype=torch.float64)
+        self.tokens, self.flops = torch.zeros(2, dtype=torch.float64)
         self.seconds = self.cpu_seconds = 0.0
         self._started: tuple[float, float] | None = None
 
@@ -63,7 +63,7 @@ class Meter:
         # A token behind p others adds (p + 1)² - p².
         squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
         learned = (inputs["labels"] >= 0).sum().double()
-        self.tokens, self.learned = self.tokens + tokens, self.learned + learned
+        self.tokens = self.tokens + tokens
         layers = self.matrices * tokens * (self.below + (1.0 - self.below) * self.passes)
         pairs = self.attention * squares * (self.below + (1.0 - self.below) * 3)
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
@@ -83,15 +83,12 @@ class Meter:
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Per process: tokens and learned tokens a second, the most memory that was taken, in GiB; on a CPU model GFLOP
-        a second and a CPU second (of all threads); on a GPU of known peak the model FLOPs utilisation (0..1)."""
+        """Per process: tokens a second, the most memory that was taken, in GiB; on a CPU model GFLOP a second
+        and a CPU second (of all threads); on a GPU of known peak the model FLOPs utilisation (0..1)."""
         self.stop()
         if not self.seconds:
             return {}
-        found = {
-            "tokens_per_second": round(float(self.tokens) / self.seconds, 1),
-            "learned_per_second": round(float(self.learned) / self.seconds, 1),
-        }
+        found = {"tokens_per_second": round(float(self.tokens) / self.seconds, 1)}
         if torch.cuda.is_available():
             name = torch.cuda.get_device_name()
             peak = next((value for part, value in PEAK_BF16.items() if part in name), None)
