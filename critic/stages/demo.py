@@ -116,14 +116,18 @@ def done(out: Path, report: str, start: float) -> None:
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
-SAMPLE = Path("data/samples/alignmmbench")
-"""A benchmark in small: eight questions in AlignMMBench's layout, and a model's answers."""
-
-
 def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
-    """Judge the sample of a benchmark; the command that then scores it."""
-    questions = str(SAMPLE / "metadata.jsonl")
-    words = [script("critic"), "judge", str(SAMPLE / "answers.jsonl"), "--questions", questions, "--out", str(judged)]
+    """Judge a benchmark in small, eight questions in AlignMMBench's layout; the command that then scores it."""
+    questions = "data/samples/alignmmbench/metadata.jsonl"
+    words = [
+        script("critic"),
+        "judge",
+        "data/samples/alignmmbench/answers.jsonl",
+        "--questions",
+        questions,
+        "--out",
+        str(judged),
+    ]
     run([*words, *options])
     return [script("critic"), "score", str(judged), "--questions", questions]
 
@@ -131,16 +135,14 @@ def _benchmark(judged: Path, options: Sequence[str]) -> list[str]:
 PICTURED = 1500
 """Questions of a world with pictures: a tiny judge needs as many to learn to look."""
 
-ARM = 250
-"""Answers of a test that are judged without their image too, with another's, and with one fact edited."""
 
-
-def _arms(out: Path, data: Path, tests: Iterable[str]) -> dict[str, Path]:
-    """What tells whether the judge looks, by the name of its judgments."""
+def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
+    """What tells whether the judge looks, by the name of its judgments: 250 answers of each test without their image,
+    with another's, and with one fact edited."""
     made = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
     for test, rows in zip(tests, made.values(), strict=True):
         words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
-        run([*words, "--limit", str(ARM)])
+        run([*words, "--limit", "250"])
     return made
 
 
@@ -188,7 +190,7 @@ def main(
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
         step("4/5", "judge: both tests through the server", start)
-        for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(out, data, arms)}.items():
+        for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
             judged = out / f"{name}.jsonl"
             words = [script("critic"), "judge", str(asked), "--out", str(judged), *shown]
             # Reasons are asked for of the arms alone: they take most of the time.

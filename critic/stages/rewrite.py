@@ -31,9 +31,6 @@ DIALOGUE = "Dialogue Context"
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
 
-TOKENS = 1024
-"""Longest reply."""
-
 
 class Rewrite(Struct, kw_only=True):
     """One line of a review file: a wording of a seed question. A person sets `accepted`."""
@@ -54,7 +51,7 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
     return [question for question in first_of.values() if not question.history and question.category != DIALOGUE]
 
 
-def ask(questions: Path, endpoint: Endpoint, request: Request, run: RunOptions) -> int:
+def ask(questions: Path, endpoint: Endpoint, run: RunOptions) -> int:
     """Ask for the rewrites of the seeds and put those that are new behind those of the review file, `run.out`. The
     replies stay in a file beside it, from which a killed run goes on."""
     options.check((run.out.suffix == ".jsonl", f"--out {run.out}: give a name that ends in .jsonl"))
@@ -65,6 +62,7 @@ def ask(questions: Path, endpoint: Endpoint, request: Request, run: RunOptions) 
         BuildRow(key=question.id, lang=question.lang, facts={"question": question.prompt, "count": VARIANTS})
         for question in of_id.values()
     ]
+    request = Request(messages=[], max_tokens=1024, temperature=0.0)
     replies = replace(run, out=run.out.with_suffix(".replies.jsonl"))
     code = AskRows(replies, endpoint.open_one(), "wordings", rows, None, request, {}).run()
     review = [line for _, line in jsonl.read(run.out, Rewrite)] if run.out.is_file() else []
@@ -134,5 +132,4 @@ def main(
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
-    request = Request(messages=[], max_tokens=TOKENS, temperature=0.0)
-    return ask(questions, endpoint, request, endpoint.run_options(out))
+    return ask(questions, endpoint, endpoint.run_options(out))
