@@ -17,6 +17,8 @@ from scipy import stats
 from critic.stats.estimate import Bootstrap
 from eval_agreement import METRICS, agreement, measured
 
+pytestmark = pytest.mark.worlds
+
 ROWS, GROUPS, EACH = 200, 40, 5
 
 Statistic = Callable[[Any], Any]

@@ -106,6 +106,7 @@ def test_means_and_differences_beside_those_of_other_packages(tmp_path: Path, mo
     held_against_cje(line, judged[:, 2] - judged[:, 0], human[:, 2] - human[:, 0], -9.0)
 
 
+@pytest.mark.worlds
 def test_differences_are_covered_however_biased_the_judge_is_and_told_apart_after_correction() -> None:
     worlds = [by_pair(sample(seed)) for seed in range(400)]
     for pair, truth in TRUTH.items():

@@ -28,6 +28,7 @@ def anchored(seed: int, anchors: int = 60) -> RatedSample:
     return sample(old, new)
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("worlds", [120, pytest.param(1000, marks=pytest.mark.slow)])
 def test_converted_means_and_leaderboards_are_covered(worlds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "RESAMPLES", 400)

@@ -99,6 +99,7 @@ def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
     assert result.effective == pytest.approx(n * variance_alone / variance)
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("whole_groups", [False, True])
 def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_groups: bool) -> None:
     random = np.random.default_rng(5)
@@ -112,6 +113,7 @@ def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_grou
     assert np.mean(published) < 0.85
 
 
+@pytest.mark.worlds
 def test_failures_that_go_with_quality_do_not_bias() -> None:
     random = np.random.default_rng(7)
     values, dropped, hits = [], [], []

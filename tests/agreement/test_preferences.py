@@ -126,6 +126,7 @@ def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np
     return true, judges, group
 
 
+@pytest.mark.worlds
 def test_intervals_cover_the_truth() -> None:
     """A judge right on easy groups and on 1/3 of the rest: accuracy 2/3, kappa 1/2. Rows alone are too sure."""
     held, alone_held, n = {"accuracy": 0, "kappa": 0}, 0, 300
@@ -226,6 +227,7 @@ def test_position_bias_by_hand() -> None:
     assert found["flips"].p_value is None and found["first_place"].p_value is not None
 
 
+@pytest.mark.worlds
 def test_first_place_with_one_random_order() -> None:
     """a is better 4 times in 5 and shown first 9 times in 10: quality must not pass for a bias, and bias must show."""
     random = np.random.default_rng(0)
@@ -246,6 +248,7 @@ def test_first_place_with_one_random_order() -> None:
     assert share > 0.3  # what counting all verdicts alike would call the bias
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
     """A judge that follows people, but in a `share` of its verdicts takes the first answer, or the longer one."""

@@ -43,6 +43,7 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
     )
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("own", [True, False])
 def test_coverage_is_as_promised_by_task(own: bool) -> None:
     random, held = np.random.default_rng(5), dict[str, list[float]]()

@@ -396,6 +396,7 @@ def assert_same(folder: Path, other: Path) -> None:
     assert {name for name in found if found[name] != expected[name]} == set()
 
 
+@pytest.mark.e2e
 def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, Any]) -> None:
     """At the first write and in the middle of every step."""
     made = built[0]

@@ -183,6 +183,7 @@ def test_other_libraries_agree() -> None:
     assert [found[f"m{place}"] for place in range(5)] == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.worlds
 def test_intervals_cover_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tournament, "RESAMPLES", 300)
     strengths, held, n = [0.6, 0.0, -0.6], 0, 250

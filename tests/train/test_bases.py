@@ -44,6 +44,7 @@ def prompted(folder: Path, **said: Any) -> str:
     return found
 
 
+@pytest.mark.e2e
 def test_a_template_that_thinks_by_default_is_told_not_to(tmp_path: Path) -> None:
     """The judge's own template says so: whoever serves it opens the answer as it was trained, whatever is asked."""
     rows = write_rows(tmp_path)
@@ -108,6 +109,7 @@ def started(recipe: Path, rows: Path, out: Path, cached: Path, *words: str) -> P
     return Processes(out.parent / f"{out.name}.log", 1, train_without_network, cached, [*line, "--threads", "1"])
 
 
+@pytest.mark.e2e
 def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) -> None:
     """Weights, adapter, terms and critic.json are the commit's, also after main has moved; another one is refused."""
     rows, out = tmp_path / "rows.jsonl", tmp_path / "judge"

@@ -219,6 +219,7 @@ def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factor
     assert not any(close(each, raw[name], 1e-4) for name, each in exported.items())
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("stage", "bf16"),
     [

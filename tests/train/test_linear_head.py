@@ -109,6 +109,7 @@ def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> N
     assert found["architectures"] == ["Gemma3ForSequenceClassification"] and found["id2label"] == {"0": "1"}
 
 
+@pytest.mark.e2e
 def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", write_rows(tmp_path))
     (base / "LICENSE").write_text("terms")
@@ -213,6 +214,7 @@ def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, 
 NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("stage", "changes"),
     [
@@ -260,6 +262,7 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
         linear_head.regressed(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
 
 
+@pytest.mark.e2e
 def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
     """And a judge that was trained from a judge tells of the first base's licence."""
     rows = write_rows(tmp_path)

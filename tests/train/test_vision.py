@@ -367,6 +367,7 @@ def train_a_qwen(words: list[str]) -> None:
     run_sft(words)
 
 
+@pytest.mark.e2e
 @pytest.mark.gpu
 def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path) -> None:
     """A random one; its adapters are on what reads, and the part that looks stays as it is."""
