@@ -4,6 +4,7 @@ vLLM counts a prompt while it prepares the request, shortens the reply to what i
 how many tokens there are, and is stopped before it generates anything if they leave too little.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ LEAST_REPLY = 16
 
 MOST_TOKENS = 1024
 """What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
+
+SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 
 
 @dataclass
@@ -61,9 +64,8 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
 def watch() -> None:
     """Have vLLM ask in this process; nothing without vLLM."""
     if "vllm" in sys.modules:
-        from vllm.entrypoints.openai.chat_completion import serving  # noqa: PLC0415 - heavy, and not always there
-
-        serving.get_max_tokens = checking(serving.get_max_tokens)
+        module = importlib.import_module(SERVING)
+        module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
 
 
 def reply_tokens(
