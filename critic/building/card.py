@@ -17,6 +17,15 @@ from critic.stats.diversity import mtld, words
 
 _READING = "Lengths are in words; of Chinese every character is one. MTLD is a measure of lexical diversity."
 
+ASKED = "verb and noun"
+"""Of an English question: its first verb that is no auxiliary and the first noun behind it, by tags and not by a parse
+(VisIT-Bench's figure of root verbs and their objects)."""
+
+MOST_ASKED = 20
+"""Rows of that table; card.json has all."""
+
+_AUXILIARIES = frozenset(("please", "be", "am", "are", "is", "was", "were", "do", "does", "did", "have", "has", "had"))
+
 
 class Spread(Struct, frozen=True):
     """Mean and maximum over `count` values, None over none."""
@@ -78,8 +87,25 @@ def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
     return (image for turn in turns for image in turn.images)
 
 
+def _asked() -> Callable[[str], str | None]:
+    """What a question asks for; None of each where the extra `card` is not installed, or it has no such words."""
+    try:
+        from textblob.en.taggers import PatternTagger  # noqa: PLC0415 - an extra of its own
+    except ImportError:
+        return lambda _: None
+
+    def asked(question: str) -> str | None:
+        tags = iter(PatternTagger().tag(question))
+        verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
+        noun = next((word for word, tag in tags if tag.startswith("NN")), None)
+        return f"{verb} {noun}".lower() if verb and noun else None
+
+    return asked
+
+
 def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
     """Of each kind of class the counts and the images by name, the most frequent first."""
+    asked = _asked()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
         "task and turn": lambda conversation: (
@@ -87,6 +113,7 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
             for number, turn in enumerate(conversation.turns, 1)
             if conversation.turns[0].task != conversation.turns[-1].task  # ConvBench's three levels (figure 5)
         ),
+        ASKED: lambda conversation: (asked(turn.prompt) for turn in conversation.turns if conversation.lang == "en"),
         "category": lambda conversation: [conversation.category],
         "interaction goal": lambda conversation: [conversation.goal],
         "image domain": lambda conversation: [conversation.domain],
@@ -133,13 +160,11 @@ def _statistics(title: str, card: CardFacts) -> Section:
 
 def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     total = sum(count for count, _ in names.values())
-    bars = {name: blocks.bar(count / total, None) for name, (count, _) in names.items()}
-    rows = [
-        row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in names.items()
-    ]
-    counted = {"task": "questions", "task and turn": "questions", "main aspect": "checklist items"}.get(
-        kind, "conversations"
-    )
+    shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
+    bars = {name: blocks.bar(count / total, None) for name, (count, _) in shown}
+    rows = [row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in shown]
+    of_turns = {"task": "questions", "task and turn": "questions", ASKED: "questions", "main aspect": "checklist items"}
+    counted = of_turns.get(kind, "conversations")
     head, axis = [kind, counted, "share", "images"], blocks.axis_of(bars.values())
     return Part(tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT, SHARED, run
 
@@ -72,6 +73,15 @@ def test_counts_of_a_small_benchmark() -> None:
     assert questions.mean == pytest.approx(8 / 3) and answers.maximum == 2
     assert facts.classes["task"] == {"Counting": (3, 1)} and facts.classes["interaction goal"] == {"Analysis": (1, 1)}
     assert captions.count == 0 and answer_diversity.count == 2 and question_diversity.mean is None
+
+
+def test_verbs_and_nouns_of_english_questions() -> None:
+    """By hand: the first verb that is no auxiliary, and the first noun behind it; neither of a question without one."""
+    asked = ["Describe the image in detail.", "Can you identify the plant?", "Is it red?", "Write a poem about dogs."]
+    found = [conversation("1", asked), conversation("2", ["Please describe the images, and the image."])]
+    found.append(msgspec.structs.replace(conversation("3", ["Describe the image."]), lang="zh"))
+    classes = card.facts(found).classes[card.ASKED]
+    assert classes == dict.fromkeys(("describe image", "identify plant", "write poem", "describe images"), (1, 1))
 
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
