@@ -20,7 +20,6 @@ from critic.records import Judgment
 from critic.stats.estimate import Estimate
 from eval_agreement import gate, inputs
 from eval_agreement.analysis import AuditRequest, Findings, run_audit
-from eval_agreement.baselines import BASELINES
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, read_items
@@ -299,9 +298,6 @@ def _samples(
     else:
         samples = []
         for name, (people, judges) in read.items():
-            if taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
-                called = "people, or a trivial judge, are called that; give yours another name"
-                raise UsageError(f"--judge {taken[0]}: {called}")
             sample = replace(of_tables(people, judges, scale, judge_scale), name=name)
             samples.append((sample, {PEOPLE: people, **judges}))
     for sample, sources in samples:

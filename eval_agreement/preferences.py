@@ -36,8 +36,7 @@ PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 
 
 class Preferences(Struct, frozen=True, kw_only=True, eq=False):
-    """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items. Raises
-    ValueError where a name would stand for two scorers.
+    """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items.
 
     - `people[rater]`, shape (n,): A, TIE, B, or UNASKED where the rater did not see the item.
     - `judges[name]`, shape (n, 2): the verdict with a shown first, and with b shown first; or shape (n,) where the
@@ -60,12 +59,6 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     yes_or_no: bool = False
     weight: Floats | None = None
     notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        raters, names = set(self.people), set(self.judges)
-        ambiguous = names & {PEOPLE, LONGER, CONSTANT, *raters} | (raters & {PEOPLE} if len(raters) > 1 else set())
-        if ambiguous:
-            raise ValueError(f"{min(ambiguous)!r} would name two scorers; rename the rater or judge")
 
 
 def longer(length_a: Floats, length_b: Floats) -> Codes:

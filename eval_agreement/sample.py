@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.arrays import Floats, group_numbers
 
@@ -102,15 +101,8 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def weight(self) -> Floats | None:
-        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many. Raises
-        UsageError where it is known of some labelled rows only."""
-        if self.probability is None or np.isnan(self.probability).all():
-            return None
-        unknown = np.isnan(self.probability) & ~np.isnan(self.human)
-        if unknown.any():
-            lacks = self.ids[int(np.argmax(unknown))]
-            raise UsageError(f"{self.name}: label_probability is given for some scored answers, but not for {lacks!r}")
-        return 1 / self.probability
+        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many."""
+        return None if self.probability is None or np.isnan(self.probability).all() else 1 / self.probability
 
     @property
     def labelled(self) -> "RatedSample":

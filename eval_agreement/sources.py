@@ -23,8 +23,9 @@ from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
+from eval_agreement.baselines import BASELINES
 from eval_agreement.items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
-from eval_agreement.preferences import PEOPLE, Preferences
+from eval_agreement.preferences import LONGER, PEOPLE, Preferences
 from eval_agreement.sample import RatedSample, own_groups
 from eval_agreement.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
 
@@ -98,7 +99,9 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
         for other in sorted({name for item in items for name in item.others}):
             column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
             judges[column] = [item.others.get(other) for item in items]
-        sample = _sample(f"{name}/{criterion}" if criterion else name, _of_items(items), judges)
+        rows = _of_items(items)
+        _check_chances(path, rows, rows["human"].notna())
+        sample = _sample(f"{name}/{criterion}" if criterion else name, rows, judges)
         samples.append(replace(sample, criterion=criterion, notes=notes))
     if np.isnan(samples[0].human).all():
         raise UsageError(_NO_PEOPLE.format(path))
@@ -161,25 +164,19 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
     known, weighted = not np.isnan([length_a, length_b]).any(), not np.isnan(probability).all()
-    if weighted and (unknown := np.isnan(probability) & labelled).any():
-        lacks = ids[int(np.argmax(unknown))]
-        raise UsageError(f"{human.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
     raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
-    try:
-        return Preferences(
-            ids=ids,
-            group=own_groups(_listed(people["group"]), ids),
-            people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
-            judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
-            parts=_varying(people),
-            length_a=length_a if known else None,
-            length_b=length_b if known else None,
-            yes_or_no=kind == "yes or no",
-            weight=np.where(labelled, 1 / probability, np.nan) if weighted else None,
-            notes=notes,
-        )
-    except ValueError as error:
-        raise UsageError(f"{human.path}: {error}") from None
+    return Preferences(
+        ids=ids,
+        group=own_groups(_listed(people["group"]), ids),
+        people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
+        judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
+        parts=_varying(people),
+        length_a=length_a if known else None,
+        length_b=length_b if known else None,
+        yes_or_no=kind == "yes or no",
+        weight=np.where(labelled, 1 / probability, np.nan) if weighted else None,
+        notes=notes,
+    )
 
 
 def _varying(people: Labels) -> dict[str, Sequence[str]]:
@@ -203,8 +200,13 @@ def _read(
     """What people say, with what the first judge's file says of the same, what each judge says, and what to tell of the
     files. Raises UsageError also where people say nothing, or a judge nothing on the same ids."""
     people, notes = _labels(human, kind, human.scale or scale)
-    if not (people["human"].notna() if kind == "score" else people["raters"].astype(bool)).any():
+    labelled = people["human"].notna() if kind == "score" else people["raters"].astype(bool)
+    if not labelled.any():
         raise UsageError(f"{human.path}: no {_THINGS[kind]} has a {kind}; an audit needs people's")
+    _check_chances(human.path, people, labelled)
+    if taken := sorted({PEOPLE, LONGER, *BASELINES, *set().union(*people["raters"])} & judges.keys()):
+        called = "people, a rater or a trivial judge are called that; give yours another name"
+        raise UsageError(f"--judge {taken[0]}: {called}")
     given = {}
     for name, source in judges.items():
         given[name], more = _labels(source, kind, source.scale or judge_scale, set(people.index))
@@ -221,6 +223,12 @@ def _read(
     for name, judge in given.items():
         notes += _unmatched(people.index, judge.index, ids, kind, name)
     return _joined(people, first, ids), given, notes
+
+
+def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
+    unknown = rows.index[labelled & rows["probability"].isna()]
+    if len(unknown) and rows["probability"].notna().any():
+        raise UsageError(f"{path}: label_probability is given for some labels, but not for that of {unknown[0]!r}")
 
 
 def _labels(source: Source, kind: Kind, scale: Scale, people: set[str] | None = None) -> tuple[Labels, list[str]]:

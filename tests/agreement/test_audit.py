@@ -366,7 +366,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     )
     assert "not both" in refused(tmp_path, "j.jsonl", "--human", "j.jsonl", "--out", "out")
     people = refused(tmp_path, "--human", "j.jsonl", "--judge", "people=j.jsonl", "--out", "out")
-    assert "--judge people: people, or a trivial judge, are called that" in people
+    assert "--judge people: people, a rater or a trivial judge are called that" in people
     for option in ("--scale", "--judge-scale"):
         assert f"{option} says nothing about judgments, which are on 1:10" in refused(
             tmp_path, "j.jsonl", option, "1:5", "--out", "out"

@@ -138,11 +138,11 @@ def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
     lines = [{"id": str(n), "score": 5, "label_probability": 0.5 if n else None} for n in range(30)]
     people = write_jsonl(tmp_path / "p.jsonl", lines)
     done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
-    assert_one_line_error(done, "label_probability is given for some scored answers, but not for")
+    assert_one_line_error(done, "p.jsonl", "label_probability is given for some labels, but not for that of")
     pairs = [{"id": str(n), "preference": "ab"[n % 2], "label_probability": 0.5 if n else None} for n in range(30)]
     people = write_jsonl(tmp_path / "p.jsonl", pairs)
     done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
-    assert_one_line_error(done, "p.jsonl", "label_probability is given for some verdicts, but not for that on")
+    assert_one_line_error(done, "p.jsonl", "label_probability is given for some labels, but not for that of")
     pairs[0] = {"id": "0", "preference": None, "label_probability": None}  # was not labelled, and needs no chance
     people = write_jsonl(tmp_path / "p.jsonl", pairs)
     done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")

@@ -415,19 +415,6 @@ def test_no_items_and_few_groups() -> None:
     assert difference.accuracy.value == 0.5 and difference.accuracy.p_value is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"judges": {"r1": np.zeros(120, dtype=np.int8)}}, "'r1' would name two scorers"),
-        ({"judges": {"longer": np.zeros(120, dtype=np.int8)}}, "'longer' would name two"),
-        ({"people": dict.fromkeys(["people", "r"], np.zeros(120, dtype=np.int8))}, "'people' would name two"),
-    ],
-)
-def test_mistakes_raise(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sample(**changes)
-
-
 def read(path: Path) -> Preferences:
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     lengths = np.array([[len(row["response_a"]), len(row["response_b"])] for row in rows], dtype=float)

@@ -351,7 +351,7 @@ def test_preferences_by_several_raters(tmp_path: Path) -> None:
         (
             "id,preference,label_probability\np,a,0.5\nq,b,\n",
             "id,preference\np,a\n",
-            "pairs.csv: label_probability is given for some verdicts, but not for that on 'q'",
+            "pairs.csv: label_probability is given for some labels, but not for that of 'q'",
         ),
         (PAIRS, "id,score\np,3\n", "no column 'preference'"),
         ("id,preference,rater\np,a,x\np,b,\n", "id,preference\np,a\n", "pairs.csv:3: the rater is empty"),
