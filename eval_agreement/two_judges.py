@@ -4,15 +4,13 @@ the scores of one on the scale of the other?
 All is a function of sums over answers, so that the bootstrap over groups draws anchors and other answers alike.
 """
 
-from itertools import combinations
-
 import numpy as np
 from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
-from critic.stats.estimate import FEWEST_TO_DECIDE, LEVEL, Bootstrap, Estimate, holm
+from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate
 from eval_agreement.compare import MARGINS
 from eval_agreement.sample import RatedSample
 
@@ -25,7 +23,7 @@ KNOTS = (0.25, 0.5, 0.75)
 
 class Converted(Struct, frozen=True, kw_only=True):
     """A mean `score` by one judge, on the other's scale: of all answers, of a model's, or a single score. `rank` is the
-    best and the worst place that a model's pairs with others allow, held against all pairs (Holm)."""
+    best and the worst place that a model's differences from the others allow."""
 
     name: str
     score: float
@@ -85,13 +83,16 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     means = ratio(np.einsum("rmi,ri->rm", totals, slopes), totals[:, :, 0])
     whole = [score for score in RATINGS if low <= score <= high]
     levels = zip(whole, (slopes @ _basis(np.array(whole, dtype=np.float64), knots)).T, strict=True)
-    ranked = zip(models.items(), means.T, [None, *_ranks(means[:, 1:], draws)], strict=True)
+    places = draws.places(dict(zip(list(models)[1:], means[1:, 1:].T, strict=True)))
 
     def of(name: str, score: float, n: int, values: Floats, rank: tuple[int, int] | None = None) -> Converted:
         mean = draws.estimate(values, n, undefined="no answers", groups=questions)
         return Converted(name=name, score=score, mean=mean, rank=rank)
 
-    lines = [of(name, float(source[rows].mean()), int(rows.sum()), *more) for (name, rows), *more in ranked]
+    lines = [
+        of(name, float(source[rows].mean()), int(rows.sum()), values, places.get(name))
+        for (name, rows), values in zip(models.items(), means.T, strict=True)
+    ]
     lines += [of(f"a score of {score}", score, int(anchors.sum()), values) for score, values in levels]
     return Conversion(source=names[0], target=names[1], anchors=int(anchors.sum()), lines=lines)
 
@@ -99,17 +100,6 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
 def _basis(scores: Floats, knots: Floats) -> Floats:
     """What a straight line that bends at the knots is made of: shape (2 + knots, n)."""
     return np.stack([np.ones_like(scores), scores, *(np.maximum(scores - knot, 0) for knot in knots)])
-
-
-def _ranks(means: Floats, draws: Bootstrap) -> list[tuple[int, int]]:
-    """The places that pairs of models allow, by their means in the sample and each resample, shape (1 + R, M)."""
-    count = means.shape[1]
-    above, pairs = np.zeros((count, count), dtype=bool), list(combinations(range(count), 2))
-    differences = [draws.estimate(means[:, one] - means[:, other], 0, null=0.0) for one, other in pairs]
-    for (one, other), line, p in zip(pairs, differences, holm([line.p_value for line in differences]), strict=True):
-        apart = p is not None and p <= 1 - LEVEL
-        above[one, other], above[other, one] = apart and (line.value or 0) > 0, apart and (line.value or 0) < 0
-    return [(1 + int(above[:, one].sum()), count - int(above[one].sum())) for one in range(count)]
 
 
 class Change(Struct, frozen=True, kw_only=True):
