@@ -5,7 +5,7 @@ Cohen's kappa with quadratic weights. A metric is a function of sums over pairs 
 sample and on each resample alike.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -147,17 +147,12 @@ def on_scale(scores: Scores, whose: str) -> Floats:
     return np.round(found, _DECIMALS)
 
 
-def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
-    """Raises ValueError for a column that is not as long as people's scores, naming it."""
-    for what, values in others.items():
-        if values is not None and len(values) != len(human):
-            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
-
-
-def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Both as arrays, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    same_length(human, {"judge scores": judge})
+    for what, values in (("judge scores", judge), ("groups", group)):
+        if len(values) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
     if (missing := np.isnan(people)).any():
         raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
     return people, judged, ~np.isnan(judged)
@@ -172,12 +167,7 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
-    result = measured(human, judge, np.zeros(len(human), dtype=np.uint8))
-    estimates = {
-        name: replace(estimate, undefined=None if estimate.value is not None else estimate.undefined)
-        for name, estimate in result.estimates.items()
-    }
-    return replace(result, estimates=estimates, groups=None)
+    return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)
 
 
 def measured(
@@ -195,8 +185,7 @@ def measured(
     in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
     groups. Raises ValueError as `agreement` does.
     """
-    people, judged, used = paired(human, judge)
-    same_length(human, {"groups": group})
+    people, judged, used = paired(human, judge, group)
     people, judged = people[used], judged[used]
     draws = Bootstrap(group_numbers(group)[used], resamples, seed)
     about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}

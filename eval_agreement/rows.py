@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from critic.stats.arrays import Group, group_numbers
 from critic.stats.estimate import SEED, Bootstrap
-from eval_agreement.metrics import Indices, Scores, paired, same_length
+from eval_agreement.metrics import Indices, Scores, paired
 
 FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 """Folds of whole groups for cross-fitting; nothing is fitted on fewer groups or made from fewer rows."""
@@ -26,17 +26,15 @@ class JudgedRows:
         resamples: int | None = None,
         seed: int = SEED,
     ) -> None:
-        self._human, self._judge, self.kept = paired(human, judge)
-        self._group, self._drawn = group_numbers(group), (resamples, seed)
-        same_length(human, {"judge scores": judge, "groups": group})
-        kept = self.kept
-        self.human, self.judge = self._human[kept], self._judge[kept]
-        self.n, self.failed = len(self.human), int((~kept).sum())
-        self.resamples = Bootstrap(self._group[kept], resamples, seed)
+        people, judged, self.kept = paired(human, judge, group)
+        self._all, self._drawn = (people, judged, group_numbers(group)), (resamples, seed)
+        self.human, self.judge, member = (column[self.kept] for column in self._all)
+        self.n, self.failed = len(self.human), int((~self.kept).sum())
+        self.resamples = Bootstrap(member, resamples, seed)
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
-        return JudgedRows(self._human[which], self._judge[which], self._group[which], *self._drawn)
+        return JudgedRows(*(column[which] for column in self._all), *self._drawn)
 
 
 def folds(group: Indices) -> Indices:
