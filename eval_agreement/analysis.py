@@ -17,14 +17,7 @@ from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.raters import (
-    EPSILON,
-    AlternativeAnnotator,
-    RaterAgreement,
-    SoftAgreement,
-    beside_raters,
-    leave_one_out,
-)
+from eval_agreement.raters import EPSILON, BesideRaters, beside_raters, leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import RatedSample
 from eval_agreement.widths import Widths, widths
@@ -62,8 +55,7 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are those
     of the interval of either. `lines` begins with the judge under audit, `by[part][value]` is its agreement on a part.
-    `raters`, `soft` and `replaces` are None where no answer has two raters, `corrected[answerer]` is there for
-    answerers with labels and answers without.
+    `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
     sample: RatedSample
@@ -75,9 +67,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
-    raters: RaterAgreement | None = None
-    soft: SoftAgreement | None = None
-    replaces: AlternativeAnnotator | None = None
+    beside: BesideRaters = BesideRaters()
     biases: dict[str, Biases] = field(default_factory=dict)
     corrected: dict[str, CorrectedMean] = field(default_factory=dict)
     models: list[ModelDifference] = field(default_factory=list)
@@ -98,7 +88,6 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
     Without training rows there is one: people's own median, which has seen the answers.
     """
     labelled = sample.labelled
-    beside = beside_raters(labelled.raters, labelled.scores, labelled.groups, asked.epsilon)
     baselines = trivial(labelled, asked.training)
     intervals, ends = widths(sample)
     judge, plan = {labelled.judge: labelled.scores}, None
@@ -116,9 +105,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
             compare(replace(labelled, judges={**judge, name: scores}), labelled.judge, name)
             for name, (scores, _) in baselines.items()
         ],
-        raters=beside.raters,
-        soft=beside.soft,
-        replaces=beside.replaces,
+        beside=beside_raters(labelled.raters, labelled.scores, labelled.groups, asked.epsilon),
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         widths=intervals,
@@ -133,9 +120,8 @@ def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) ->
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
 
     def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
-        return Line(kind, name, about, measured(sample.human, scores, group, weight))
+        return Line(kind, name, about, measured(sample.human, scores, sample.groups, sample.weight))
 
-    group, weight = sample.groups, sample.weight
     return [
         *(line("judge" if name == sample.judge else "other", name, scores) for name, scores in sample.judges.items()),
         *people(sample),
@@ -186,16 +172,14 @@ def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
 
 def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
-    group, weight = sample.groups, sample.weight
-
-    def of(rows: NDArray[np.bool_]) -> Agreement:
-        return measured(sample.human[rows], sample.scores[rows], group[rows], None if weight is None else weight[rows])
-
-    return {
-        part: {value: of(rows) for value, rows in sample.values(part)}
-        for part in sample.parts
-        if len(sample.said(part)) > 1
-    }
+    found = {}
+    for part in sample.parts:
+        values = {value: sample.rows(rows) for value, rows in sample.values(part)}
+        if len(values) > 1:
+            found[part] = {
+                value: measured(one.human, one.scores, one.groups, one.weight) for value, one in values.items()
+            }
+    return found
 
 
 def people(sample: RatedSample) -> list[Line]:

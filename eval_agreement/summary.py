@@ -23,7 +23,8 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.tables import Source
 from eval_agreement.widths import NARROW
 
-DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by", "ends")]
+_ELSEWHERE = ("sample", "unlabelled", "lines", "by", "ends", "beside")
+DETAILS = [name for name in Findings.__struct_fields__ if name not in _ELSEWHERE]
 """Findings that stand in summary.json as they are."""
 
 
@@ -31,9 +32,8 @@ def provenance(
     samples: Iterable[tuple[RatedSample, Mapping[str, Source]]], train: Path | None, training: Sequence[Response]
 ) -> dict[str, Any]:
     """What the numbers were made from: samples with their files. `in_training` counts rows of a sample whose response
-    is also in the training file, `question_in_training` those whose question or image (group) is."""
+    is also in the training file."""
     ids = {response.id for response in training}
-    groups = {response.question.group for response in training}
     described: dict[str, Any] = {}
     for sample, files in samples:
         facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
@@ -42,7 +42,6 @@ def provenance(
             facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in judgments}))
         if train:
             facts["in_training"] = sum(key in ids for key in sample.ids)
-            facts["question_in_training"] = sum(group in groups for group in sample.group)
         described[sample.name] = facts
     trained: dict[str, Any] | None = None
     if train:
@@ -123,6 +122,7 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[
     for name, findings in found.items():
         by = {part: {value: as_json(one) for value, one in values.items()} for part, values in findings.by.items()}
         details = {key: msgspec.to_builtins(getattr(findings, key)) for key in DETAILS}
+        details |= msgspec.to_builtins(findings.beside)
         result[name] = as_json(findings.judge) | {"unlabelled": findings.unlabelled, "by": by, **details}
         for kind, lines in scorers.items():
             for line in findings.of(kind):

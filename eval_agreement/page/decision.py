@@ -11,9 +11,6 @@ from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import not_for, not_kept, side, undecided, with_labels, within
 
-RANKS_WELL = 0.5
-"""A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
-
 WITHIN = 0.2
 """Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
 
@@ -71,16 +68,8 @@ def _not_better(findings: Findings) -> str:
     unbeaten = [pair for pair in findings.over_trivial if _side(pair) >= 0]
     if not unbeaten:
         return ""
-    who, after = findings.sample.judge, findings.calibration.after
     trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])} in mean error"
-    order = findings.judge.interval.get("pearson")
-    others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
-    if order and order[0] >= RANKS_WELL and after and others and after.mae < min(others):
-        return (
-            f"Use {who} only after recalibration: it ranks answers well (Pearson {number(order[0])} or more), "
-            f"but as it stands it is not shown to beat {trivial}; a map of its scores may mend that."
-        )
-    return f"Do not use {who} here: it is not shown to beat {trivial}{_seen(unbeaten[0])}."
+    return f"Do not use {findings.sample.judge} here: it is not shown to beat {trivial}{_seen(unbeaten[0])}."
 
 
 def _seen(pair: Comparison) -> str:
@@ -109,7 +98,7 @@ def _worse(findings: Findings) -> str:
 
 
 def _in_place_of(findings: Findings) -> str:
-    who, test, places = findings.sample.judge, findings.replaces, []
+    who, test, places = findings.sample.judge, findings.beside.replaces, []
     if test and test.passes:
         places.append(f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
     for pair in findings.comparisons:
@@ -133,4 +122,5 @@ def _against_people(findings: Findings) -> list[str]:
         f"Against the mean of the other raters, a rater is off by {number(people.mae)}{_within(people)} and the judge "
         f"by {number(judge.mae)}{_within(judge)}."
     )
-    return [ceiling, *([findings.replaces.reading] if findings.replaces else [])]
+    test = findings.beside.replaces
+    return [ceiling, *([test.reading] if test else [])]

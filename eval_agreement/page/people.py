@@ -2,7 +2,7 @@
 
 from critic.page.blocks import Columns, Part, number, share
 from eval_agreement.page.words import estimates, p_text, percent, points
-from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest, SoftAgreement
+from eval_agreement.raters import BesideRaters, RaterTest
 
 MOST_RATERS = 30
 """Raters of the alternative annotator test that are shown; summary.json has them all."""
@@ -18,11 +18,9 @@ _RATERS = Columns[RaterTest](
 )
 
 
-def people_part(
-    name: str, soft: SoftAgreement | None, agreement: RaterAgreement | None, test: AlternativeAnnotator | None
-) -> Part:
+def people_part(name: str, beside: BesideRaters) -> Part:
     """Empty where no item has two raters."""
-    tables = []
+    soft, agreement, test, tables = beside.soft, beside.raters, beside.replaces, []
     if agreement:
         caption = (
             f"Krippendorff’s alpha ({agreement.level}): {agreement.items} rated items, {agreement.raters} raters, "

@@ -37,10 +37,7 @@ _WEIGHTED = (
 def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     """All there is to say, in reading order."""
     several = len(found.beside) > 1
-    people = [
-        people_part(f"{name}: {judge}" if several else name, beside.soft, beside.raters, beside.replaces)
-        for judge, beside in found.beside.items()
-    ]
+    people = [people_part(f"{name}: {judge}" if several else name, beside) for judge, beside in found.beside.items()]
     return [
         *_agreement(name, found),
         *_matrix(name, found),

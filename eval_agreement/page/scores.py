@@ -41,7 +41,7 @@ def sections(
         *gate_sections(outcomes),
         *_parts(found),
         *_of_each("judges", found, lambda findings: _compared(findings.comparisons)),
-        *section("people", [people_part(name, one.soft, one.raters, one.replaces) for name, one in found.items()]),
+        *section("people", [people_part(name, one.beside) for name, one in found.items()]),
         *section("bias", _biases_of(found)),
         *section("injection", map(_injection, attacked)),
         *_of_each("calibration", found, _calibration),

@@ -298,7 +298,7 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
     assert "The gate is not kept: mae<=0.1 NOT kept" in decided(tmp_path, rows(80), "--gate", "mae<=0.1")
     severe = decided(tmp_path, rows(140, shift=-5.0))
-    assert severe.startswith("Use small-judge only after recalibration: it ranks answers well (Pearson 0.")
+    assert severe.startswith("Do not use small-judge here: it is not shown to beat the trivial judge constant in mean")
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
