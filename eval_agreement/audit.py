@@ -35,9 +35,9 @@ from eval_agreement.sample import RatedSample
 from eval_agreement.savings import Savings, savings
 from eval_agreement.summary import (
     as_lines,
+    facts_of,
     files_of,
     how_judged,
-    made_by,
     provenance,
     row_lines,
     summary,
@@ -97,35 +97,23 @@ class _Audited(Struct, frozen=True, kw_only=True):
 def main(
     judgments: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers; or the results of another "
-            "tool, or a table, with people's and judges' scores: what is taken for what is said."
-        ),
+        typer.Argument(help="NAME=FILE or FILE: judgments, a tool's results or a table, with people's scores inside."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.json and report.html.")] = Path("runs/audit"),
     human: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE[:COLUMN]",
-            help="People's scores, preferences or verdicts: CSV, JSONL, Parquet or Excel; or judged conversations.",
-        ),
+        typer.Option(metavar="FILE[:COLUMN]", help="People's scores, preferences or verdicts; judged conversations."),
     ] = None,
     judge: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE[:COLUMN]", help="Its scores of the same ids; repeatable, the first is audited."
-        ),
+        typer.Option(metavar="NAME=FILE[:COLUMN]", help="Scores of the same ids; repeatable, the first is audited."),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
-            metavar="LOW:HIGH",
-            help="The scale of scores in tables, 1:10 unless it is found; results are in points on 1..10.",
-            show_default=False,
-        ),
+        typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables, 1:10 unless it is found."),
     ] = None,
     judge_scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
+        str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="Human-scored training rows, to fit trivial judges on.")] = None,
     epsilon: Annotated[
@@ -133,22 +121,12 @@ def main(
     ] = EPSILON,
     within: Annotated[
         float | None,
-        typer.Option(
-            "--target-half-width",
-            min=0.001,
-            max=9,
-            help="Plan labels for a mean within ± so many points (a share: 0.05).",
-        ),
+        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± so many points."),
     ] = None,
     attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
     gates: Annotated[
         str | None,
-        typer.Option(
-            "--gate",
-            metavar="LIMITS",
-            help="Limits on the judge, as in mae<=0.9,pearson>=0.8,failed<=0.02 (or internal:mae<=0.9): "
-            "exit with 1 where the 95 % interval does not keep them.",
-        ),
+        typer.Option("--gate", metavar="LIMITS", help="Exit with 1 where not kept: mae<=0.9,SAMPLE:failed<=0.02."),
     ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Write what was found, for critic judge to hold to.")] = None,
     since: Annotated[
@@ -162,11 +140,7 @@ def main(
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 where more of a sample failed.")] = 0.02,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="COLUMN=FIELD",
-            help="Your column: what it is: people, judge, criterion, id, group, question, model, text, … Repeatable.",
-        ),
+        typer.Option("--map", metavar="COLUMN=FIELD", help="What a column is: people, judge, id, model, text, …"),
     ] = None,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
@@ -240,7 +214,7 @@ def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> i
     target.prepare(files[name].path, [])
     shown = change_sections(name, found) if found else exchange_sections(converted)
     readings = [found.reading if found else converted[0].reading, *sample.notes]
-    origin = {"samples": {name: files_of(files)}, "train": None, **made_by()}
+    origin = provenance({name: files_of(files)})
     audited = _Audited(
         title=f"{name} after {before}",
         content={name: msgspec.to_builtins(found or converted), "provenance": origin},
@@ -329,13 +303,14 @@ def _audit_scores(
     if lines := row_lines([sample for sample, _ in samples], found):
         tables.write_csv(target.out / "rows.csv", lines)
     raters = {rater for rated in first.raters for rater in rated}
+    origin = {sample.name: facts_of(sample, files, asked.training) for sample, files in samples}
     labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
         certified=(judged, labelled, found[first.name].judge.estimates),
         outcomes=outcomes,
-        content=content | {"provenance": provenance(samples, train, asked.training)},
+        content=content | {"provenance": provenance(origin, train, asked.training)},
         verdicts=verdicts,
         sections=sections(found, outcomes, injections, looks, saved),
         printed=[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks, saved)],
@@ -385,14 +360,13 @@ def _audit_labels(
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
     verdicts = preference_verdict(name, found, outcomes, target.max_failed, asked.within)
     facts = {"verdicts" if found.yes_or_no else "pairs": found.items, **files_of({PEOPLE: people, **sources})}
-    origin = {"samples": {name: facts}, "train": None, **made_by()}
     agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
         certified=(source.path, (people.path, found.rated, found.raters), agreement),
         outcomes=outcomes,
-        content={name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin},
+        content={name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": provenance({name: facts})},
         verdicts={name: verdicts},
         sections=[*preference_sections(name, found), *gate_sections(outcomes)],
         printed=[*verdicts, *found.notes],

@@ -28,26 +28,33 @@ DETAILS = [name for name in Findings.__struct_fields__ if name not in _ELSEWHERE
 """Findings that stand in summary.json as they are."""
 
 
-def provenance(
-    samples: Iterable[tuple[RatedSample, Mapping[str, Source]]], train: Path | None, training: Sequence[Response]
-) -> dict[str, Any]:
-    """What the numbers were made from: samples with their files. `in_training` counts rows of a sample whose response
-    is also in the training file."""
+def facts_of(sample: RatedSample, files: Mapping[str, Source], training: Sequence[Response]) -> dict[str, Any]:
+    """What a sample was made from. `in_training` counts its rows whose response is also in the training file."""
+    facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
+    judgments = [judgment for judgment in sample.judgments if judgment]
+    for key in ("judge", "prompt", "prompt_hash", "score_kind") if judgments else ():
+        facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in judgments}))
     ids = {response.id for response in training}
-    described: dict[str, Any] = {}
-    for sample, files in samples:
-        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
-        judgments = [judgment for judgment in sample.judgments if judgment]
-        for key in ("judge", "prompt", "prompt_hash", "score_kind") if judgments else ():
-            facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in judgments}))
-        if train:
-            facts["in_training"] = sum(key in ids for key in sample.ids)
-        described[sample.name] = facts
+    return {**facts, "in_training": sum(key in ids for key in sample.ids)} if ids else facts
+
+
+def provenance(
+    samples: Mapping[str, Any], train: Path | None = None, training: Sequence[Response] = ()
+) -> dict[str, Any]:
+    """What the numbers were made from, samples and training rows by their facts, how intervals were, and with what."""
     trained: dict[str, Any] | None = None
     if train:
         digest = jsonl.sha256(train) if train.is_file() else None
         trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": run_facts(train)}
-    return {"samples": described, "train": trained, **made_by()}
+    method = "percentile bootstrap over groups, widened for few groups"
+    resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
+    versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
+    return {
+        "samples": samples,
+        "train": trained,
+        "interval": {"level": LEVEL, "method": method, **resamples, "seed": SEED},
+        "versions": {"python": platform.python_version()} | versions,
+    }
 
 
 def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
@@ -90,17 +97,6 @@ def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
     return {
         "files": {who: facts(source) for who, source in sources.items()},
         "runs": {who: run_facts(source.path) for who, source in sources.items()},
-    }
-
-
-def made_by() -> dict[str, Any]:
-    """How this audit makes intervals, and with what."""
-    method = "percentile bootstrap over groups, widened for few groups"
-    resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
-    versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
-    return {
-        "interval": {"level": LEVEL, "method": method, **resamples, "seed": SEED},
-        "versions": {"python": platform.python_version()} | versions,
     }
 
 
