@@ -30,9 +30,6 @@ from eval_agreement.rows import JudgedRows
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
 
-MOST_LABELS = 20
-"""Labels of a family that are reported: with many more, Holm's correction leaves no power."""
-
 _SINGULAR = 1e-9
 
 
@@ -53,12 +50,10 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
-    """The effects of a family of labels, the largest label first. `left_out` labels were too many to report
-    (their rows are among the others still)."""
+    """The effects of a family of labels, the largest label first."""
 
     name: str
     effects: list[BiasEffect]
-    left_out: int
 
 
 class _Kind(Struct, frozen=True):
@@ -94,24 +89,22 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
     """The offset of each value of a label (`name` says which: language, task, answerer), in points.
 
-    Each is that of the rows with the label against all other labelled rows, at equal human score. The MOST_LABELS
-    largest labels are reported. p-values are Holm-corrected over them; two labels are each other's mirror, so theirs is
-    one test. A label is None where it, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or where no answer
-    without it has the same human score. Rows whose label is None take no part.
+    Each is that of the rows with the label against all other labelled rows, at equal human score. p-values are
+    Holm-corrected over them; two labels are each other's mirror, so theirs is one test. A label is None where it, or
+    the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score.
+    Rows whose label is None take no part.
     """
     names = sorted({name for name in label if name is not None})
     code = {name: number for number, name in enumerate(names)}
     numbers = np.array([-1 if name is None else code[name] for name in label], dtype=np.intp)
     rows, numbers = rows.of(numbers >= 0), numbers[numbers >= 0]
     size = np.bincount(numbers[rows.kept], minlength=len(names))
-    largest = np.argsort(-size, kind="stable")[:MOST_LABELS]
     effects = []
-    for number in largest:
+    for number in np.argsort(-size, kind="stable"):
         failed = int(((numbers == number) & ~rows.kept).sum())
         effect = _offset(rows, numbers[rows.kept] == number, label=names[number], failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
-    effects = effects if len(names) == 2 else _holm(effects)
-    return Offsets(name=name, effects=effects, left_out=len(names) - len(largest))
+    return Offsets(name=name, effects=effects if len(names) == 2 else _holm(effects))
 
 
 def _offset(rows: JudgedRows, has: NDArray[np.bool_], **about: Any) -> BiasEffect:
@@ -164,7 +157,7 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     if effect.interval is None:
         return f"{effect.value:.2f} {kind.unit}, which may be chance: {effect.undefined}."
     low, high = effect.interval
-    if low <= 0 <= high:
+    if not effect.side:
         ends = [f"{end:+z.2f}".replace("-", "−") for end in (low, high)]
         return kind.none.format(label=label, low=ends[0], high=ends[1], detectable=f"{effect.detectable:.2f}")
     sentence = kind.above if effect.value > 0 else kind.below
@@ -172,15 +165,11 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
 
 
-def _seen(effect: BiasEffect) -> bool:
-    return effect.interval is not None and not effect.interval[0] <= 0 <= effect.interval[1]
-
-
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it:
     if the judge followed true quality only, and people's scores were quality plus noise, the correlation of `x` with
     the judge would be r(x, human) r(human, judge) / reliability."""
-    if not _seen(effect) or effect.value is None:
+    if not effect.side or effect.value is None:
         return effect
     human, judge, x = map(_centred, (rows.human, rows.judge, x))
     if np.ptp(human) == 0:
@@ -201,6 +190,6 @@ def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:
     return [
         effect
         if p is None
-        else replace(effect, p_value=p, reading=effect.reading + (chance if _seen(effect) and p > 1 - LEVEL else ""))
+        else replace(effect, p_value=p, reading=effect.reading + (chance if effect.side and p > 1 - LEVEL else ""))
         for effect, p in zip(effects, adjusted, strict=True)
     ]

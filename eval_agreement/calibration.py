@@ -124,8 +124,7 @@ def _map_reading(before: Errors, after: Errors, change: Estimate) -> str:
         f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
         f"mean error {before.mean_error:+z.2f} → {after.mean_error:+z.2f}"
     ).replace("-", "−")
-    low, high = change.interval or (0.0, 0.0)
-    if low <= 0 <= high:
+    if not change.side:
         return f"No sign that recalibration brings single scores closer to people's: {moves}."
-    direction = "brings single scores closer to" if high < 0 else "takes single scores away from"
+    direction = "brings single scores closer to" if change.side < 0 else "takes single scores away from"
     return f"Recalibration {direction} people's: {moves}."

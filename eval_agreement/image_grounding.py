@@ -152,8 +152,7 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
     """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, and a
     swapped image costs right answers points."""
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
-    gains = bool(pearson and pearson.interval and pearson.interval[0] > 0)
-    loses = bool(swap.interval and swap.interval[1] < 0)
+    gains, loses = bool(pearson and pearson.side > 0), swap.side < 0
     parts = []
     if pearson:
         bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"

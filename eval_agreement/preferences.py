@@ -279,7 +279,10 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
             paired_difference(people, verdicts[one], verdicts[other], group, (one, other), weight)
             for one, other in [*combinations(judges, 2), *product(judges, baselines)]
         ],
-        by={name: _by_part(people, judge, sample) for name, judge in judges.items()},
+        by={
+            name: {part: breakdown(people, judge, group, values, weight) for part, values in sample.parts.items()}
+            for name, judge in judges.items()
+        },
     )
 
 
@@ -291,9 +294,3 @@ def _beside(
     ratings = [{name: float(code) for name, code in row if code < LABELS} for row in rows]
     verdicts = {name: np.where(judge < LABELS, judge, np.nan) for name, judge in judges.items() if raters}
     return {name: beside_raters(ratings, judge, group, epsilon, "nominal") for name, judge in verdicts.items()}
-
-
-def _by_part(people: Codes, judge: Codes, sample: Preferences) -> dict[str, dict[str, VerdictAgreement]]:
-    return {
-        part: breakdown(people, judge, sample.group, values, sample.weight) for part, values in sample.parts.items()
-    }

@@ -221,8 +221,7 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
     what, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
     reading = f"None of the {things} has a judgment and two {what}s."
     if items:
-        low, high = difference.interval or (-1.0, 1.0)
-        how = "more often than" if low > 0 else "less often than" if high < 0 else "not shown to differ from how often"
+        how = ("not shown to differ from how often", "more often than", "less often than")[difference.side]
         unseen = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
         judge_in, person_in, most, apart = (f"{share.mean():.0%}" for share in shares)
         reading = (

@@ -147,4 +147,4 @@ def change(sample: RatedSample) -> Change:
 def _shown(part: Estimate) -> int:
     """1 or -1 where a change is shown and may be as large as the margin."""
     low, high = part.interval or (0.0, 0.0)
-    return (int(low > 0) - int(high < 0)) * (max(-low, high) > MARGINS["mae"])
+    return part.side * (max(-low, high) > MARGINS["mae"])

@@ -75,6 +75,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
     detectable: float | None = None
 
     @property
+    def side(self) -> int:
+        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        low, high = self.interval or (0.0, 0.0)
+        return int(low > 0) - int(high < 0)
+
+    @property
     def unseen(self) -> float | None:
         """`detectable` where no effect is shown."""
         return self.detectable if self.p_value is not None and self.p_value > 1 - LEVEL else None

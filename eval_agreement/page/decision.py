@@ -9,7 +9,7 @@ from eval_agreement.analysis import Findings
 from eval_agreement.compare import MARGINS, Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import not_for, not_kept, side, undecided, with_labels, within
+from eval_agreement.page.words import not_for, not_kept, undecided, with_labels, within
 
 WITHIN = 0.2
 """Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
@@ -86,7 +86,7 @@ def _seen(pair: Comparison) -> str:
 
 def _side(pair: Comparison) -> int:
     """-1 where the first judge's mean error is shown to be the smaller one, 1 where it is shown to be the larger."""
-    return side(next((line.interval for line in pair.differences if line.metric == "mae"), None))
+    return next((line.side for line in pair.differences if line.metric == "mae"), 0)
 
 
 def _worse(findings: Findings) -> str:

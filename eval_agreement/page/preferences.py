@@ -18,7 +18,6 @@ from eval_agreement.page.words import (
     percent,
     points,
     section,
-    side,
     undecided,
     with_labels,
     within,
@@ -84,9 +83,9 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width
     if why := undecided(judge, lost, result.n + lost, found.groups, most_failed, found.things):
         return why
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
-    trivial = [name for name in found.baselines if side(others[name].interval) <= 0]
-    better = [name for name in others if name not in found.baselines and side(others[name].interval) < 0]
-    if trivial or side(result.kappa.interval) <= 0:
+    trivial = [name for name in found.baselines if others[name].side <= 0]
+    better = [name for name in others if name not in found.baselines and others[name].side < 0]
+    if trivial or result.kappa.side <= 0:
         than = listed(trivial) if trivial else "chance"
         seen = _figure(others[trivial[0]]) if trivial else ""
         return f"Do not use {judge} here: it is not shown to agree with people more than {than}{seen}."
@@ -104,7 +103,7 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width
         return (
             f"Use {judge} alone in the place of one of these raters ({test}): it agrees with people {figure}.{not_here}"
         )
-    if beside and beside.soft and side(beside.soft.difference.interval) > 0:
+    if beside and beside.soft and beside.soft.difference.side > 0:
         often = f"it agrees with a rater more often than raters do, {figure}"
         return f"Use {judge} alone on such {found.things}: {often}.{not_here}"
     return f"{_with_labels(judge, found, half_width)}{not_here}"
@@ -185,7 +184,7 @@ def _position(name: str, found: PreferenceAudit) -> list[Section]:
     for judge, bias in found.position.items():
         first = bias["first_place"]
         rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
-        if direction := side(first.interval):
+        if direction := first.side:
             position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
             text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
             readings.append(f"{judge} {text}")
@@ -198,7 +197,7 @@ def _length(name: str, found: PreferenceAudit) -> list[Section]:
         names = judge, "people, the same pairs", f"{judge} less people"
         rows |= dict(zip(names, length.values(), strict=True))
         change = length["difference"]
-        if direction := side(change.interval):
+        if direction := change.side:
             more = "more" if direction > 0 else "less"
             readings.append(
                 f"{judge} takes the longer answer {more} often than people, by {share(abs(change.value or 0))}."
@@ -215,7 +214,7 @@ _DIFFERENCES = Columns[PairedDifference](
     ("p", lambda line: p_text(line.accuracy.p_value)),
     ("kappa", lambda line: points(line.kappa)),
     ("p", lambda line: p_text(line.kappa.p_value)),
-    strong=lambda line: side(line.accuracy.interval) != 0,
+    strong=lambda line: line.accuracy.side != 0,
 )
 
 

@@ -209,8 +209,7 @@ def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
 
 
 def _offsets_table(family: Offsets) -> Table:
-    left = f" {family.left_out} rarer ones are left out." if family.left_out else ""
-    caption = f"By {part_name(family.name)}: points against all others at equal human score.{left}"
+    caption = f"By {part_name(family.name)}: points against all others at equal human score."
     columns = _biases(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
     return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)

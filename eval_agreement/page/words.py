@@ -53,12 +53,6 @@ def _unseen(size: str, estimate: Estimate) -> str:
     return f"; seen from {size}" if estimate.unseen else ""
 
 
-def side(bounds: Bounds | None) -> int:
-    """1 where an interval lies above 0, -1 where it lies below, else 0."""
-    low, high = bounds or (0.0, 0.0)
-    return int(low > 0) - int(high < 0)
-
-
 def within(bounds: str) -> str:
     """An interval in a sentence."""
     return f" (95 % interval {bounds})" if bounds else ""
