@@ -206,7 +206,7 @@ def take(store: Store, path: Path) -> str:
     for verdict, task in found:
         opened = task()
         if opened is not None and not opened.label:
-            store.label(opened.rater, opened.task, f"import/{opened.task}", 0, verdict)
+            store.label(opened.rater, opened.task, 0, verdict)
             new += 1
         elif opened is not None and opened.verdict is not None and opened.verdict.choices != verdict.choices:
             differ.append(f"{opened.item.id!r} by {opened.rater}")

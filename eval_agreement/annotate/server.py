@@ -114,7 +114,7 @@ class Annotation:
         done, tasks = self.store.counts()[rater]
         facts = {"words": words(lang), "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.name}
         facts |= {"stale": "stale" in asked, "rater": asked["rater"], "done": done, "tasks": tasks, "open": found}
-        facts |= {"last": self.store.last(rater, found.label if found else 0), "once": secrets.token_urlsafe(12)}
+        facts |= {"last": self.store.last(rater, found.label if found else 0)}
         facts |= {} if found is None else self._shown(found)
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
@@ -133,10 +133,9 @@ class Annotation:
         found = self._task(rater, body.get("task"))
         verdict = read_verdict(body, found.item, self.scheme, found.swapped)
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
-        once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
+        status, seen = 200, _number(body.get("seen")) or 0
         try:
-            seen, version = _number(body.get("seen")) or 0, body.get("version", "")
-            self.store.label(rater, found.task, once, seen, verdict, version)
+            self.store.label(rater, found.task, seen, verdict, body.get("version", ""))
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}
         following = f"./?{urlencode(query)}"

@@ -24,8 +24,7 @@ from eval_agreement.annotate.schemes import LabelItem
 
 _TABLES = (files("eval_agreement") / "annotate" / "page/tables.sql").read_text("utf-8")
 
-# Databases of earlier versions have waves of tasks; there is one now.
-_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, 0)"
+_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?, ?, ?, ?)"
 
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,25 +183,21 @@ class Store:
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
 
-    def label(self, rater: str, task: int, once: str, seen: int, verdict: RaterVerdict, version: str = "") -> None:
-        """Keep a label. The same page (`once`) leaves one, however often it is sent. Raises Stale where the task's
-        newest label is not the one that the page had `seen`, or the item is of another `version`, and KeyError where
+    def label(self, rater: str, task: int, seen: int, verdict: RaterVerdict, version: str = "") -> None:
+        """Keep a label; a page leaves one, however often it is sent. Raises Stale where the task's newest label is not
+        the one that the page had `seen` and says another thing, or the item is of another `version`, and KeyError where
         the task is not the rater's."""
         with self._writing() as database:
-            for before, name, content in self._rows("SELECT task, rater, said FROM labels WHERE once = ?", once):
-                # Of a page that is sent twice only the time differs, and its corrections are none any more.
-                then = msgspec.json.decode(content, type=RaterVerdict)
-                then = replace(then, seconds=verdict.seconds, edits=verdict.edits)
-                if (before, name) != (task, rater) or then != verdict:
-                    raise Stale
-                return
             opened = self.opened(task, rater)
             if opened is None:
                 raise KeyError(task)
             if opened.label != seen or version not in ("", opened.item.version):
+                # Of a page that is sent twice only the time differs, and its corrections are none any more.
+                if opened.verdict and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:
+                    return
                 raise Stale
-            row = (task, rater, once, time.time(), msgspec.json.encode(verdict))
-            cursor = database.execute("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", row)
+            row = (task, rater, time.time(), msgspec.json.encode(verdict))
+            cursor = database.execute("INSERT INTO labels (task, rater, at, said) VALUES (?, ?, ?, ?)", row)
             database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
             database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not opened.label, rater))
             if verdict.edits:

@@ -80,7 +80,7 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
             mine, *theirs = said[int(opened.item.id[-1])]
             answers = [mine, mine] if rater == "rater-1" else theirs
             choices = dict(zip([ask.key for ask in opened.item.asks], answers, strict=True))
-            store.label(rater, opened.task, f"{opened.task}", 0, RaterVerdict(choices=choices))
+            store.label(rater, opened.task, 0, RaterVerdict(choices=choices))
     columns = ("human_score", "checklist_answers", "checklist_votes", "annotators")
     assert {line["id"]: tuple(line[column] for column in columns) for line in read(exported(store))} == {
         "row-1": (0.5, [True, False], [[1, 0], [0, 1]], {"rater-2": 0.5}),
@@ -493,5 +493,5 @@ def test_a_formula_in_an_answer_stays_text_in_a_sheet(tmp_path: Path) -> None:
     run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "s")
     cells = [line["answer"] for line in csv.DictReader((tmp_path / "s/rater-1.csv").open())]
     assert cells[1:] == ['\'=HYPERLINK("x")'] * 2
-    store.label("rater-1", 1, "once", 0, RaterVerdict(choices={"overall": "3"}, reason="+1"))
+    store.label("rater-1", 1, 0, RaterVerdict(choices={"overall": "3"}, reason="+1"))
     assert "'+1" in exported(store, "l.csv").read_text()
