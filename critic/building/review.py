@@ -3,7 +3,7 @@ yield by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,6 @@ YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
 
 REVIEWERS = 2
 """Of a conversation; a third decides where they differ."""
-
-Key = tuple[str, str, str]
-"""Id, reviewer, and the text that the reviewer saw, so that answers on a text that was made anew since do not count."""
 
 
 class Reviewed(Struct, frozen=True):
@@ -42,41 +39,41 @@ class Reviewed(Struct, frozen=True):
         reasons = Counter(self.reasons())
         why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
         total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
-        left = [(self.open, "open"), (self.differing, "differ")]
-        more = "".join(f"; {len(some)} {word}" for some, word in left if some)
-        return f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"
+        line = f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why})"
+        return f"{line}; {len(self.open)} open, {len(self.differing)} differ"
 
 
-def _key(row: Mapping[str, Any]) -> Key:
-    """Without white space, which spreadsheets change, and as a text stands in a table."""
-    cells = (tables.cell_text(row.get(column)) or "" for column in ("id", "reviewer", "conversation"))
-    key, reviewer, text = ("".join(tables.harmless(cell).split()) for cell in cells)
-    return key, reviewer, text
+def _key(talk: Made) -> str:
+    """The id that the sheet has: another where the text was made anew, so that answers on the old one do not count."""
+    return f"{talk.id}-{hashlib.sha256(spoken(talk).encode()).hexdigest()[:8]}"
 
 
 def _rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
     return list(tables.rows(sheet)) if sheet.is_file() else []
 
 
+def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
+    return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
+
+
 def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
     """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
     as people left them."""
     present = [row for _, row in _rows(sheet)]
-    known = set(map(_key, present))
-    new = []
+    known, new = set(map(_reviewed_by, present)), []
     for reviewer in map(str, reviewers):
         for talk in sorted(made, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
-            about = {"id": talk.id, "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
+            about = {"id": _key(talk), "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
-    if new := [row for row in new if _key(row) not in known]:
+    if new := [row for row in new if _reviewed_by(row) not in known]:
         tables.write_csv(sheet, [*present, *new])
 
 
-def answers(sheet: Path) -> dict[Key, list[bool]]:
-    """What people answered; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for
-    another word, and for what is answered twice."""
-    found = dict[Key, list[bool]]()
+def answers(sheet: Path) -> dict[str, list[list[bool]]]:
+    """What people answered, by the sheet's ids; a row whose answers are all empty is nobody's yet. Raises UsageError
+    naming the row for another word, and for what is answered twice."""
+    found, seen = defaultdict[str, list[list[bool]]](list), tables.Ids()
     for place, row in _rows(sheet):
         cells = [(tables.optional_text(row, column) or "").lower() for column in CRITERIA]
         if not any(cells):
@@ -84,10 +81,9 @@ def answers(sheet: Path) -> dict[Key, list[bool]]:
         for column, cell in zip(CRITERIA, cells, strict=True):
             if cell not in YES | NO:
                 raise UsageError(f"{place}: {column!r} is {cell!r}; expected yes or no")
-        key = _key(row)
-        if key in found:
-            raise UsageError(f"{place}: {key[0]} by {key[1]} is answered twice")
-        found[key] = [cell in YES for cell in cells]
+        key, reviewer = _reviewed_by(row)
+        seen.add(place, f"{key} by {reviewer}")
+        found[str(key)].append([cell in YES for cell in cells])
     return found
 
 
@@ -101,21 +97,17 @@ def spoken(conversation: Made) -> str:
 def decide(made: Sequence[Made], sheet: Path) -> Reviewed:
     """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
     conversation to go. Raises UsageError as `answers` does."""
-    votes = defaultdict[tuple[str, str], list[list[bool]]](list)
-    for (key, _, text), reply in answers(sheet).items():
-        votes[key, text].append(reply)
-    accepted, removed, unseen, differing = list[str](), dict[str, list[str]](), list[str](), list[str]()
-    for conversation in made:
-        key, _, text = _key({"id": conversation.id, "conversation": spoken(conversation)})
-        reviews = votes[key, text]
+    votes, decided = answers(sheet), Reviewed([], {}, [], [])
+    for talk in made:
+        reviews = votes.get(_key(talk), [])
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
         if len(reviews) < REVIEWERS:
-            unseen.append(conversation.id)
+            decided.open.append(talk.id)
         elif reasons:
-            removed[conversation.id] = reasons
+            decided.removed[talk.id] = reasons
         elif any(2 * count == len(reviews) for count in yes.values()):
-            differing.append(conversation.id)
+            decided.differing.append(talk.id)
         else:
-            accepted.append(conversation.id)
-    return Reviewed(accepted, removed, unseen, differing)
+            decided.accepted.append(talk.id)
+    return decided
