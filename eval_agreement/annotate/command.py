@@ -75,8 +75,7 @@ def main(
         root = (data_root or rows.parent).resolve()
         wanted = {"scheme": scheme or "pointwise", "raters": names, "overlap": overlap, "repeat": repeat}
         wanted |= {"invited": bool(invite), "data_root": str(root), "benchmark": benchmark}
-        own = OwnColumns.parse(mapped, scale, lang)
-        wanted["columns"] = own and msgspec.json.encode(own).decode()
+        wanted["columns"] = msgspec.json.encode(OwnColumns.parse(mapped, scale, lang)).decode()
         _check_invited(host, bool(invite))
         store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks})
     elif scheme or raters or invite or against or benchmark or checks or mapped or scale or lang:
@@ -85,8 +84,6 @@ def main(
     if store is None:
         raise UsageError(f"--db {db}: no such database; give the rows to make it")
     facts = store.facts()
-    if facts["scheme"] not in SCHEMES:
-        raise UsageError(f"--db {db}: the scheme {facts['scheme']} is of an earlier version, and no longer known")
     _check_invited(host, facts["invited"])
     images = Images(Path(facts["data_root"])) if facts["images"] else None
     for path in imported or []:
@@ -131,7 +128,7 @@ def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None])
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415 - keeps --help fast
 
     scheme, checks = wanted["scheme"], files["checks"]
-    own = wanted["columns"] and msgspec.json.decode(wanted["columns"], type=OwnColumns)
+    own = msgspec.json.decode(wanted["columns"], type=OwnColumns | None)
     ordinary = items_of(scheme, Path(files["rows"] or ""), files["against"], own, wanted["benchmark"])
     hidden = items_of(scheme, checks, own=own) if checks else []
     answers = answers_of(scheme, hidden)

@@ -19,20 +19,8 @@ from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
 from eval_agreement.annotate.store import Label, Store
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
-_ABOUT = (
-    "task",
-    "category",
-    "lang",
-    "system",
-    "length_a",
-    "length_b",
-    *_PAIR,
-    "caption",
-    "focus",
-    "checklist",
-    "edits",
-)
-"""What an audit's table, and of two answers training, is told of an item beside its label."""
+_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
+"""What an audit's table is told of an item beside its label, and of a pair what training needs besides."""
 
 
 def export(store: Store, path: Path) -> int:
@@ -74,7 +62,7 @@ def _edited(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | N
 def _every(label: Label) -> dict[str, Any]:
     verdict = label.verdict
     about = {"rater": label.rater, "role": label.role, "first": "b" if label.swapped else "a", "at": label.at}
-    rest = {name: getattr(verdict, name) for name in ("seconds", "reason", "skipped", "broken", "source")}
+    rest = {name: getattr(verdict, name) for name in ("seconds", "reason", "skipped", "broken")}
     return {"id": label.item.id, "group": label.item.group, **about, **verdict.choices, **rest}
 
 
@@ -120,9 +108,9 @@ def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Seque
     shares = {label.rater: _share(label.verdict.choices.values()) for label in labels}
     scores = {rater: share for rater, share in shares.items() if share is not None}
     right = [_majority(some) for some in choices.values()]
-    score = _share("yes" if holds else "no" for holds in right if holds is not None)
-    if score is None and scores:  # they are of two minds on every item
-        score = fmean(scores.values())
+    decided = [holds for holds in right if holds is not None]
+    # Where they are of two minds on every item, the mean of what each says.
+    score = fmean(decided or scores.values()) if scores else None
     votes = [[some.count("yes"), some.count("no")] for some in choices.values()]
     checked = {"checklist_answers": right, "checklist_votes": votes}
     return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": scores}
@@ -145,7 +133,7 @@ def _table(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
     the whole conversation (eval_agreement.items)."""
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
-    about = {"group": item.group} | {key: row[key] for key in _ABOUT if row.get(key) is not None}
+    about = {"group": item.group} | {key: row[key] for key in _ABOUT + _PAIR if row.get(key) is not None}
     conversation, _, rest = item.id.rpartition("/whole")
     for label in labels:
         for key, value in label.verdict.choices.items():

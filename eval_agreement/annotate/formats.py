@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -144,10 +143,8 @@ def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | N
 
 
 def _workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    try:
-        openpyxl: Any = import_module("openpyxl")
-    except ImportError:
-        raise UsageError(f"{path}: sheets need: pip install openpyxl, or --to csv") from None
+    import openpyxl  # noqa: PLC0415 - only such sheets need it
+
     book = openpyxl.Workbook()
     sheet = book.active
     for row in rows:
@@ -183,7 +180,7 @@ def _heading(text: str) -> str:
 _NO = ("no", "n", "false", "0", "否")
 """What stands for an empty cell where it is asked whether an item was skipped or is broken."""
 
-_Outside = tuple[RaterVerdict, Callable[[], Open | None]]
+_Outside = tuple[RaterVerdict, Callable[[], Open]]
 """What was said elsewhere, and the task that it is a label for, which is made where there is none."""
 
 
@@ -202,18 +199,16 @@ def take(store: Store, path: Path) -> str:
             found += _of_sheet(store, scheme, file)
     if not found:
         raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
-    new, differ = 0, list[str]()
+    new = differ = 0
     for verdict, task in found:
         opened = task()
-        if opened is not None and not opened.label:
+        if opened.verdict is None:
             store.label(opened.rater, opened.task, 0, verdict)
             new += 1
-        elif opened is not None and opened.verdict is not None and opened.verdict.choices != verdict.choices:
-            differ.append(f"{opened.item.id!r} by {opened.rater}")
+        else:
+            differ += opened.verdict.choices != verdict.choices
     kept = f"{path}: {new} labels, {len(found) - new} more were there already"
-    if not differ:
-        return kept
-    return f"{kept}; {len(differ)} of these say another thing, {differ[0]} the first: what was there stays"
+    return f"{kept}; {differ} of these say another thing: what was there stays" if differ else kept
 
 
 def _whole(
@@ -237,14 +232,15 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         number = tables.optional_text(cells, _TASK)
         if number is None:
             continue
-        opened = store.opened(int(number)) if number.isascii() and number.isdigit() else None
-        if opened is None:
-            raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}")
+        try:
+            opened = store.opened(int(number))
+        except (KeyError, ValueError, OverflowError):
+            raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}") from None
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in _NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
-            verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
+            verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
             whole = _whole(scheme, place, opened.item, opened.swapped, choices, verdict)
             yield whole, partial(store.opened, opened.task)
 
@@ -266,8 +262,7 @@ def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         if number not in items:
             raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
-        sourced = replace(verdict, source=path.name)
-        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, sourced)
+        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, verdict)
         yield whole, partial(store.task_of, rater, number, swapped)
 
 

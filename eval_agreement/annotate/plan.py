@@ -26,8 +26,7 @@ class Task(NamedTuple):
 
 def draw(*words: str) -> float:
     """A number in 0..1 (1 itself excluded) that the words alone decide."""
-    # The 0 stands where earlier versions had a seed: sheets that they wrote are read the same.
-    digest = hashlib.blake2b("\0".join(["0", *words]).encode(), digest_size=6).digest()
+    digest = hashlib.blake2b("\0".join(words).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
 
 

@@ -100,10 +100,10 @@ class Annotation:
         raise HTTPException(403, "open the link that you were given: this one names no rater")
 
     def _task(self, rater: str, number: str | None) -> Open:
-        found = self.store.opened(_number(number), rater)
-        if found is None:
-            raise HTTPException(404, "there is no such item")
-        return found
+        try:
+            return self.store.opened(_number(number) or 0, rater)
+        except KeyError:
+            raise HTTPException(404, "there is no such item") from None
 
     def page(self, request: Request, _: Mapping[str, str]) -> Response:
         """The next item, or the one that is named; what the rater said of it, if anything."""

@@ -37,7 +37,6 @@ class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: str = ""
     broken: bool = False
     seconds: float | None = None
-    source: str = ""
     edits: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -160,9 +159,12 @@ class Store:
             for task, rater, swapped, label, shown, said in found
         ]
 
-    def opened(self, task: int | None, rater: str | None = None) -> Open | None:
-        """A task; None where there is none of that number, or it is not the `rater`'s."""
-        return next((one for one in self._opened("t.id = ?", task) if rater in (None, one.rater)), None)
+    def opened(self, task: int, rater: str | None = None) -> Open:
+        """A task. Raises KeyError where there is none of that number, or it is not the `rater`'s."""
+        for opened in self._opened("t.id = ?", task):
+            if rater in (None, opened.rater):
+                return opened
+        raise KeyError(task)
 
     def next(self, rater: str) -> Open | None:
         """The rater's next task; None where all are done."""
@@ -189,8 +191,6 @@ class Store:
         the task is not the rater's."""
         with self._writing() as database:
             opened = self.opened(task, rater)
-            if opened is None:
-                raise KeyError(task)
             if opened.label != seen or version not in ("", opened.item.version):
                 # Of a page that is sent twice only the time differs, and its corrections are none any more.
                 if opened.verdict and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:

@@ -216,8 +216,7 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
         assert back.returncode == 0 and expected in back.stdout, back.stderr + back.stdout
     _fill(tmp_path / f"sheets/rater-1.{form}", lambda cells: "B" if cells["answer A"] < cells["answer B"] else "A")
     back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "sheets")
-    assert "0 labels, 12 more were there already; 6 of these say another thing, 'row-" in back.stdout, back.stdout
-    assert "by rater-1 the first: what was there stays" in back.stdout
+    assert "0 labels, 12 more were there already; 6 of these say another thing: what was there" in back.stdout
     answers = {one["id"]: one["response"] for one in read(tmp_path / "rows.jsonl")}
     for one in store.labels():
         texts = [answers[key] for key in one.item.id.split("+")]
