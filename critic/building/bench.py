@@ -5,8 +5,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -152,7 +151,10 @@ def freeze(
     """Write a benchmark into a folder: benchmark.jsonl, its images, its splits, and frozen.json with the SHA-256 of
     every file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an
     image that is another than when it was hashed."""
-    with _replacing(jsonl.resolved(folder)) as partial:
+    whole = jsonl.resolved(folder)
+    partial = whole.with_name(f"{whole.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with jsonl.removed_on_failure(partial):
         named, hashes = dict[str, str](), dict[str, str]()
         for conversation in made:
             data = (root / conversation.image).read_bytes()
@@ -169,23 +171,11 @@ def freeze(
         for name, part in parts.items():
             write(partial / f"{name}.jsonl", form, part, named)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
-        whole = _hash(hashes)
-        jsonl.write_json(partial / "frozen.json", {"benchmark": form, "hash": whole, **facts, "sha256": hashes})
-    return whole
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes the place of another one when it is whole."""
-    partial, before = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.before")
-    shutil.rmtree(partial, ignore_errors=True)
-    with jsonl.removed_on_failure(partial):
-        yield partial
-    shutil.rmtree(before, ignore_errors=True)
-    if folder.is_dir():
-        folder.replace(before)
-    partial.replace(folder)
-    shutil.rmtree(before, ignore_errors=True)
+        content = {"benchmark": form, "hash": _hash(hashes), **facts, "sha256": hashes}
+        jsonl.write_json(partial / "frozen.json", content)
+    shutil.rmtree(whole, ignore_errors=True)
+    partial.replace(whole)
+    return _hash(hashes)
 
 
 def _hash(hashes: Mapping[str, str]) -> str:
