@@ -52,10 +52,6 @@ def _train_judge(out: Path) -> Path:
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
-    judge: Annotated[
-        Path | None,
-        typer.Option(help="A judge's checkpoint that writes verdicts; without one a tiny one is trained briefly."),
-    ] = None,
 ) -> None:
     """All four benchmarks on the samples, as published, and a tournament. Run again, it goes on where it stopped."""
     check_programs(PROGRAMS)
@@ -64,7 +60,7 @@ def main(
     *models, newcomer = LAYERS
 
     step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
-    judge = judge or _train_judge(out)
+    judge = _train_judge(out)
     folders = {name: out / "models" / name for name in LAYERS}
     for name, folder in folders.items():
         if not (folder / "processor_config.json").is_file():  # which is written last

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, completion, run
+from conftest import completion, run
 
+from critic import jsonl
 from critic.stages import demo
 
 
@@ -36,7 +37,8 @@ def test_every_command_of_it_ends_on_a_page(tmp_path: Path, scripted: Any, monke
 
     monkeypatch.setattr(demo, "served", served)
     monkeypatch.setattr(demo, "run", here)
-    done = run("data/bench_demo.py", "--out", tmp_path, "--judge", ROOT)
+    jsonl.write_json(tmp_path / "judge/critic.json", {})  # a judge is there, and is not trained
+    done = run("data/bench_demo.py", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert asked == ["run"] * 8 + ["infer", "judge", "judge"] + ["score"] * 5
     for benchmark in ("alignmmbench", "convbench", "multiverse", "visitbench"):
