@@ -16,7 +16,7 @@ from critic.errors import UsageError
 from critic.stages.run import listed
 from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
-from eval_agreement.annotate.store import Label, Store
+from eval_agreement.annotate.store import RaterTask, Store
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
 _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
@@ -34,7 +34,7 @@ def export(store: Store, path: Path) -> int:
         return write_csv(path, [_every(label) for label in store.labels()])
     if path.suffix != ".jsonl":
         raise UsageError(f"--export {path}: expected .jsonl, or .csv for a line a label")
-    labels: dict[int, list[Label]] = defaultdict(list)
+    labels: dict[int, list[RaterTask]] = defaultdict(list)
     for label in store.labels():
         if label.role == "item" and label.verdict.choices and not label.verdict.broken:
             labels[label.number].append(label)
@@ -59,14 +59,14 @@ def _edited(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | N
     return replace(item, row=row)
 
 
-def _every(label: Label) -> dict[str, Any]:
+def _every(label: RaterTask) -> dict[str, Any]:
     verdict = label.verdict
     about = {"rater": label.rater, "role": label.role, "first": "b" if label.swapped else "a", "at": label.at}
     rest = {name: getattr(verdict, name) for name in ("seconds", "reason", "skipped", "broken")}
     return {"id": label.item.id, "group": label.item.group, **about, **verdict.choices, **rest}
 
 
-def _row(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+def _row(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
     checklist."""
     item = labels[0].item
@@ -80,7 +80,7 @@ def _row(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
     yield {**default, **old, **added, "reason": reason}
 
 
-def _collected(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+def _collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """A line a label: the row with the answers in their columns, `no` for a question that was not asked."""
     for label in labels:
         unasked = {ask.key: "no" for ask in label.item.asks if ask.after}
@@ -88,7 +88,7 @@ def _collected(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, An
         yield {**label.item.row, "id": key, **unasked, **label.verdict.choices, "rater": label.rater}
 
 
-def _reviewed(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+def _reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """The benchmark's line as it now stands; none of a conversation that as many refuse as accept."""
     verdicts = {label.rater: label.verdict.choices[OVERALL] for label in labels}
     if _majority([*verdicts.values()]):
@@ -97,14 +97,14 @@ def _reviewed(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any
         print(f"left out: {labels[0].item.id!r} ({listed(Counter(verdicts.values()))})", file=sys.stderr)
 
 
-def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:
+def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
     scores = {label.rater: float(label.verdict.choices[OVERALL]) for label in labels}
     means = {key.partition("=")[2]: fmean(map(float, some)) for key, some in choices.items() if key != OVERALL}
     score = {"human_score": fmean(scores.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
     return score | ({"criteria_scores": means} if means else {}) | {"annotators": scores}
 
 
-def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[Label]) -> dict[str, Any]:
+def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
     shares = {label.rater: _share(label.verdict.choices.values()) for label in labels}
     scores = {rater: share for rater, share in shares.items() if share is not None}
     right = [_majority(some) for some in choices.values()]
@@ -128,7 +128,7 @@ def _majority(answers: Sequence[str]) -> bool | None:
     return None if count["yes"] == count["no"] else count["yes"] > count["no"]
 
 
-def _table(scheme: Scheme, labels: Sequence[Label]) -> Iterator[dict[str, Any]]:
+def _table(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """A line a label and question, as the audit's tables have them. The id of a verdict on a turn follows from that on
     the whole conversation (eval_agreement.items)."""
     item = labels[0].item

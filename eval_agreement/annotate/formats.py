@@ -27,7 +27,7 @@ from critic.page.page import render
 from critic.tables import harmless, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged, read_choices
-from eval_agreement.annotate.store import Open, RaterVerdict, Store
+from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
 
@@ -122,7 +122,7 @@ def _as_html(cells: Mapping[str, str]) -> str:
     )
 
 
-def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | None) -> None:
+def _sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
     """One rater's tasks in their order, a line each, with the judge's rubric and an empty cell for every question (its
     choices stand in the first line); pictures beside it."""
     rows, asked = [], dict[str, str]()
@@ -180,7 +180,7 @@ def _heading(text: str) -> str:
 _NO = ("no", "n", "false", "0", "否")
 """What stands for an empty cell where it is asked whether an item was skipped or is broken."""
 
-_Outside = tuple[RaterVerdict, Callable[[], Open]]
+_Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
 """What was said elsewhere, and the task that it is a label for, which is made where there is none."""
 
 
@@ -202,7 +202,7 @@ def take(store: Store, path: Path) -> str:
     new = differ = 0
     for verdict, task in found:
         opened = task()
-        if opened.verdict is None:
+        if not opened.label:
             store.label(opened.rater, opened.task, 0, verdict)
             new += 1
         else:

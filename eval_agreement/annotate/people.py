@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,10 @@ from critic.page.page import render
 from critic.records import to_ten
 from critic.stats.estimate import Estimate
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
-from eval_agreement.annotate.store import Label, Store
+from eval_agreement.annotate.store import RaterTask, Store
 from eval_agreement.page.words import percent, points, within
 from eval_agreement.preferences import equal_share
 from eval_agreement.raters import Level, rater_agreement
-
-TOO_FAST, FASTEST, CONSTANT, FEWEST, CHECKS_FAILED = 1 / 3, 2.0, 0.95, 20, 0.5
-"""Who takes less than this share of the others' median time, or so few seconds that nobody reads an answer in them,
-gives one answer more often than this, or knows fewer checks, clicks through; nobody is suspected by fewer labels."""
 
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 
@@ -37,20 +33,19 @@ class RaterFacts(Struct, kw_only=True):
 
     name: str
     progress: tuple[int, int] = (0, 0)
-    labels: list[Label] = field(default_factory=list)
+    labels: list[RaterTask] = field(default_factory=list)
     again: list[bool] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     equal: Estimate | None = None
-    suspected: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> list[float]:
         return [label.verdict.seconds for label in self.labels if label.verdict.seconds is not None]
 
 
-def by_rater(labels: Iterable[Label]) -> dict[str, RaterFacts]:
+def by_rater(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
     raters: dict[str, RaterFacts] = {}
-    first: dict[tuple[str, int], Label] = {}
+    first: dict[tuple[str, int], RaterTask] = {}
     for label in labels:
         rater = raters.setdefault(label.rater, RaterFacts(name=label.rater))
         rater.labels.append(label)
@@ -64,7 +59,7 @@ def by_rater(labels: Iterable[Label]) -> dict[str, RaterFacts]:
     return raters
 
 
-def units(labels: Iterable[Label], scheme: Scheme) -> dict[Unit, dict[str, float]]:
+def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
     """What every rater said of each question about each item, as a number: a rating on 1..10, or what a choice between
     two is worth; "cannot say", repeats and checks left out."""
     worth = {**POINTS, "both bad": POINTS["tie"]}
@@ -76,18 +71,6 @@ def units(labels: Iterable[Label], scheme: Scheme) -> dict[Unit, dict[str, float
             if label.role == "item" and not label.verdict.broken and choice in worth:
                 found[label.number, key][label.rater] = worth[choice]
     return found
-
-
-def suspicions(rater: RaterFacts, others: Iterable[RaterFacts]) -> list[str]:
-    """Why somebody seems to click through; empty where nothing speaks for it."""
-    mine, theirs = rater.seconds, [second for other in others if other is not rater for second in other.seconds]
-    choices = [choice for label in rater.labels for choice in label.verdict.choices.values()]
-    reasons = {
-        "too fast": len(mine) >= FEWEST and median(mine) < max(FASTEST, TOO_FAST * median(theirs or [0.0])),
-        "constant": len(choices) >= FEWEST and max(map(choices.count, set(choices))) > CONSTANT * len(choices),
-        "fails checks": len(rater.right) > 1 and fmean(rater.right) < CHECKS_FAILED,
-    }
-    return [reason for reason, holds in reasons.items() if holds]
 
 
 def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
@@ -110,16 +93,15 @@ _RATERS = Columns[RaterFacts](
     ("as another rater", lambda rater: percent(rater.equal) if rater.equal else "–"),
     ("same again", lambda rater: f"{sum(rater.again)} of {len(rater.again)}" if rater.again else "–"),
     ("checks right", lambda rater: f"{sum(rater.right)} of {len(rater.right)}" if rater.right else "–"),
-    ("clicks through?", lambda rater: ", ".join(rater.suspected)),
 )
 
 
-def sections(labels: Sequence[Label], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
+def sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
     """The owner's page: each rater, and the agreement of all."""
     scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
     values, group = units(labels, scheme), {label.number: label.item.group for label in labels}
     for rater in raters.values():
-        rater.progress, rater.suspected = progress[rater.name], suspicions(rater, raters.values())
+        rater.progress = progress[rater.name]
         rater.equal = _equal(rater.name, values, group)
     level: Level = "ordinal" if scheme.rated else "nominal"
     alpha = rater_agreement(list(values.values()), [group[item] for item, _ in values], level=level)
@@ -136,7 +118,7 @@ def sections(labels: Sequence[Label], progress: Mapping[str, tuple[int, int]], n
 
 def owner_page(store: Store) -> str:
     """HTML without script or network."""
-    labels, facts = list(store.labels()), store.facts()
+    labels, facts = store.labels(), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content: dict[str, Any] = {"title": "Raters", "about": f"{len(labels)} labels, {now}. Reload for the newest."}
     content["sections"] = sections(labels, store.counts(), facts["scheme"])

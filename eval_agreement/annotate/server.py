@@ -28,7 +28,7 @@ from critic.page.page import render
 from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
-from eval_agreement.annotate.store import Open, RaterVerdict, Stale, Store
+from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
 
 _PAGE = files("eval_agreement") / "annotate" / "page"
 
@@ -99,7 +99,7 @@ class Annotation:
                 return name
         raise HTTPException(403, "open the link that you were given: this one names no rater")
 
-    def _task(self, rater: str, number: str | None) -> Open:
+    def _task(self, rater: str, number: str | None) -> RaterTask:
         try:
             return self.store.opened(_number(number) or 0, rater)
         except KeyError:
@@ -118,9 +118,9 @@ class Annotation:
         facts |= {} if found is None else self._shown(found)
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
-    def _shown(self, found: Open) -> dict[str, Any]:
+    def _shown(self, found: RaterTask) -> dict[str, Any]:
         """The item as this rater sees it: the side B called A where sides are exchanged."""
-        item, choices = found.item, found.verdict.choices if found.verdict else {}
+        item, choices = found.item, found.verdict.choices
         parts = [replace(part, side=exchanged(part.side, found.swapped)) for part in item.parts]
         chosen = {ask: exchanged(value, found.swapped) for ask, value in choices.items()}
         shown = {"parts": sorted(parts, key=lambda part: part.side), "turns": sorted({part.turn for part in parts})}

@@ -40,28 +40,20 @@ class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     edits: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
-class Label(NamedTuple):
-    """A label that counts, and how it came about. `number` is that of the item in the database."""
+class RaterTask(NamedTuple):
+    """An item before a rater, and its newest label: `label` is that label's number, 0 where there is none yet, `at`
+    when it was given. `number` is that of the item in the database, `known` what is known to be right."""
 
+    task: int
     rater: str
     number: int
     item: LabelItem
     role: Role
     swapped: bool
-    at: float
-    verdict: RaterVerdict
-    known: dict[str, str] | None
-
-
-class Open(NamedTuple):
-    """A task before its rater: the item, its newest label if there is one (`label` is that label's number, else 0)."""
-
-    task: int
-    rater: str
-    swapped: bool
-    label: int
-    item: LabelItem
-    verdict: RaterVerdict | None
+    known: dict[str, str] | None = None
+    label: int = 0
+    at: float = 0.0
+    verdict: RaterVerdict = RaterVerdict()
 
 
 class Stale(Exception):
@@ -148,30 +140,32 @@ class Store:
             database.executemany(_ADD_TASK, planned)
             database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
 
-    def _opened(self, which: str, *values: Any) -> list[Open]:
+    def _opened(self, which: str, *values: Any) -> list[RaterTask]:
         query = (
-            "SELECT t.id, t.rater, t.swapped, coalesce(t.label, 0), i.shown, l.said FROM tasks t "
-            f"JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label WHERE {which}"
+            "SELECT t.id, t.rater, t.item, i.shown, t.role, t.swapped, i.known, coalesce(t.label, 0), l.at, l.said "
+            "FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label "
+            f"WHERE {which}"
         )
-        found = self._rows(query, *values)
-        return [
-            Open(task, rater, bool(swapped), label, _item(shown), _verdict(said))
-            for task, rater, swapped, label, shown, said in found
-        ]
+        found = []
+        for task, rater, number, shown, role, swapped, known, label, at, said in self._rows(query, *values):
+            right = known and msgspec.json.decode(known)
+            verdict = msgspec.json.decode(said, type=RaterVerdict) if label else RaterVerdict()
+            found.append(RaterTask(task, rater, number, _item(shown), role, bool(swapped), right, label, at, verdict))
+        return found
 
-    def opened(self, task: int, rater: str | None = None) -> Open:
+    def opened(self, task: int, rater: str | None = None) -> RaterTask:
         """A task. Raises KeyError where there is none of that number, or it is not the `rater`'s."""
         for opened in self._opened("t.id = ?", task):
             if rater in (None, opened.rater):
                 return opened
         raise KeyError(task)
 
-    def next(self, rater: str) -> Open | None:
+    def next(self, rater: str) -> RaterTask | None:
         """The rater's next task; None where all are done."""
         found = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
         return found[0] if found else None
 
-    def tasks(self, rater: str) -> list[Open]:
+    def tasks(self, rater: str) -> list[RaterTask]:
         """All tasks of a rater, in their order."""
         return self._opened("t.rater = ? ORDER BY t.place", rater)
 
@@ -193,7 +187,7 @@ class Store:
             opened = self.opened(task, rater)
             if opened.label != seen or version not in ("", opened.item.version):
                 # Of a page that is sent twice only the time differs, and its corrections are none any more.
-                if opened.verdict and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:
+                if opened.label and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:
                     return
                 raise Stale
             row = (task, rater, time.time(), msgspec.json.encode(verdict))
@@ -220,37 +214,24 @@ class Store:
                 found.setdefault(number, []).append(edit)
         return found
 
-    def task_of(self, rater: str, item: int, swapped: bool) -> Open:
+    def task_of(self, rater: str, item: int, swapped: bool) -> RaterTask:
         """The task of an item that was labelled elsewhere, made where the rater had none, with the sides as they stood
         there; of an item with a known answer it is a check. A label that it has already stays."""
         with self._writing() as database:
-            added = (rater, secrets.token_urlsafe(16))
-            database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", added)
-            which = "t.rater = ? AND t.item = ? AND t.role <> 'repeat'"
-            if not self._opened(which, rater, item):
-                ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
-                role: Role = "item" if known is None else "check"
-                database.execute(_ADD_TASK, (rater, 0.0, item, role, swapped))
-                database.execute("UPDATE raters SET tasks = tasks + 1 WHERE name = ?", (rater,))
-            turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
-            database.execute(turn, (swapped, rater, item))
-            return self._opened(which, rater, item)[0]
+            named = (rater, secrets.token_urlsafe(16))
+            database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)
+            ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
+            role: Role = "item" if known is None else "check"
+            added = database.execute(f"{_ADD_TASK} ON CONFLICT DO NOTHING", (rater, 0.0, item, role, swapped))
+            database.execute("UPDATE raters SET tasks = tasks + ? WHERE name = ?", (added.rowcount, rater))
+            turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role = ? AND label IS NULL"
+            database.execute(turn, (swapped, rater, item, role))
+            return self._opened("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
 
-    def labels(self) -> Iterator[Label]:
+    def labels(self) -> list[RaterTask]:
         """Every label that counts, in the order in which they were given."""
-        query = (
-            "SELECT t.rater, t.item, i.shown, t.role, t.swapped, l.at, l.said, i.known "
-            "FROM labels l JOIN tasks t ON t.id = l.task AND t.label = l.id JOIN items i ON i.id = t.item "
-            "ORDER BY l.id"
-        )
-        for rater, number, shown, role, swapped, at, said, known in self._database().execute(query):
-            verdict, right = msgspec.json.decode(said, type=RaterVerdict), known and msgspec.json.decode(known)
-            yield Label(rater, number, _item(shown), role, bool(swapped), at, verdict, right)
+        return self._opened("t.label IS NOT NULL ORDER BY t.label")
 
 
 def _item(shown: bytes) -> LabelItem:
     return msgspec.json.decode(shown, type=LabelItem)
-
-
-def _verdict(content: bytes | None) -> RaterVerdict | None:
-    return None if content is None else msgspec.json.decode(content, type=RaterVerdict)
