@@ -7,7 +7,7 @@ from itertools import product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from critic.benchmarks import Run
 from critic.page.blocks import Section
@@ -59,17 +59,14 @@ def _tournament(
     name = _tournament_name(cell, asked)
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(asked, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
-    ratings = tournament.tournament(tournament.battles(verdicts, groups))
+    battles = tournament.battles(verdicts, groups)
+    elo, bradley_terry = tournament.mean_elo(battles), tournament.bradley_terry(battles)
     # Where opponents were drawn, the files alone know who meets whom.
     drawn = any(run.setup.battles in ("random", "newcomer") for run in runs)
-    # The models that are on the page already stand in its order, and the others behind them by their Elo.
-    elo = ratings.elo.ratings or {}
-    for model in sorted(ratings.win_rates, key=lambda model: -elo.get(model, 0.0)):
-        result.order.setdefault(model, len(result.order))
-    rates = {model: ratings.win_rates[model] for model in result.order if model in ratings.win_rates}
-    ratings = replace(ratings, win_rates=rates)
-    rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, ratings, drawn)
-    reasons = dict.fromkeys(each.undefined for each in (ratings.elo, ratings.bradley_terry) if each.undefined)
+    order = _ordered(result.order, battles, elo)
+    ratings = {ELO: elo, BRADLEY_TERRY: bradley_terry}
+    rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
+    reasons = dict.fromkeys(each.undefined for each in ratings.values() if each.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
@@ -77,8 +74,16 @@ def _tournament(
     tables = [table_of(rated), table_of(wins)]
     result.sections.append(Section(heading=name.capitalize(), readings=readings, tables=tables, note=note))
     result.boards.extend((rated, wins))
-    models = {model: scores[RATE].asked for model, scores in rated.standings.items()}
-    result.summary[name] = asdict(ratings) | {"asked": models}
+    counts = {model: scores[RATE].asked for model, scores in rated.standings.items()}
+    result.summary[name] = {"elo": elo, "bradley_terry": bradley_terry, "asked": counts}
+
+
+def _ordered(places: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
+    """The models of some battles as they stand on the page; to its `places` those are added that it lacks, by Elo."""
+    models = {model for battle in battles for model in (battle.a, battle.b)}
+    for model in sorted(models, key=lambda model: (-(elo.of(model)[0] or 0.0), model)):
+        places.setdefault(model, len(places))
+    return [model for model in places if model in models]
 
 
 def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
@@ -89,17 +94,21 @@ def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
 
 
 def _of_battles(
-    key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], ratings: tournament.Tournament, drawn: bool
+    key: str,
+    verdicts: Sequence[Judgment],
+    groups: Mapping[str, str],
+    order: list[str],
+    ratings: Mapping[str, tournament.Ratings],
+    drawn: bool,
 ) -> tuple[Leaderboard, Leaderboard]:
-    """Models by their battles: their ratings, and how often each wins over each other. `groups` are those of the
-    conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
+    """Models in their `order` by their battles: their ratings, and how often each wins over each other. `groups` are
+    those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
         model, other = judgment.system, judgment.opponent or ""
         points[model][other, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
         points[other][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
-    caption, order = "Ratings of models by their battles", list(ratings.win_rates)
-    entries = {}
+    caption, entries = "Ratings of models by their battles", {}
     for model in order:
         opponents = [other for other in order if any(met == other for met, _ in points[model])]
         pairs = points[model] if drawn else product(opponents, groups)
@@ -114,10 +123,10 @@ def _of_battles(
     wins.pop(MEAN, None)
     for model, cells in wins.items():
         rate, ties_ = cells.pop(RATE), cells.pop(TIES)
-        strength = _rated(rate, ratings.bradley_terry, model)
-        rated[model] = {ELO: _rated(rate, ratings.elo, model), BRADLEY_TERRY: strength, RATE: rate, TIES: ties_}
-    of_wins, columns = "Wins of the row over the column in %, a tie half a win", [ELO, BRADLEY_TERRY, RATE, TIES]
-    shown: dict[str, Any] = {"places": ratings.elo.places or {}, "pictured": columns[:3]}
+        strength = _rated(rate, ratings[BRADLEY_TERRY], model)
+        rated[model] = {ELO: _rated(rate, ratings[ELO], model), BRADLEY_TERRY: strength, RATE: rate, TIES: ties_}
+    of_wins, columns = "Wins of the row over the column in %, a tie half a win", [*ratings, RATE, TIES]
+    shown: dict[str, Any] = {"places": ratings[ELO].places or {}, "pictured": columns[:3]}
     return (
         Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated, **shown),
         Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=entries, standings=wins),

@@ -1,4 +1,4 @@
-"""Ratings of models from pairwise verdicts: win rates, Elo, Bradley-Terry.
+"""Ratings of models from pairwise verdicts: Elo, Bradley-Terry.
 
 Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952, a tie
 as half a win of each; Ford 1957 for when their likelihood has a finite maximum. Evalica has the same point estimates
@@ -46,22 +46,6 @@ class Battle(Struct, frozen=True, kw_only=True):
     group: str
 
 
-class WinRate(Struct, frozen=True, kw_only=True):
-    """How often a model won, over `n` verdicts; `failed` judgments are left out.
-
-    `rate` (0..1) counts a tie as half a win, and is None without verdicts. `standard_error` takes the verdicts for
-    independent, and is None with fewer than two.
-    """
-
-    n: int
-    failed: int
-    wins: int
-    ties: int
-    losses: int
-    rate: float | None
-    standard_error: float | None
-
-
 class Ratings(Struct, frozen=True, kw_only=True):
     """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals` and
     `places` alone, are None exactly when `undefined` says why."""
@@ -75,46 +59,6 @@ class Ratings(Struct, frozen=True, kw_only=True):
 
     def of(self, model: str) -> tuple[float | None, Interval | None]:
         return (self.ratings or {}).get(model), (self.intervals or {}).get(model)
-
-
-class Tournament(Struct, frozen=True, kw_only=True):
-    """Models by their battles: win rates, online Elo, and Bradley-Terry ratings."""
-
-    win_rates: dict[str, WinRate]
-    elo: Ratings
-    bradley_terry: Ratings
-
-
-def win_rate(points: Iterable[float | None]) -> WinRate:
-    """The rate of one model's points: 1 a win, 1/2 a tie, 0 a loss, a probability in between; None or NaN failed.
-
-    What is nearer to a win counts among the wins. The standard error is that of a mean, with n - 1. Raises ValueError
-    for points outside 0..1.
-    """
-    values = np.array([np.nan if value is None else value for value in points], dtype=np.float64)
-    kept = values[~np.isnan(values)]
-    off = kept[(kept < 0) | (kept > 1)]
-    if off.size:
-        raise ValueError(f"{off[0]:g} is outside 0..1; expected 1 for a win, 0.5 for a tie, 0 for a loss")
-    return WinRate(
-        n=len(kept),
-        failed=len(values) - len(kept),
-        wins=int((kept > 0.5).sum()),
-        ties=int((kept == 0.5).sum()),
-        losses=int((kept < 0.5).sum()),
-        rate=float(kept.mean()) if len(kept) else None,
-        standard_error=float(kept.std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None,
-    )
-
-
-def win_rates(battles: Iterable[Battle]) -> dict[str, WinRate]:
-    """The `win_rate` of every model, by name, over its own battles."""
-    points: dict[str, list[float | None]] = {}
-    for battle in battles:
-        score = POINTS.get(battle.outcome)
-        points.setdefault(battle.a, []).append(score)
-        points.setdefault(battle.b, []).append(None if score is None else 1 - score)
-    return {model: win_rate(points[model]) for model in sorted(points)}
 
 
 class _Games:
@@ -276,8 +220,3 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
         outcome = outcomes[verdict.score]
         by_pair[question, frozenset(models)] = Battle(a=models[0], b=models[1], outcome=outcome, group=groups[question])
     return list(by_pair.values())
-
-
-def tournament(fought: Sequence[Battle]) -> Tournament:
-    """Win rates and ratings of `battles`; see `mean_elo` and `bradley_terry` for when a rating is undefined."""
-    return Tournament(win_rates=win_rates(fought), elo=mean_elo(fought), bradley_terry=bradley_terry(fought))

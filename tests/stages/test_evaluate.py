@@ -138,8 +138,8 @@ def test_a_newcomer_plays_only_its_own_battles(tmp_path: Path, scripted: Any) ->
     assert all("d" in (line.system, line.opponent) for line in fought)
     assert len({line.opponent if line.system == "d" else line.system for line in fought}) > 1
     summary, page, _ = scored(tmp_path / "out", "visitbench", old, new)
-    rates = summary["systems"]["tournament"]["win_rates"]
-    assert {*rates} == {*"abcd"} and rates["d"]["n"] == len(backed) and old.read_bytes() == before
+    rated = summary["leaderboards"]["tournament"]
+    assert {*rated} == {*"abcd"} and rated["d"]["win rate, %"]["n"] == len(backed) and old.read_bytes() == before
     assert "which the ratings mix" not in page
 
 

@@ -246,9 +246,10 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     scored = run("critic", "score", out, "--out", tmp_path / "page")
     assert scored.returncode == 0, scored.stderr
     assert ("m3 against 3 models: judged by" in scored.stdout) == (how == "all")
-    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["systems"]["tournament"]
+    summary = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))
+    found, rated = summary["systems"]["tournament"], summary["leaderboards"]["tournament"]
     ranked = sorted(found["elo"]["ratings"], key=lambda name: -found["elo"]["ratings"][name])
-    assert ranked == ["m0", "m1", "m2", "m3"] and found["win_rates"]["m0"]["rate"] == 1
+    assert ranked == ["m0", "m1", "m2", "m3"] and rated["m0"]["win rate, %"]["value"] == 100
     fought = {name: sum(name in pair for pairs in met.values() for pair in pairs) for name in ranked}
     assert found["asked"] == fought
 

@@ -1,7 +1,8 @@
-"""critic.stats.tournament against golden values and other libraries; every peer's aggregate; alignment."""
+"""critic.stats.tournament against golden values and other libraries; peers' aggregates; alignment."""
 
 import json
 import math
+from collections.abc import Iterable
 from itertools import combinations, permutations
 from typing import Any
 
@@ -14,10 +15,10 @@ from critic.benchmarks import alignmmbench
 from critic.judging.parse import parse_rating
 from critic.records import Conversation, ConversationTurn
 from critic.stats import tournament
-from critic.stats.aggregate import Aggregate
+from critic.stats.aggregate import Aggregate, mean
 from critic.stats.leaderboard import aggregate_of
-from critic.stats.tournament import Battle, bradley_terry, mean_elo, win_rate, win_rates
-from critic.stats.verdicts import A, B, both_orders, codes
+from critic.stats.tournament import Battle, bradley_terry, mean_elo
+from critic.stats.verdicts import TIE, A, B, both_orders, codes
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -232,70 +233,47 @@ def test_failed_battles_are_dropped_and_counted() -> None:
         assert rate([]).undefined == "no battles"
 
 
-def test_points_off_the_scale_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"1\.5 is outside 0\.\.1"):
-        win_rate([0, 1.5])
+def win_rate(points: Iterable[float | None]) -> Aggregate:
+    """A model's win rate: the mean of its points."""
+    scores = dict(enumerate(points))
+    return mean(scores, scores, (0, 1))
 
 
 def test_alpaca_eval_win_rate(shared: Any) -> None:
-    """Ours over preference - 1; a draw written as 0 is 1.5 there. NaN is a failed judgment."""
+    """Ours over preference - 1; a draw written as 0 is 1.5 there, a failed judgment NaN."""
     case = golden(shared, "aggregates")["alpaca_eval"]
     for name in ("mixed", "all_win", "one", "draws"):
-        given = [math.nan if value == "NaN" else value for value in case[name]["preferences"]]
-        points = [(value or 1.5) - 1 for value in given]
-        expected, found = case[name]["result"], win_rate(points)
-        assert found.rate is not None
-        assert 100 * found.rate == pytest.approx(expected["win_rate"], abs=1e-10)
-        assert (found.wins, found.losses, found.ties) == tuple(
-            expected[key] for key in ("n_wins", "n_wins_base", "n_draws")
-        )
+        given, expected = case[name]["preferences"], case[name]["result"]
+        found = win_rate(None if value == "NaN" else (value or 1.5) - 1 for value in given)
+        assert found.value == pytest.approx(expected["win_rate"] / 100, abs=1e-12)
         assert (found.n, found.failed) == (expected["n_total"], len(given) - expected["n_total"])
-        discrete = (found.wins + found.ties / 2) / found.n
-        assert 100 * discrete == pytest.approx(expected["discrete_win_rate"], abs=1e-10)
-        if expected["standard_error"] == "NaN":
-            assert found.standard_error is None
-        else:
-            assert found.standard_error is not None
-            assert 100 * found.standard_error == pytest.approx(expected["standard_error"], abs=1e-10)
-    nothing = win_rate([None, math.nan])
-    assert (nothing.n, nothing.failed, nothing.rate) == (0, 2, None)
 
 
 def test_convbench_win_rate(shared: Any) -> None:
     """Its denominator is 577 whatever was judged: the same where 577 were, and not ours where judgments failed."""
     examples = golden(shared, "aggregates")["convbench"]["examples"]
     for key, wins in {"1 win": 1, "234 wins": 234}.items():
-        assert win_rate([1.0] * wins + [0.0] * (577 - wins)).rate == pytest.approx(examples[key], abs=1e-12)
-    every = win_rate([1.0] * 578)
-    assert every.rate == 1.0 < examples["all 578 win"]
+        assert win_rate([1.0] * wins + [0.0] * (577 - wins)).value == pytest.approx(examples[key], abs=1e-12)
+    assert win_rate([1.0] * 578).value == 1.0 < examples["all 578 win"]
     unread = win_rate([1.0] * 234 + [None] * 77 + [0.0] * 266)
     assert (unread.n, unread.failed) == (500, 77)
-    assert unread.rate == 234 / 500 != examples["234 wins"]
+    assert unread.value == 234 / 500 != examples["234 wins"]
 
 
 def test_fastchat_pairwise(shared: Any) -> None:
-    """Two games in swapped order, a model named in each: `both_orders`, then `win_rates`."""
+    """Two games in swapped order, a model named in each: `both_orders`, then each model's win rate."""
     case = golden(shared, "aggregates")["fastchat"]
-    games = np.stack(
-        [
-            codes({**OUTCOMES, "error": "failed"}[row[place]] for row in case["pairwise_rows"])  # type: ignore[misc]
-            for place in (2, 3)
-        ],
-        axis=1,
-    )
-    names = {A: "a", 1: "tie", B: "b"}
-    rows = [
-        (a, b, names.get(int(code))) for (a, b, *_), code in zip(case["pairwise_rows"], both_orders(games), strict=True)
-    ]
-    found = win_rates(battles(rows))
+    names = {**OUTCOMES, "error": "failed"}
+    games = np.stack([codes(names[row[place]] for row in case["pairwise_rows"]) for place in (2, 3)], axis=1)
+    points: dict[str, list[float | None]] = {}
+    for (a, b, *_), code in zip(case["pairwise_rows"], both_orders(games), strict=True):
+        won = {A: 1.0, TIE: 0.5, B: 0.0}.get(int(code))
+        points.setdefault(a, []).append(won)
+        points.setdefault(b, []).append(None if won is None else 1 - won)
     for line in case["pairwise_output"][4:7]:
-        model, win, loss, tie, win_share, loss_share, adjusted = line.split()
-        rate = found[model]
-        assert (rate.wins, rate.losses, rate.ties) == (int(win), int(loss), int(tie))
-        assert rate.wins / rate.n == pytest.approx(float(win_share), abs=1e-12)
-        assert rate.losses / rate.n == pytest.approx(float(loss_share), abs=1e-12)
-        assert rate.rate == pytest.approx(float(adjusted), abs=1e-12)
-    assert {model: rate.failed for model, rate in found.items()} == {"m1": 1, "m2": 0, "m3": 1}
+        model, *_, adjusted = line.split()
+        assert win_rate(points[model]).value == pytest.approx(float(adjusted), abs=1e-12)
+    assert {model: win_rate(some).failed for model, some in points.items()} == {"m1": 1, "m2": 0, "m3": 1}
 
 
 def scored(rows: list[tuple[str, float | None]]) -> dict[str, Aggregate]:
@@ -326,19 +304,8 @@ def test_fastchat_single_averages(shared: Any) -> None:
 
 def test_inspect_accuracy(shared: Any) -> None:
     case = golden(shared, "aggregates")["inspect"]
-    points = [{"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]]
-    found = win_rate([*points, None])
-    assert found.rate == pytest.approx(case["accuracy"], abs=1e-12)
-    assert found.standard_error == pytest.approx(case["stderr"], abs=1e-12)
-    assert found.failed == 1
-    # One value: 0 there, though nothing is known of the spread.
-    assert case["stderr_one"] == 0 and win_rate([1.0]).standard_error is None
-
-
-def test_lmms_eval_standard_error(shared: Any) -> None:
-    case = golden(shared, "aggregates")["lmms_eval"]
-    assert win_rate([1, 0, 1, 1]).standard_error == pytest.approx(case["mean_stderr_1_0_1_1"], abs=1e-12)
-    assert case["mean_stderr_single"].startswith("raises") and win_rate([1]).standard_error is None
+    found = win_rate([*({"C": 1.0, "P": 0.5, "I": 0.0}[value] for value in case["values"]), None])
+    assert (found.value, found.failed) == (pytest.approx(case["accuracy"], abs=1e-12), 1)
 
 
 def test_vlmevalkit_scores(shared: Any) -> None:
@@ -357,12 +324,6 @@ def test_vlmevalkit_scores(shared: Any) -> None:
     ours = scored([("t", verdict.rating) for verdict in read])["mean of the questions"]
     assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
     assert (ours.n, ours.failed) == (3, 4)
-
-
-def test_every_peers_aggregate_is_looked_at(shared: Any) -> None:
-    assert set(golden(shared, "aggregates")) == {
-        "alignmmbench", "alpaca_eval", "convbench", "fastchat", "inspect", "lmms_eval", "vlmevalkit",
-    }  # fmt: skip
 
 
 def alignment(groups: list[list[float | None]]) -> dict[str, float | None]:
