@@ -44,7 +44,7 @@ from eval_agreement.summary import (
     table,
     write_certificate,
 )
-from eval_agreement.tables import SCALE, Scale, Source
+from eval_agreement.tables import SCALE, Source
 from eval_agreement.two_judges import both_ways, change
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
@@ -157,19 +157,18 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
-    on = human_scored.parse_scale(scale or _SCALE), human_scored.parse_scale(judge_scale or scale or _SCALE)
+    on = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         named = [f"{name}={path}" for name, path in files.items()]
-        return _two_judges(
-            inputs.of_judges(_then_and_now(since, exchange, named or judge or [], mapped), mapped, scale), on, target
-        )
+        then_and_now = _then_and_now(since, exchange, named or judge or [], mapped, on)
+        return _two_judges(inputs.of_judges(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    people, judges = inputs.parse_sources(human, judge or [], mapped)
+    people, judges = inputs.parse_sources(human, judge or [], mapped, on)
     read: Tables = {inputs.sample_name(people.path): (people, judges)} if people else {}
-    find = partial(inputs.found_sources, mapped=mapped, scale=scale, judge_scale=judge_scale)
+    find = partial(inputs.found_sources, mapped=mapped, scales=on)
     if files and (found := _found(files, find)):
         files, (kind, read) = {}, found
     else:
@@ -183,7 +182,7 @@ def main(
         return _write(_audit_labels(files, read, kind, asked, target), target)
     if files:
         _refuse(scales, f"judgments, which are on {_SCALE}")
-    samples = _samples(files, read, *on)
+    samples = _samples(files, read)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -191,24 +190,26 @@ def main(
     return _write(_audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), target), target)
 
 
-def _then_and_now(since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str]) -> Files:
+def _then_and_now(
+    since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str], scales: inputs.Scales
+) -> Files:
     """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
     before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]
-    old, new = inputs.parse_sources(then, judges, mapped)
+    old, new = inputs.parse_sources(then, judges, mapped, scales)
     if not old or len(new) != 1 or before in new or (since and exchange):
         raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
     return {before: old, **new}
 
 
-def _two_judges(files: Files, scales: tuple[Scale, Scale], target: _Target) -> int:
+def _two_judges(files: Files, target: _Target) -> int:
     """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
     from eval_agreement.sources import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
-    sample = of_two_judges(files[before], files[name], name, scales)
+    sample = of_two_judges(files[before], files[name], name)
     found = change(sample) if before == "then" else None
     converted = [] if found else both_ways(sample, (before, name))
     target.prepare(files[name].path, [])
@@ -258,9 +259,7 @@ def _found(
     return found and (found[0], {inputs.sample_name(found[1].path): (found[1], found[2])})
 
 
-def _samples(
-    files: Mapping[str, Path], read: Tables, scale: Scale, judge_scale: Scale
-) -> list[tuple[RatedSample, Files]]:
+def _samples(files: Mapping[str, Path], read: Tables) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -272,7 +271,7 @@ def _samples(
     else:
         samples = []
         for name, (people, judges) in read.items():
-            sample = replace(of_tables(people, judges, scale, judge_scale), name=name)
+            sample = replace(of_tables(people, judges), name=name)
             samples.append((sample, {PEOPLE: people, **judges}))
     for sample, sources in samples:
         inputs.check_no_attacks(sample.ids, next(iter(sources.values())).path)

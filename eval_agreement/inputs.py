@@ -1,16 +1,20 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from critic import human_scored, jsonl, tables
+from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
 from eval_agreement.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.items import COLUMN_SUFFIX, Kind
-from eval_agreement.tables import USED, Source
+from eval_agreement.tables import USED, Scale, Source
+
+Scales = Sequence[Scale | None]
+"""Of people and of judges, as far as they are given."""
 
 ALIASES = {"text": "response", "model": "system"}
 """What else --map calls a usual column."""
@@ -38,14 +42,16 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_sources(
-    human: str | None, judges: Iterable[str], mapped: Mapping[str, str]
+    human: str | None, judges: Iterable[str], mapped: Mapping[str, str], scales: Scales
 ) -> tuple[Source | None, dict[str, Source]]:
     """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `mapped`
-    (usual name -> name in the files). Raises UsageError, also for a column that no table has."""
+    (usual name -> name in the files) and the scales that are given. Raises UsageError, also for a column that no table
+    has."""
     if human is None:
         return None, {}
     named = tuple(mapped.items())
-    people, sources = Source.parse(human, named), parse_judges(judges, named=named)
+    people = replace(Source.parse(human, named), scale=scales[0])
+    sources = {name: replace(one, scale=scales[1]) for name, one in parse_judges(judges, named=named).items()}
     given = [people, *sources.values()] if mapped else []
     if any(jsonl.suffix(one.path) not in tables.FORMATS for one in given):
         return people, sources  # what other tools write has its columns found, and named, by `shapes`
@@ -59,17 +65,19 @@ def parse_sources(
     return people, sources
 
 
-def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str], scale: str | None) -> dict[str, Source]:
+def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[str, Source]:
     """Two judges' sources, where the result file of another tool may stand for a table of scores: the first judge in it
     counts. Raises UsageError, also where their scales are found not to be the same."""
     from eval_agreement.shapes import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
-    on, read = human_scored.parse_scale(scale) if scale else None, dict[str, Source]()
+    read = dict[str, Source]()
     for name, source in sources.items():
         is_table = jsonl.suffix(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
         of_tool = source.content == "table" and not is_table
-        read[name] = scores_of_judge(source.path, mapped, on) if of_tool else source
-    found = {one.path: "{:g}:{:g}".format(*one.scale) for one in read.values() if one.scale}
+        read[name] = scores_of_judge(source.path, mapped, source.scale) if of_tool else source
+    found = {
+        one.path: "{:g}:{:g}".format(*one.scale) for name, one in read.items() if one.scale and not sources[name].scale
+    }
     if len(set(found.values())) > 1:
         said = ", ".join(f"those in {path} on {ends}" for path, ends in found.items())
         raise UsageError(f"scores are taken to be on several scales, {said}; give --scale LOW:HIGH")
@@ -77,10 +85,10 @@ def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str], scale: s
 
 
 def found_sources(
-    files: Mapping[str, Path], mapped: Mapping[str, str], scale: str | None, judge_scale: str | None
+    files: Mapping[str, Path], mapped: Mapping[str, str], scales: Scales
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Files of other tools, and tables, in place of judgments: the kind of verdicts in them, and their sources; None
-    where the first is of judgments. The scales (LOW:HIGH) are found as well, unless they are given."""
+    where the first is of judgments. The scales are found as well, unless they are given."""
     from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*files.values()]
@@ -94,8 +102,7 @@ def found_sources(
                 f"{paths[0]}: no column NAME{COLUMN_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
             )
         return "score", Source(paths[0]), {name.removesuffix(COLUMN_SUFFIX): Source(paths[0], name) for name in columns}
-    given = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
-    return guess(paths, mapped, given)
+    return guess(paths, mapped, scales)
 
 
 def parse_judges(

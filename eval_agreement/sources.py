@@ -108,30 +108,25 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     return [sample for sample in samples if not np.isnan(sample.human).all()]
 
 
-def of_tables(
-    human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
-) -> RatedSample:
+def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
-    answer failed on it; answers that only the first judge scored stay, without a human score. The scales are those of
-    sources that name none.
+    answer failed on it; answers that only the first judge scored stay, without a human score.
 
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    scales = (human.scale or scale, next(iter(judges.values())).scale or judge_scale or scale)
-    rows, given, notes = _read(human, judges, "score", *scales)
+    rows, given, notes = _read(human, judges, "score")
     sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in given.items()})
-    notes += _sample_notes(sample, *scales)
+    notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
     notes += column_notes([human, *judges.values()], "score", not sample.ungrouped)
     return replace(sample, notes=notes)
 
 
-def of_two_judges(then: Source, now: Source, name: str, scales: tuple[Scale, Scale]) -> RatedSample:
+def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
     """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
     either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
     no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
-    files = zip((then, now), scales, strict=True)
-    read = (_labels(source, "score", source.scale or on, set())[0] for source, on in files)
+    read = (_labels(source, "score", set())[0] for source in (then, now))
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     texts, other = _texts(old), _texts(new)
     both = [key for key in new.index if key in texts]
@@ -159,7 +154,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
     for anything else in a cell, naming file and line.
     """
-    people, given, notes = _read(human, judges, kind, SCALE, SCALE)
+    people, given, notes = _read(human, judges, kind)
     ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
@@ -194,12 +189,10 @@ def _as_codes(labels: "pd.Series[Any]") -> Codes:
     return both if ordered else both_orders(both)
 
 
-def _read(
-    human: Source, judges: Mapping[str, Source], kind: Kind, scale: Scale, judge_scale: Scale
-) -> tuple[Labels, dict[str, Labels], list[str]]:
+def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labels, dict[str, Labels], list[str]]:
     """What people say, with what the first judge's file says of the same, what each judge says, and what to tell of the
     files. Raises UsageError also where people say nothing, or a judge nothing on the same ids."""
-    people, notes = _labels(human, kind, human.scale or scale)
+    people, notes = _labels(human, kind)
     labelled = people["human"].notna() if kind == "score" else people["raters"].astype(bool)
     if not labelled.any():
         raise UsageError(f"{human.path}: no {_THINGS[kind]} has a {kind}; an audit needs people's")
@@ -209,7 +202,7 @@ def _read(
         raise UsageError(f"--judge {taken[0]}: {called}")
     given = {}
     for name, source in judges.items():
-        given[name], more = _labels(source, kind, source.scale or judge_scale, set(people.index))
+        given[name], more = _labels(source, kind, set(people.index))
         notes += more
         if not people.index.isin(judged := given[name].index).any():
             both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
@@ -231,11 +224,11 @@ def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> Non
         raise UsageError(f"{path}: label_probability is given for some labels, but not for that of {unknown[0]!r}")
 
 
-def _labels(source: Source, kind: Kind, scale: Scale, people: set[str] | None = None) -> tuple[Labels, list[str]]:
+def _labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
     """People's scores or labels, or a judge's beside `people`, the ids that they judged; and what to say of them. A
     judge's labels have a shown first and b shown first, or are single ones."""
     if source.content == "table":
-        return _in_table(source, kind, scale, judge=people is not None)
+        return _in_table(source, kind, judge=people is not None)
     if source.content == "judgments":
         return _in_judgments(source, kind, people)
     left_out = Counter[str]()  # whoever judged did without a reference
@@ -292,10 +285,10 @@ def _of_items(items: Sequence[AuditItem]) -> Labels:
     return known.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
 
 
-def _in_table(source: Source, kind: Kind, scale: Scale, *, judge: bool = False) -> tuple[Labels, list[str]]:
+def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
     """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
-    values, notes = _values(source, column, kind, scale, judge=judge)
+    values, notes = _values(source, column, kind, judge=judge)
     twice = (" (several raters need a column rater)", " by the same rater")
     of_judge = ("", "; beside several raters a judge has one verdict on each id")
     names = source.filled("rater") if several and not judge else [PEOPLE] * len(keys)
@@ -376,19 +369,19 @@ def _response(key: str, *texts: str | None) -> Response:
     return Response(id=key, question=question, text=text, system=system or None)
 
 
-def _values(source: Source, column: str, kind: Kind, scale: Scale, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
+def _values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
     """A column of scores on 1..10, or of labels, of people or of a judge, None where empty, and what to say of it. A
     judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
     notes = source.empty_notes(column)
     if kind != "score":
         return [_label(source, row, column, kind, cell) for row, cell in enumerate(source.cells(column))], notes
-    (low, high), option = scale, "--judge-scale" if judge else "--scale"
+    (low, high), option = source.scale or SCALE, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
     values = source.numbers(column, low, high, f" (see {option})", none)
     if none is not None and (count := sum(text in ("-1", "-1.0") for text in source.texts(column))):
         notes.append(f"{source.path}: {count} cells of {column} are -1, which FastChat writes for no verdict")
     highest = max((score for score in values if score is not None), default=high)
-    if scale == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
+    if (low, high) == SCALE and len(values) >= FEWEST_TO_DECIDE and highest <= high / 2:
         most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
         notes.insert(0, f"{source.path}: {most}; if they are not, give their scale with {option}")
     return [None if score is None else to_ten(score, low, high) for score in values], notes

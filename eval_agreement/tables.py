@@ -42,8 +42,8 @@ USED = {
 @dataclass(frozen=True, eq=False)
 class Source:
     """A file and the column that holds the scores; None: the usual one. `named` are pairs of the usual name of another
-    column and the name that it has here, if it is here at all. A result file that `shapes` has read is in `table`, with
-    the `scale` of its scores and a `note` of what was taken for what."""
+    column and the name that it has here, if it is here at all; `scale` is that of its scores, SCALE unless given. A
+    result file that `shapes` has read is in `table`, with a `note` of what was taken for what."""
 
     path: Path
     column: str | None = None

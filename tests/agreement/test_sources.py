@@ -31,7 +31,9 @@ JUDGE = "id,score,system\nb,8,m2\na,5.5,m1\nd,3,m9\n"
 def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: Any) -> RatedSample:
     (folder / "people.csv").write_text(people, "utf-8")
     (folder / "judge.csv").write_text(judge, "utf-8")
-    return of_tables(Source(folder / "people.csv"), {"ours": Source(folder / "judge.csv")}, **options)
+    scale, judge_scale = options.get("scale"), options.get("judge_scale", options.get("scale"))
+    ours = Source(folder / "judge.csv", scale=judge_scale)
+    return of_tables(Source(folder / "people.csv", scale=scale), {"ours": ours})
 
 
 def test_tables_are_joined_by_id(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
     (tmp_path / "judge.csv").write_text("id,score\na,1\nd,4\n")
     files = {name: Source(tmp_path / f"{name}.csv") for name in ("judge", "other")}
-    found = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), (1, 10))
+    found = of_tables(Source(tmp_path / "people.csv", scale=(1, 5)), files)
     assert list(found.human)[:3] == [1.0, 3.25, 5.5] and found.scores[0] == 1.0
     assert found.notes == [
         "2 of 3 answers are not in the file of judge, 'b' the first: they count as failed",
