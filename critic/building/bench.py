@@ -157,12 +157,11 @@ def freeze(
     with jsonl.removed_on_failure(partial):
         named, hashes = dict[str, str](), dict[str, str]()
         for conversation in made:
-            data = (root / conversation.image).read_bytes()
+            path = root / conversation.image
+            data = path.read_bytes()
             if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[conversation.image]:
-                raise UsageError(
-                    f"{root / conversation.image}: is another image than when it was hashed; build in another --out"
-                )
-            name = f"images/{md5_of[conversation.image]}{Path(conversation.image).suffix.lower()}"
+                raise UsageError(f"{path}: is another image than when it was hashed; build in another --out")
+            name = f"images/{md5_of[conversation.image]}{path.suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
             named[conversation.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
         parts = {"benchmark": made}

@@ -52,13 +52,15 @@ def _spread(values: Iterable[float | None]) -> Spread:
 
 def facts(conversations: Sequence[Conversation]) -> CardFacts:
     turns = [turn for conversation in conversations for turn in conversation.turns]
+    questions = ["\n".join(turn.prompt for turn in talk.turns) for talk in conversations]
+    answers = ["\n".join(turn.reference or "" for turn in talk.turns) for talk in conversations]
     spreads = {
         "turns of a conversation": _spread([len(conversation.turns) for conversation in conversations]),
         "length of a question": _spread(len(words(turn.prompt)) for turn in turns),
         "length of a caption": _spread(len(words(talk.caption)) for talk in conversations if talk.caption),
         "length of an answer": _spread(len(words(turn.reference)) for turn in turns if turn.reference),
-        "diversity of questions (MTLD)": _diversity(conversations, lambda turn: turn.prompt),
-        "diversity of answers (MTLD)": _diversity(conversations, lambda turn: turn.reference or ""),
+        "diversity of questions (MTLD)": _spread(mtld(words(text)) for text in questions),
+        "diversity of answers (MTLD)": _spread(mtld(words(text)) for text in answers),
     }
     return CardFacts(_counts(conversations, turns), spreads, _classes(conversations))
 
@@ -75,12 +77,6 @@ def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationT
         "main aspects": len({main for main, _ in aspects}),
         "sub-aspects": len({sub for _, sub in aspects}),
     }
-
-
-def _diversity(conversations: Iterable[Conversation], text_of: Callable[[ConversationTurn], str]) -> Spread:
-    """Each conversation's MTLD."""
-    texts = ["\n".join(map(text_of, conversation.turns)) for conversation in conversations]
-    return _spread(mtld(words(text)) for text in texts)
 
 
 def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
@@ -144,11 +140,7 @@ def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _statistics(title: str, card: CardFacts) -> Section:
-    rows = []
-    for name, count in card.counts.items():
-        what, _, about = name.removesuffix(")").partition(" (")
-        if count:
-            rows.append(row(what, count, "", about=about))
+    rows = [row(name, count, "") for name, count in card.counts.items() if count]
     for name, spread in card.spreads.items():
         most = number(spread.maximum, 0 if isinstance(spread.maximum, int) else 2)
         if spread.count or "caption" not in name:
@@ -163,9 +155,8 @@ def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
     bars = {name: blocks.bar(count / total, None) for name, (count, _) in shown}
     rows = [row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in shown]
-    of_turns = {"task": "questions", "task and turn": "questions", ASKED: "questions", "main aspect": "checklist items"}
-    counted = of_turns.get(kind, "conversations")
-    head, axis = [kind, counted, "share", "images"], blocks.axis_of(bars.values())
+    units = {"task": "questions", "task and turn": "questions", ASKED: "questions", "main aspect": "checklist items"}
+    head, axis = [kind, units.get(kind, "conversations"), "share", "images"], blocks.axis_of(bars.values())
     return Part(tables=[Table(caption=f"By {kind}", head=head, rows=rows, axis=axis)])
 
 

@@ -83,10 +83,9 @@ def find_images(root: Path) -> list[str]:
     that is not UTF-8."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
-    names = []
-    for folder, _, files in os.walk(root):
-        images = (file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
-        names += [(Path(folder) / file).relative_to(root).as_posix() for file in images]
+    paths = (Path(folder, file) for folder, _, files in os.walk(root) for file in files)
+    images = (path for path in paths if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    names = sorted(path.relative_to(root).as_posix() for path in images)
     if not names:
         raise UsageError(f"{root}: no image; expected {', '.join(SUFFIXES)}")
     for name in names:
@@ -94,7 +93,7 @@ def find_images(root: Path) -> list[str]:
             name.encode()
         except UnicodeEncodeError:
             raise UsageError(f"{root}: the name {os.fsencode(name)!r} is not UTF-8; rename the file") from None
-    return sorted(names)
+    return names
 
 
 def scan(root: Path, out: Path) -> list[ImageFile]:
@@ -124,17 +123,12 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
 
 
 def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
-    """The images that show again what another shows: the same bytes, or a hash that differs by at most NEAR bits. Of
+    """The images that show again what another shows: their hashes differ by at most NEAR bits, of copies by none. Of
     several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
     that stays, so that no chain of small steps takes along what is unlike."""
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
-    dropped, first_of = list[DroppedImage](), dict[str, ImageFile]()
-    kept, hashes = list[str](), np.zeros(len(ranked), np.uint64)
+    dropped, kept, hashes = list[DroppedImage](), list[str](), np.zeros(len(ranked), np.uint64)
     for image in ranked:
-        first = first_of.setdefault(image.md5, image)
-        if first is not image:
-            dropped.append(DroppedImage(path=image.path, step="duplicates", reason="same_file", of=first.path))
-            continue
         own = np.uint64(int(image.phash or "0", 16))
         distances = np.bitwise_count(hashes[: len(kept)] ^ own)
         if kept and distances.min() <= NEAR:
@@ -175,14 +169,10 @@ def drawn(categories: Mapping[str, str], cap: int) -> set[str]:
     if len(categories) <= cap:
         return set(categories)
     by_category = defaultdict[str, list[str]](list)
-    for path, name in sorted(categories.items()):
-        by_category[name].append(path)
+    for path in sorted(categories, key=lambda path: hashlib.sha256(f"0/{path}".encode()).digest()):
+        by_category[categories[path]].append(path)
     exact = {name: cap * len(paths) / len(categories) for name, paths in by_category.items()}
     shares = {name: math.floor(share) for name, share in exact.items()}
     for name in sorted(exact, key=lambda name: (shares[name] - exact[name], name))[: cap - sum(shares.values())]:
         shares[name] += 1
-
-    def drawn_by(path: str) -> bytes:
-        return hashlib.sha256(f"0/{path}".encode()).digest()
-
-    return {path for name, paths in by_category.items() for path in sorted(paths, key=drawn_by)[: shares[name]]}
+    return {path for name, paths in by_category.items() for path in paths[: shares[name]]}

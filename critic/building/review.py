@@ -56,6 +56,12 @@ def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
 
 
+def _is_yes(place: str, column: str, cell: str) -> bool:
+    if cell not in YES | NO:
+        raise UsageError(f"{place}: {column!r} is {cell!r}; expected yes or no")
+    return cell in YES
+
+
 def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
     """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
     as people left them."""
@@ -70,23 +76,6 @@ def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
         tables.write_csv(sheet, [*present, *new])
 
 
-def answers(sheet: Path) -> dict[str, list[list[bool]]]:
-    """What people answered, by the sheet's ids; a row whose answers are all empty is nobody's yet. Raises UsageError
-    naming the row for another word, and for what is answered twice."""
-    found, seen = defaultdict[str, list[list[bool]]](list), tables.Ids()
-    for place, row in _rows(sheet):
-        cells = [(tables.optional_text(row, column) or "").lower() for column in CRITERIA]
-        if not any(cells):
-            continue
-        for column, cell in zip(CRITERIA, cells, strict=True):
-            if cell not in YES | NO:
-                raise UsageError(f"{place}: {column!r} is {cell!r}; expected yes or no")
-        key, reviewer = _reviewed_by(row)
-        seen.add(place, f"{key} by {reviewer}")
-        found[str(key)].append([cell in YES for cell in cells])
-    return found
-
-
 def spoken(conversation: Made) -> str:
     """A conversation as people read it."""
     turns = [(before.question, before.answer) for before in conversation.dialogue]
@@ -96,10 +85,17 @@ def spoken(conversation: Made) -> str:
 
 def decide(made: Sequence[Made], sheet: Path) -> Reviewed:
     """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
-    conversation to go. Raises UsageError as `answers` does."""
-    votes, decided = answers(sheet), Reviewed([], {}, [], [])
+    conversation to go; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for another
+    word, and for what is answered twice."""
+    votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
+    for place, row in _rows(sheet):
+        cells = {column: (tables.optional_text(row, column) or "").lower() for column in CRITERIA}
+        if any(cells.values()):
+            key, reviewer = _reviewed_by(row)
+            seen.add(place, f"{key} by {reviewer}")
+            votes[key].append([_is_yes(place, *cell) for cell in cells.items()])
     for talk in made:
-        reviews = votes.get(_key(talk), [])
+        reviews = votes[_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
         if len(reviews) < REVIEWERS:

@@ -57,16 +57,16 @@ def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() 
     assert pictures.perceptual_hash(clear) == pictures.perceptual_hash(Image.fromarray(~shape))
 
 
-def image(path: str, value: int, side: int = 100, md5: str | None = None) -> ImageFile:
-    return ImageFile(path=path, bytes=1, md5=md5 or path, width=side, height=side, phash=f"{value:016x}")
+def image(path: str, value: int, side: int = 100) -> ImageFile:
+    return ImageFile(path=path, bytes=1, md5=path, width=side, height=side, phash=f"{value:016x}")
 
 
 def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> None:
     """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
     a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
-    same = image("d", 0, 300, md5="a")
+    same = image("d", 0, 300)
     assert pictures.duplicates([c, same, b, a]) == [
-        DroppedImage(path="d", step="duplicates", reason="same_file", of="a"),
+        DroppedImage(path="d", step="duplicates", reason="near_duplicate", of="a", distance=0),
         DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
     ]
 
@@ -129,7 +129,7 @@ def test_what_is_left_out_is_in_a_table(tmp_path: Path) -> None:
     assert dropped(out) == {
         "torn.png": "image_unreadable",
         "tiny.png": "too_small",
-        "more/copy.png": "same_file",
+        "more/copy.png": "near_duplicate",
         "more/smaller.jpg": "near_duplicate",
         "more/blurred.jpg": "near_duplicate",
     }
@@ -192,7 +192,7 @@ def test_links_that_leave_the_folder_are_left_out_at_once(tmp_path: Path) -> Non
         done = run("critic", "build", images, "--out", out, "--min-side", 100)
         assert done.returncode == 0, done.stderr
         found = dropped(out)
-        assert (found["out.png"], found["within.png"]) == ("image_outside_root", "same_file")
+        assert (found["out.png"], found["within.png"]) == ("image_outside_root", "near_duplicate")
         assert found["loop.png"] == "image_missing"
 
 
