@@ -31,23 +31,16 @@ LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
 
 REPLY_TOKENS, VERDICT_TOKENS = 24, 64
 
-STEPS = 60
-"""Of training, where there is no judge yet: enough to write verdicts, not to judge."""
+SHORT = [
+    "--set=training.max_steps=60",
+    "--set=training.lr_scheduler_kwargs.num_decay_steps=30",
+    "--set=training.warmup_steps=10",
+    "--set=training.per_device_train_batch_size=4",
+    "--set=global_batch=4",
+]
+"""Of the tiny recipe: a judge that learns to write verdicts, not to judge."""
 
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
-
-
-def _train_judge(out: Path) -> Path:
-    """A judge from the tiny recipe, stopped early."""
-    judge = out / "judge"
-    if (judge / "critic.json").is_file():
-        return judge
-    run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
-    run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-    short = [f"max_steps={STEPS}", f"lr_scheduler_kwargs.num_decay_steps={STEPS // 2}", f"warmup_steps={STEPS // 6}"]
-    short = [f"--set=training.{word}" for word in (*short, "per_device_train_batch_size=4")] + ["--set=global_batch=4"]
-    train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *short)
-    return judge
 
 
 def main(
@@ -60,7 +53,11 @@ def main(
     *models, newcomer = LAYERS
 
     step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
-    judge = _train_judge(out)
+    judge = out / "judge"
+    if not (judge / "critic.json").is_file():
+        run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
+        run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
+        train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *SHORT)
     folders = {name: out / "models" / name for name in LAYERS}
     for name, folder in folders.items():
         if not (folder / "processor_config.json").is_file():  # which is written last

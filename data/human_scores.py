@@ -64,18 +64,12 @@ def _path(image: str) -> str:
     return image if re.match(r"\w+:", image) else posixpath.normpath(image.replace("\\", "/"))
 
 
-def split(
-    loaded: Loaded, external: str | None, per_task: bool
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """The rows of each part, and what the leak check counted.
-
-    Training rows that share an image, or question and reference, with an internal test row of another
-    group are taken out.
-    """
+def split(loaded: Loaded, external: str | None, per_task: bool) -> tuple[dict[str, list[dict[str, Any]]], int]:
+    """The rows of each part, and how many the leak check took out of training: those that share an image, or question
+    and reference, with an internal test row of another group."""
     groups = internal_groups(loaded.rows, per_task)
     held_out = set().union(*(_material(row) for row in loaded.rows if row.group in groups))
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "internal": [], "external": []}
-    trained_groups, external_groups = set[str](), set[str]()
     leaks = 0
     for row, line in zip(loaded.rows, loaded.raw, strict=True):
         is_internal, is_external = row.group in groups, external in _systems(row)
@@ -83,18 +77,13 @@ def split(
             parts["internal"].append(line)
         if is_external:
             parts["external"].append(line)
-            external_groups.add(row.group)
         if is_internal or is_external:
             continue
         if _material(row) & held_out:
             leaks += 1
         else:
-            trained_groups.add(row.group)
             parts["train"].append(line)
-    return parts, {
-        "training rows taken out because another group of the internal test shares their material": leaks,
-        "external questions whose other answers are in training": len(external_groups & trained_groups),
-    }
+    return parts, leaks
 
 
 def main(
@@ -120,7 +109,7 @@ def main(
     systems = set[str]().union(*map(_systems, loaded.rows))
     if external is not None and external not in systems:
         raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
-    parts, leak_check = split(loaded, external, per_task)
+    parts, leaks = split(loaded, external, per_task)
     if not parts["train"] or not parts["internal"]:
         few = f"{len(loaded.rows)} rows are too few; a tenth of their questions (groups) is held out"
         need = "give at least 40 questions, or two of each task with --per-task"
@@ -132,14 +121,13 @@ def main(
             "rows": {name: len(lines) for name, lines in parts.items()},
             "sha256": _write(out, parts),
             "left_out": dict(loaded.left_out),
-            "leak_check": leak_check,
+            "leaks": leaks,
             "external": external,
             "rule": "a tenth of each task's groups by sha1" if per_task else "sha1(group) % 10 == 0",
         },
     )
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
-    for finding, count in leak_check.items():
-        print(f"leak check: {finding}: {count}")
+    print(f"leak check: training rows that share material with another group of the internal test, taken out: {leaks}")
     if loaded.left_out:
         print(f"left out: {_listed(loaded.left_out)}", file=sys.stderr)
     if one_class := human_scored.one_class(loaded.responses):

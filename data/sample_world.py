@@ -68,8 +68,12 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
     raters: "dict[str, Rater]"
     scenes: list[Scene]
 
-    def records(self, lang: Language, pool: str) -> list[list[str]]:
-        return [record.split(":") for record in self.pools[lang][pool].split("/")]
+    def records(self, lang: Language, source: str) -> list[list[str]]:
+        """Of a pool by its name, or the whole numbers of "2..19", both ends among them."""
+        low, dots, high = source.partition("..")
+        if dots:
+            return [[str(number)] for number in range(int(low), int(high) + 1)]
+        return [record.split(":") for record in self.pools[lang][source].split("/")]
 
 
 class System(Struct, frozen=True):
@@ -124,12 +128,6 @@ class WorldAnswer(Struct, frozen=True, kw_only=True):
     manner: Manner
 
 
-def _numbers(source: str) -> list[str]:
-    """The whole numbers of "2..19", both ends among them; none of any other source."""
-    low, dots, high = source.partition("..")
-    return [str(n) for n in range(int(low), int(high) + 1)] if dots else []
-
-
 def pick(world: World, scene: Scene, draw: random.Random) -> Values:
     """A value for every slot; slots that share a source differ."""
     values: Values = {}
@@ -140,9 +138,8 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
         if times:
             values[names] = str(int(values[left]) * int(values[right]))
             continue
-        records = [[number] for number in _numbers(source)] or world.records(scene.lang, source)
         taken = used.setdefault(source, set())
-        record = draw.choice([record for record in records if record[0] not in taken])
+        record = draw.choice([record for record in world.records(scene.lang, source) if record[0] not in taken])
         taken.add(record[0])
         values |= dict(zip(names.split(","), record, strict=True))
     return values
@@ -154,11 +151,9 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
         return values | {fact: values[scene.lure[fact]]}
     names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
     columns = names.split(",")
-    if source in world.pools[scene.lang]:
-        records = world.records(scene.lang, source)
-    else:  # a number: of the slot's own range, or for a computed slot one of about its size
-        number = int(values[fact])
-        records = [[n] for n in _numbers(source) or map(str, range(max(1, number - 9), number + 10))]
+    if "*" in source:  # a computed number: one of about its size
+        source = f"{max(1, int(values[fact]) - 9)}..{int(values[fact]) + 9}"
+    records = world.records(scene.lang, source)
     column = columns.index(fact)
     record = draw.choice([one for one in records if one[column] not in values.values()])
     tied = [name for name in columns if name == fact or name not in scene.facts]
@@ -217,10 +212,8 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
     alone = scene.picture is not None and draw.random() < 0.5
-    about: dict[str, Any] = {
-        "group": f"world/{scene.lang}/{scene.task}/{number:05d}",
-        "image": f"images/{number:06d}.png",
-    }
+    about: dict[str, Any] = {"group": f"world/{scene.lang}/{scene.task}/{number:05d}"}
+    about["image"] = f"images/{number:06d}.png"
     about["history"] = [Turn(user.format(**values), said.format(**values)) for user, said in scene.history]
     about["reference"] = None if alone else world.phrases[scene.lang]["joint"].join(reference)
     about["blind"] = scene.picture is not None and draw.random() < UNSEEN

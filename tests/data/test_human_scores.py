@@ -168,13 +168,6 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
     assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "too few")
 
 
-@pytest.mark.parametrize(
-    ("score", "low", "high", "ten"), [(1, 1, 5, 1), (5, 1, 5, 10), (3.5, 1, 5, 6.625), (2, 2, 5, 1), (7, 1, 10, 7)]
-)
-def test_scales_are_moved_onto_one_to_ten(score: float, low: float, high: float, ten: float) -> None:
-    assert to_ten(score, low, high) == pytest.approx(ten, abs=1e-12)
-
-
 def test_real_files(shared: Path, tmp_path: Path) -> None:
     """The counts of rows and the splits that figures are compared on."""
     folder = shared / "data/human_scored"
