@@ -84,7 +84,7 @@ def fields(client: Any, rater: str, **query: object) -> Fields:
 def label(client: Any, rater: str, form: Fields, choose: Any = lambda name, values: values[0], **more: str) -> Any:
     said = {name: choose(name, values) for name, values in form.choices.items()}
     body = {**form.hidden, **said, "seconds": "4.2", **more}
-    return client.post("/label", params={"rater": rater}, data=body, headers={"x-annotate": "1"})
+    return client.post("/label", params={"rater": rater}, data=body)
 
 
 def label_all(client: Any, rater: str, choose: Any = lambda name, values: values[0]) -> int:
@@ -148,19 +148,12 @@ def replies(path: Path, system: str, count: int = 4) -> Path:
     turns = [ConversationTurn(prompt=f"Ask {n}", reference=f"The reference of {n}", images=[]) for n in (1, 2, 3)]
     lines = []
     for number in range(count):
-        talk = Conversation(
-            id=f"{SECRET}-{number}", benchmark="convbench", lang="en", group=f"{SECRET}-group", turns=turns
-        )
+        about: dict[str, Any] = {"lang": "en", "group": f"{SECRET}-group", "turns": turns}
+        talk = Conversation(id=f"{SECRET}-{number}", benchmark="convbench", **about)
         for turn in (1, 2, 3):
-            about: dict[str, Any] = {
-                "condition": "own",
-                "turn": turn,
-                "system": system,
-                "sampling": Sampling(max_tokens=9),
-            }
-            lines.append(
-                msgspec.to_builtins(ModelTurn(conversation=talk, reply=f"Reply {turn} of talk {number}", **about))
-            )
+            about = {"condition": "own", "turn": turn, "system": system, "sampling": Sampling(max_tokens=9)}
+            reply = ModelTurn(conversation=talk, reply=f"Reply {turn} of talk {number}", **about)
+            lines.append(msgspec.to_builtins(reply))
     return write_jsonl(path, lines)
 
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl, tables
+from critic.building.review import NO
 from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
 from critic.page.page import render
@@ -177,9 +178,6 @@ def _heading(text: str) -> str:
     return _cell(" ".join(text.split()))
 
 
-_NO = ("no", "n", "false", "0", "否")
-"""What stands for an empty cell where it is asked whether an item was skipped or is broken."""
-
 _Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
 """What was said elsewhere, and the task that it is a label for, which is made where there is none."""
 
@@ -238,7 +236,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}") from None
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
-        skipped, broken = ("" if text.lower() in _NO else text for text in (skipped, broken))
+        skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
             whole = _whole(scheme, place, opened.item, opened.swapped, choices, verdict)

@@ -56,7 +56,7 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
             ShownPart("reference", question.reference or ""),
             ShownPart("focus", question.focus or ""),
             ShownPart("checklist", "\n".join(question.checklist) if scheme.edits else ""),
-            *(ShownPart("answer", each.text, side=side) for each, side in zip(both, _sides(scheme), strict=True)),
+            *(ShownPart("answer", each.text, side=side) for each, side in zip(both, scheme.sides, strict=True)),
         ]
         row = raw[one.id]
         if other is not None:
@@ -67,14 +67,9 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
             row |= {"response_b": other.text, "system_a": one.system, "system_b": other.system}
             row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
             row["history"] = msgspec.to_builtins(question.history)
-        about: dict[str, Any] = {
-            "lang": question.lang,
-            "task": question.task,
-            "group": question.group,
-            "images": question.images,
-        }
+        about: dict[str, Any] = {"lang": question.lang, "task": question.task, "group": question.group}
         shown, key = _dialogue(question.history) + _nonempty(parts), "+".join(each.id for each in both if each.id)
-        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, one), row=row, **about)
+        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, one), row=row, images=question.images, **about)
 
 
 def _about(talk: Conversation) -> dict[str, Any]:
@@ -89,10 +84,6 @@ def _dialogue(history: Sequence[Turn]) -> list[ShownPart]:
 def _nonempty(parts: Sequence[ShownPart]) -> list[ShownPart]:
     """Those that say something; an empty answer is one as well."""
     return [part for part in parts if part.text or part.kind == "answer"]
-
-
-def _sides(scheme: Scheme) -> Sequence[str]:
-    return ("A", "B") if scheme.two else ("",)
 
 
 def _asks(scheme: Scheme, response: Response) -> list[Ask]:
@@ -128,7 +119,7 @@ def _turn(scheme: Scheme, turn: ModelTurn, other: str | None) -> list[ShownPart]
     parts = [ShownPart("question", asked.prompt, number), ShownPart("focus", asked.focus or "", number)]
     if not scheme.two:
         parts.append(ShownPart("reference", other or "", number))
-    answers = zip([turn.reply, other], _sides(scheme), strict=False)
+    answers = zip([turn.reply, other], scheme.sides, strict=False)
     return parts + [ShownPart("answer", text or "", number, side) for text, side in answers]
 
 

@@ -6,7 +6,7 @@ ConvBench figure 7 (turns and the whole), AlignMMBench A.6.2 (the judge's own ru
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -101,6 +101,10 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shows: dict[Kind, str] = {}
     images: str | None = None
     asks: list[Ask] = []
+
+    @property
+    def sides(self) -> Sequence[str]:
+        return ("A", "B") if self.two else ("",)
 
     @property
     def rated(self) -> bool:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from critic.images import ImageError, Images
@@ -70,7 +70,8 @@ class Annotation:
             Route("/label", self._guarded(self.label), methods=["POST"]),
             Route("/image", self._guarded(self.image)),
             Route("/owner", self._guarded(self.report)),
-            *(Route(f"/page.{kind}", _static(f"page.{kind}", media)) for kind, media in _STATIC.items()),
+            Route("/page.css", _static("page.css", "text/css")),
+            Route("/page.js", _static("page.js", "text/javascript")),
         ]
         return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
 
@@ -93,11 +94,10 @@ class Annotation:
         return endpoint
 
     def _rater(self, request: Request) -> str:
-        token = request.query_params.get("rater", "").encode()
-        for known, name in self._raters.items():
-            if secrets.compare_digest(known.encode(), token):
-                return name
-        raise HTTPException(403, "open the link that you were given: this one names no rater")
+        name = self._raters.get(request.query_params.get("rater", ""))
+        if name is None:
+            raise HTTPException(403, "open the link that you were given: this one names no rater")
+        return name
 
     def _task(self, rater: str, number: str | None) -> RaterTask:
         try:
@@ -138,10 +138,7 @@ class Annotation:
             self.store.label(rater, found.task, seen, verdict, body.get("version", ""))
         except Stale:
             status, query = 409, {**query, "task": str(found.task), "stale": "1"}
-        following = f"./?{urlencode(query)}"
-        if "x-annotate" in request.headers:
-            return JSONResponse({"next": following}, status)
-        return RedirectResponse(following, 303)
+        return JSONResponse({"next": f"./?{urlencode(query)}"}, status)
 
     def image(self, request: Request, _: Mapping[str, str]) -> Response:
         """A picture of an item that the rater was given, by its number: its path may say whose it is."""
@@ -160,9 +157,6 @@ class Annotation:
             raise HTTPException(403, "this page is the owner's")
         policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
         return HTMLResponse(owner_page(self.store), headers={"Content-Security-Policy": policy})
-
-
-_STATIC = {"css": "text/css", "js": "text/javascript"}
 
 
 def _static(name: str, media: str) -> Callable[[Request], Response]:

@@ -172,10 +172,7 @@ class Store:
     def last(self, rater: str, before: int = 0) -> int | None:
         """The task that the rater labelled last, or labelled before the label `before`. A label that was changed since
         does not count: its task stands further on."""
-        query = (
-            "SELECT l.task FROM labels l JOIN tasks t ON t.id = l.task AND t.label = l.id "
-            "WHERE l.rater = ? AND l.id < ? ORDER BY l.id DESC LIMIT 1"
-        )
+        query = "SELECT id FROM tasks WHERE rater = ? AND label < ? ORDER BY label DESC LIMIT 1"
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
 
@@ -190,8 +187,8 @@ class Store:
                 if opened.label and replace(opened.verdict, seconds=verdict.seconds, edits={}) == verdict:
                     return
                 raise Stale
-            row = (task, rater, time.time(), msgspec.json.encode(verdict))
-            cursor = database.execute("INSERT INTO labels (task, rater, at, said) VALUES (?, ?, ?, ?)", row)
+            row = (task, time.time(), msgspec.json.encode(verdict))
+            cursor = database.execute("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", row)
             database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
             database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not opened.label, rater))
             if verdict.edits:
@@ -207,7 +204,7 @@ class Store:
         """What raters corrected, by the item's number, in the order in which they did: who, when (seconds since 1970),
         which text, and what it was before and after."""
         found: dict[int, list[dict[str, Any]]] = {}
-        query = "SELECT t.item, l.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
+        query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
         for number, rater, at, said in self._rows(query):
             for name, (old, new) in msgspec.json.decode(said, type=RaterVerdict).edits.items():
                 edit = {"rater": rater, "at": at, "field": name, "old": old, "new": new}

@@ -223,11 +223,15 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
 
 
-def test_a_sheet_has_the_judges_rubric_in_the_items_language(tmp_path: Path) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", [row(1), row(2, lang="zh")])
+def test_a_sheet_has_the_judges_rubric_in_the_items_language_and_formulas_as_text(tmp_path: Path) -> None:
+    rows = write_jsonl(
+        tmp_path / "rows.jsonl", [row(n, lang=lang, response="=A1") for n, lang in ((1, "en"), (2, "zh"))]
+    )
     store = planned(tmp_path, rows=rows)
     run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path)
-    english, chinese = sorted(line["what counts"] for _, line in tables.rows(tmp_path / "rater-1.csv") if line["task"])
+    lines = [line for _, line in tables.rows(tmp_path / "rater-1.csv") if line["task"]]
+    english, chinese = sorted(line["what counts"] for line in lines)
+    assert [line["answer"] for line in lines] == ["'=A1"] * 2
     assert "9–10: does everything that was asked" in english and "Only the number decides" in english
     assert "9–10: " in chinese and "只看数目" in chinese
 
@@ -475,12 +479,3 @@ def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> Non
     found = planned(tmp_path, rows=rows)
     assert found.counts() == {"rater-1": (0, 12)}
     assert planned(tmp_path, rows=rows).counts() == {"rater-1": (0, 12)}
-
-
-def test_a_formula_in_an_answer_stays_text_in_a_sheet(tmp_path: Path) -> None:
-    store = planned(tmp_path, rows=rows_file(tmp_path, 2, response='=HYPERLINK("x")'))
-    run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "s")
-    cells = [line["answer"] for line in csv.DictReader((tmp_path / "s/rater-1.csv").open())]
-    assert cells[1:] == ['\'=HYPERLINK("x")'] * 2
-    store.label("rater-1", 1, 0, RaterVerdict(choices={"overall": "3"}, reason="+1"))
-    assert "'+1" in exported(store, "l.csv").read_text()

@@ -48,9 +48,9 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
     store = planned(folder, *options, rows=write_jsonl(folder / "rows.jsonl", lines))
     said = msgspec.json.encode(RaterVerdict(choices={"overall": "7"}, seconds=5.0))
     with store._writing() as database:
-        chosen = "SELECT id, rater FROM tasks ORDER BY place LIMIT ?"
-        given = [(task, rater, 0.0, said) for task, rater in database.execute(chosen, (labelled,))]
-        database.executemany("INSERT INTO labels (task, rater, at, said) VALUES (?, ?, ?, ?)", given)
+        chosen = "SELECT id FROM tasks ORDER BY place LIMIT ?"
+        given = [(task, 0.0, said) for (task,) in database.execute(chosen, (labelled,))]
+        database.executemany("INSERT INTO labels (task, at, said) VALUES (?, ?, ?)", given)
         database.executemany("UPDATE tasks SET label = ? WHERE id = ?", enumerate((one[0] for one in given), 1))
         done = "UPDATE raters SET done = (SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL)"
         database.execute(done)

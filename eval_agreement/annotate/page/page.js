@@ -27,7 +27,7 @@ async function send() {
   for (let wait = 500; ; wait = Math.min(2 * wait, 5000)) {
     let reply;
     try {
-      reply = await fetch(form.action, { method: "POST", body, headers: { "X-Annotate": "1" }, redirect: "error" });
+      reply = await fetch(form.action, { method: "POST", body, redirect: "error" });
     } catch { reply = null; }
     if (reply && reply.status < 500) {
       const said = await reply.json();

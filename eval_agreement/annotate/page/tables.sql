@@ -7,6 +7,6 @@ CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, place REAL NOT 
   item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
   UNIQUE (rater, item, role));
 CREATE INDEX open_tasks ON tasks (rater, place) WHERE label IS NULL;
-CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
-  at REAL NOT NULL, said BLOB NOT NULL);
-CREATE INDEX by_rater ON labels (rater, id)
+CREATE INDEX labelled_tasks ON tasks (rater, label);
+CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, at REAL NOT NULL,
+  said BLOB NOT NULL)
