@@ -3,21 +3,24 @@
 import math
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 import pyarrow.compute
 import torch
 from msgspec import Struct
-from objective import RatingTokens, learned_places
+from objective import RatingTokens
 from packing import LEAST, Node, prefix_tree, sequence
-from recipe import Recipe
-from vision import SeeingTokenizer, images_of, told_apart
+from torch.nn import functional
+from vision import BLANK, SeeingTokenizer, images_of, told_apart
 
 from critic.backends.identity import HEADS
 from critic.judging.targets import IGNORED
 from critic.records import RATINGS
+
+if TYPE_CHECKING:
+    from recipe import Recipe
 
 
 class Weights(Struct, frozen=True):
@@ -31,7 +34,7 @@ class Weights(Struct, frozen=True):
     least: float = 1.0
 
 
-def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
+def weights(recipe: "Recipe", rows: datasets.Dataset) -> Weights:
     columns = rows.select_columns(["rating", "length", "source", "value", "weight"]).with_format("arrow")[:]
     rating = columns["rating"].to_numpy().astype(np.intp)
     counts = columns["weight"].to_numpy().astype(np.float64)
@@ -81,7 +84,7 @@ class Batches:
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         if self.seeing is not None and self.several and not any(row["images"] for row in rows):
-            rows = [*rows, self.seeing.blank_row()]
+            rows = [*rows, _blank_row(self.seeing)]
         if self.head:
             rows = [prompt for row in rows for prompt in _prompts_alone(row)]
         return self._packed(rows) if self.packing else self._padded(rows)
@@ -207,3 +210,21 @@ def _prompts_alone(row: dict[str, Any]) -> list[dict[str, Any]]:
     size, other = row["source"], row["other_ids"]
     alone = {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}
     return [alone, *([{**alone, "input_ids": other, "length": len(other), "source": len(other)}] if other else [])]
+
+
+def learned_places(labels: torch.Tensor) -> torch.Tensor:
+    """Where in [rows x tokens] (rows one behind the other) what comes next is learned. Known on the CPU, before a batch
+    goes to the GPU: asked there, how many they are would be waited for."""
+    return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
+
+
+def prompt_row(ids: list[int], images: list[str], image_tokens: list[int]) -> dict[str, Any]:
+    """A row that is a prompt alone, for what judges it; nobody's rating is known."""
+    row = {"input_ids": ids, "source": len(ids), "length": len(ids), "images": images, "image_tokens": image_tokens}
+    return {**row, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}
+
+
+def _blank_row(seeing: SeeingTokenizer) -> dict[str, Any]:
+    """A row that is a white image and nothing else, and learns nothing."""
+    ids = seeing.ids(seeing.expansion(BLANK))
+    return {**prompt_row(ids, [BLANK], [ids.count(seeing.image_token_id)]), "people": []}

@@ -265,10 +265,10 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         with self._averaged():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
-                how = (spec.batch_size, pad, held.images, seeing, held.ends)
-                scores[name] = scored(distributions(model, held.ids, self.tokens, *how), spec.score)
+                how = (spec.batch_size, pad, seeing, held.ends)
+                scores[name] = scored(distributions(model, held.rows, self.tokens, *how))
             found = figures(scores["own"], self.watched["own"].human)
-            self.evaluated = {"step": step, "score": spec.score, **found}
+            self.evaluated = {"step": step, **found}
             if chooses:
                 self.base = self.base or scores
                 beside = {of: beside_base(held, self.base[of], scores[of]) for of, held in self.watched.items()}
@@ -313,7 +313,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
-        self.base = saved.get("base", {})
+        self.base = saved["base"]
 
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""

@@ -6,6 +6,7 @@ what is decoded in the end, a number made from the distribution over the ratings
 """
 
 import types
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -114,12 +115,6 @@ def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tenso
     return ((probabilities.cumsum(-1) - people.cumsum(-1)) ** 2).sum(-1)
 
 
-def learned_places(labels: torch.Tensor) -> torch.Tensor:
-    """Where in [rows x tokens] (rows one behind the other) what comes next is learned. Known on the CPU, before a batch
-    goes to the GPU: asked there, how many they are would be waited for."""
-    return functional.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero()[:, 0]
-
-
 def _nll(head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width]."""
     logits = functional.linear(hidden, head.weight, head.bias).float()
@@ -154,42 +149,55 @@ def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch
     return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
 
 
+LOSS_INPUTS = frozenset(
+    ("labels", "learned", "weights", "people", "rated", "branch", "last", "ends", "margins", "row_weights")
+)
+"""What of a batch the loss is made of, and the model is not given."""
+
+
+def _trained_by(model: Any, loss: Callable[..., tuple[torch.Tensor, int]]) -> None:
+    """Give `model` the forward pass of training: `loss`, of the model, the hidden states and a batch's LOSS_INPUTS, is
+    a sum and how many it is of, for where `num_items_in_batch` does not say how many the whole step has. Without labels
+    it stays what it was."""
+
+    def forward(self: Any, input_ids: torch.Tensor, num_items_in_batch: Any = None, **options: Any) -> Any:
+        if options.get("labels") is None:
+            return plain_forward(input_ids=input_ids, **options)
+        inputs = {name: options.pop(name) for name in LOSS_INPUTS & options.keys()}
+        options["use_cache"] = False
+        hidden = self.model(input_ids=input_ids, **options).last_hidden_state
+        total, count = loss(self, hidden, **inputs)
+        divisor = count if num_items_in_batch is None else num_items_in_batch
+        return transformers.modeling_outputs.CausalLMOutputWithPast(loss=total / divisor)
+
+    plain_forward = model.forward
+    model.forward = types.MethodType(forward, model)
+    attention.install(model)
+
+
 def classify(model: Any) -> None:
     """Give `model`, a base with a linear layer `score`, the forward pass of training a scoring head, by `row_weights`
     [n]. With ten classes: cross-entropy against `people` [n × 10] at the tokens `ends` [n] of a batch. With one:
     `preference_error` of the two answers that end at `ends` [n × 2], against `people` [n] and `margins` [n]."""
 
-    def forward(
+    def loss(
         self: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        weights: torch.Tensor | None = None,
-        people: torch.Tensor | None = None,
-        learned: torch.Tensor | None = None,
-        ends: torch.Tensor | None = None,
+        hidden: torch.Tensor,
+        people: torch.Tensor,
+        ends: torch.Tensor,
+        row_weights: torch.Tensor,
         margins: torch.Tensor | None = None,
-        row_weights: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **options: Any,
-    ) -> Any:
-        if labels is None or ends is None or people is None:
-            return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
-        options["use_cache"] = False
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        **_: Any,
+    ) -> tuple[torch.Tensor, int]:
         scores = self.score(hidden.flatten(0, 1)[ends]).float()
         if margins is not None:
             first, second = scores.squeeze(-1).unbind(-1)
             errors = preference_error(first - second, people, margins)
         else:
             errors = -(people * functional.log_softmax(scores, dim=-1)).sum(-1)
-        count = num_items_in_batch if num_items_in_batch is not None else len(ends)
-        loss = (errors * row_weights).sum()
-        return transformers.modeling_outputs.SequenceClassifierOutputWithPast(loss=loss / count)
+        return (errors * row_weights).sum(), len(ends)
 
-    plain_forward = model.forward
-    model.forward = types.MethodType(forward, model)
-    attention.install(model)
+    _trained_by(model, loss)
 
 
 _PLAIN = {"logits_scaling": 1.0, "logit_scale": 1.0, "lm_head_multiplier": 1.0, "final_logit_softcapping": None}
@@ -205,7 +213,7 @@ def _require_plain_logits(model: Any) -> None:
 
 
 def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> None:
-    """Give `model` the forward pass of training; without labels it stays what it was.
+    """Give `model` the forward pass of training.
 
     A judging prompt is thirty times as long as its verdict, so only the learned positions are turned into logits:
     the memory of the loss is [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary]. The loss is
@@ -213,7 +221,7 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     step's rows are shared out over processes and micro-batches. For `raft`, of the rows of a packed batch that have a
     rating, `people` [n × 10] is what people said, `rated` [n] the place whose logits are of the rating, `branch` [n]
     that of a 1 beside the row which sees what the rating sees, `last` [n] whether the rating ends the verdict, and
-    `row_weights` [n] how much the row counts. `learned` is as in learned_places.
+    `row_weights` [n] how much the row counts. `learned` is as in batches.learned_places.
     """
 
     def error(head: Any, hidden: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
@@ -222,37 +230,24 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
         shares = log_distribution(tokens, at_rating, behind_one, last)
         return raft.weight * (rating_error(raft.kind, shares, people) * weights).sum()
 
-    def forward(
+    def loss(
         self: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        weights: torch.Tensor | None = None,
+        hidden: torch.Tensor,
+        labels: torch.Tensor,
+        learned: torch.Tensor,
+        weights: torch.Tensor,
         people: torch.Tensor | None = None,
         rated: torch.Tensor | None = None,
         branch: torch.Tensor | None = None,
         last: torch.Tensor | None = None,
         row_weights: torch.Tensor | None = None,
-        learned: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **options: Any,
-    ) -> Any:
-        if labels is None:
-            return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
-        options["use_cache"] = False
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        learned = learned_places(labels) if learned is None else learned
-        shares = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
-        behind = learned + 1
-        states = hidden.flatten(0, 1).index_select(0, learned)
-        loss = self.lm_head(states, _nll, labels.flatten()[behind], shares.flatten()[behind])
+    ) -> tuple[torch.Tensor, int]:
+        states, behind = hidden.flatten(0, 1).index_select(0, learned), learned + 1
+        total = self.lm_head(states, _nll, labels.flatten()[behind], weights.flatten()[behind])
         if people is not None:
-            loss = loss + self.lm_head(hidden[0, rated], error, hidden[0, branch], people, last, row_weights)
-        count = num_items_in_batch if num_items_in_batch is not None else len(learned)
-        return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss / count)
+            total = total + self.lm_head(hidden[0, rated], error, hidden[0, branch], people, last, row_weights)
+        return total, len(learned)
 
     _require_plain_logits(model)
-    plain_forward = model.forward
-    model.forward = types.MethodType(forward, model)
-    attention.install(model)
+    _trained_by(model, loss)
     _with_loss(model.lm_head)

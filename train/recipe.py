@@ -67,12 +67,11 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Judging held-out rows every `every` steps, at most `rows` of them, with the averaged weights where there are
-    some; `score` is how a distribution becomes one number."""
+    some; the score is the expected rating."""
 
     every: Count
     rows: Count = 1000
     batch_size: Count = 16
-    score: Literal["expected", "median", "argmax"] = "expected"
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):

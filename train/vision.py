@@ -134,14 +134,6 @@ class SeeingTokenizer:
         """What the model is given of the images, in their order."""
         return dict(self.processor.image_processor(images=[self.image(name) for name in names], return_tensors="pt"))
 
-    def blank_row(self) -> dict[str, Any]:
-        """A row that is a white image and nothing else, and learns nothing."""
-        ids = self.ids(self.expansion(BLANK))
-        size = len(ids)
-        nothing = {"rating": 0, "people": [], "weight": 0.0, "value": []}
-        shown = {"images": [BLANK], "image_tokens": [ids.count(self.image_token_id)]}
-        return {"id": "", "form": "", "input_ids": ids, "source": size, "length": size, **nothing, **shown}
-
 
 def read_processor(base: str, revision: str | None = None) -> Any:
     """Raises UsageError for a base whose processor cannot be had, naming the package that it lacks."""

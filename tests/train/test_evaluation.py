@@ -93,12 +93,8 @@ def evaluations(out: Path) -> dict[int, dict[str, float]]:
     return {int(line["step"]): {k.removeprefix("eval_"): v for k, v in line.items() if "eval_" in k} for line in lines}
 
 
-def scores_of(shares: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "expected":
-        return shares @ np.arange(1, 11)
-    if kind == "argmax":
-        return 1 + shares.argmax(1)
-    return np.array([1 + int(np.searchsorted(row.cumsum(), 0.5)) for row in shares])
+def scores_of(shares: np.ndarray) -> np.ndarray:
+    return shares @ np.arange(1, 11)
 
 
 @pytest.mark.parametrize("made", [whole, TWO])
@@ -112,10 +108,10 @@ def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.T
     assert len({each["mae"] for each in found.values()}) == 4
     for folder, step in ((done.out / "best", best), (done.out, 8)):
         shares, people = judged(folder, done.rows)
-        by_hand = figures_by_hand(scores_of(shares, "expected"), people)
+        by_hand = figures_by_hand(scores_of(shares), people)
         assert found[step] == pytest.approx(by_hand, abs=1e-4), folder
         facts = json.loads((folder / "critic.json").read_text("utf-8"))
-        assert facts["evaluation"] == {"step": step, "score": "expected", **found[step]}
+        assert facts["evaluation"] == {"step": step, **found[step]}
         assert facts["set"] == "ema"
         assert f"| mae | {found[step]['mae']:.3f} |" in (folder / "README.md").read_text("utf-8")
     assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
@@ -125,7 +121,7 @@ def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) ->
     """With raft, whose training has a forward pass of its own, on two rows of three."""
     rows = write_rows(tmp_path, [human_row(99, question="8" * 6000), *sample_rows()])
     changes: dict[str, Any] = {"objective": "raft", "ema": None, "training": {"max_steps": 3}}
-    changes["evaluation"] = {"every": 1, "rows": 17, "batch_size": 7, "score": "median"}
+    changes["evaluation"] = {"every": 1, "rows": 17, "batch_size": 7}
     out = tmp_path / "out"
     run = train(write_recipe(tmp_path, **changes), rows, out)
     assert run.stdout.count("  1 refused\n") == 3
@@ -137,7 +133,7 @@ def test_without_an_average_the_models_own_weights_are_judged(tmp_path: Path) ->
     assert best["set"] == "raw" and all(torch.equal(each, raw[name]) for name, each in saved.items())
     held = write_rows(tmp_path, sample_rows()[:16], "held.jsonl")
     shares, people = judged(out / "best", held)
-    by_hand = figures_by_hand(scores_of(shares, "median"), people)
+    by_hand = figures_by_hand(scores_of(shares), people)
     assert found[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
 
 
@@ -170,11 +166,12 @@ def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) ->
     made = [*sample_rows(6), human_row(90, question="8" * 6000), *(human_row(n) for n in range(91, 95))]
     path = write_rows(tmp_path, made)
     found = held(tokenizer, path, rows=8)
-    assert found.refused == ["row-90"] and len(found.ids) == len(found.human) == 7
-    assert [len(ids) for ids in found.ids] == sorted(len(ids) for ids in found.ids)
+    assert found.refused == ["row-90"] and len(found.rows) == len(found.human) == 7
+    assert [row["length"] for row in found.rows] == sorted(row["length"] for row in found.rows)
+    every = [row["input_ids"] for row in found.rows]
     scores = [response.human.score for response in human_scored.load(path).responses[:8] if response.human]
     assert sorted(found.human) == sorted([*scores[:6], scores[7]])
-    assert all(tokenizer.decode(ids).endswith('<|assistant|>\n{"Rating":1') for ids in found.ids)
+    assert all(tokenizer.decode(ids).endswith('<|assistant|>\n{"Rating":1') for ids in every)
     with pytest.raises(UsageError, match="no row to evaluate fits into 10 source tokens"):
         held(tokenizer, path, 10)
 
@@ -189,14 +186,14 @@ def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
     zero = tokenizer("0", add_special_tokens=False).input_ids
     may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
-    rows = found.ids[:3]
+    rows = found.rows[:3]
     for row, shares in zip(rows, evaluation.distributions(model, rows, tokens, 2, 0, ends=found.ends), strict=True):
         with torch.no_grad():
-            behind = model(torch.tensor([row])).logits[0, -1].double()[may_follow].softmax(-1)
+            behind = model(torch.tensor([row["input_ids"]])).logits[0, -1].double()[may_follow].softmax(-1)
         assert len(may_follow) > 1 and shares[9] / (shares[0] + shares[9]) == pytest.approx(float(behind[0]), abs=1e-5)
 
 
-def distributions_to(file: Path, rows: list[list[int]], sizes: list[int], vocabulary: int, tokens: Any) -> None:
+def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: int, tokens: Any) -> None:
     """Every process computes; the first writes. `count` rows in batches of each size."""
     import deepspeed
 
@@ -211,7 +208,7 @@ def distributions_to(file: Path, rows: list[list[int]], sizes: list[int], vocabu
 
 def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) -> None:
     """Seven rows by two processes, in batches of 2, 3 and 16."""
-    rows, tokens = held(tokenizer, write_rows(tmp_path)).ids[:7], objective.rating_tokens(tokenizer)
+    rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], objective.rating_tokens(tokenizer)
     model = tiny_model("llama", "sdpa", len(tokenizer))
     alone = np.concatenate([evaluation.distributions(model, [row], tokens, 1, 0) for row in rows])
     assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3
@@ -225,9 +222,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 
 def test_what_is_not_defined_is_left_out() -> None:
     one = np.eye(10)[[4, 4, 4]]
-    found = evaluation.figures(evaluation.scored(one, "expected"), [5.0, 5.0, 6.0])
+    found = evaluation.figures(evaluation.scored(one), [5.0, 5.0, 6.0])
     assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
-    spread = evaluation.scored(np.eye(10)[[0, 4, 9]], "median")
+    spread = evaluation.scored(np.eye(10)[[0, 4, 9]])
     assert set(evaluation.figures(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
 
@@ -265,7 +262,7 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
     human = [float(2 + n % 7) for n in range(80)]
     base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
     judge = [2 * score - human[n] for n, score in enumerate(base)]
-    rows = evaluation.HeldOut([], human, [], [], [f"group {n // 2}" for n in range(80)])
+    rows = evaluation.HeldOut([], human, [], [f"group {n // 2}" for n in range(80)])
     found = evaluation.beside_base(rows, base, judge)
     mae = found["metrics"]["mae"]
     assert mae["judge"][0] == pytest.approx(np.abs(np.array(judge) - human).mean()) and len(mae["judge"]) == 3
@@ -275,7 +272,7 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
 
 
 def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:
-    rows = [evaluation.HeldOut([], [], [], [], [f"g{n}" for n in range(count)]) for count in (19, 20)]
+    rows = [evaluation.HeldOut([], [], [], [f"g{n}" for n in range(count)]) for count in (19, 20)]
     evaluation.require_foreign(rows[1], {"x"}, "rows")
     for held, trained, says in ((rows[0], "x", "19 groups"), (rows[1], "g1", "20 groups, of which 1 are trained on")):
         with pytest.raises(UsageError, match=f"foreign: rows: {says}"):

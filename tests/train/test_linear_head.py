@@ -77,10 +77,10 @@ def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: boo
 def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
     spec = recipes.EvaluationSpec(every=1)
     held = evaluation.held_out(made.file, spec, made.tokenizer, None, 2000)
-    assert sorted(held.ids) == sorted(asked(made))
-    shares = evaluation.distributions(made.model, held.ids, None, 4, made.tokenizer.pad_token_id)
-    for ids, one in zip(held.ids, shares, strict=True):
-        alone = made.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
+    assert sorted(row["input_ids"] for row in held.rows) == sorted(asked(made))
+    shares = evaluation.distributions(made.model, held.rows, None, 4, made.tokenizer.pad_token_id)
+    for row, one in zip(held.rows, shares, strict=True):
+        alone = made.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
         assert one == pytest.approx(alone.detach().numpy(), abs=1e-6)
 
 

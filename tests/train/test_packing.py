@@ -212,13 +212,14 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
     tokens = objective.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
+    asked = [batches_module.prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
     computed: list[int] = []
     model.model.register_forward_pre_hook(
         lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
     for size in (2, 3, 16):
-        found = torch.tensor(evaluation.distributions(model, rows, tokens, size, 0))
+        found = torch.tensor(evaluation.distributions(model, asked, tokens, size, 0))
         plain = tiny_model(family, "sdpa", VOCABULARY)
         for ids, shares in zip(rows, found, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]

@@ -680,5 +680,5 @@ def test_a_card_tells_of_the_agreement() -> None:
     facts |= {"data": {}, "prompts": {}, "set": "ema", "evaluation": None}
     assert "in the forms pointwise (6), scale_5 (3); 4 steps of 4 rows" in export.card(facts)
     assert export.card(facts).endswith("\nIt was not evaluated while it was trained.\n")
-    found = {"step": 4, "score": "expected", "n": 9.0, "mae": 1.25}
+    found = {"step": 4, "n": 9.0, "mae": 1.25}
     assert export.card(facts | {"evaluation": found}).endswith("\n| mae | 1.250 |\n")
