@@ -24,7 +24,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, Protocol
-from critic.stats.aggregate import Cell, Scale, by_cell, groups_by, groups_of
+from critic.stats.aggregate import Cell, Scale, by_cell, each, groups_by, groups_of, paired
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
@@ -157,7 +157,7 @@ def pairs_of_tasks(
     changes, asked = dict[Any, float | None](), dict[str, dict[Any, str]]()
     for model, verdicts in enumerate(models):
         for cause, turn, before, after in _steps(_scores(verdicts, protocol)):
-            changes |= {(model, cause, turn, key): change for key, change in _paired(before, after).items()}
+            changes |= {(model, cause, turn, key): change for key, change in _change(before, after).items()}
             for conversation in conversations:
                 tasks = f"{_task(CAUSES[cause], conversation)} → {_task(turn, conversation)}"
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
@@ -188,7 +188,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     for name, cells in ALONE.items():
         cell = next((cell for cell in cells if cell in judged), None)
         if cell and CELLS[name] in judged:
-            lost = _paired(judged[CELLS[name]], judged[cell])
+            lost = _change(judged[CELLS[name]], judged[cell])
             columns[f"{name} alone−{name}"] = score_of(lost, groups, (low - high, high - low))
     return columns
 
@@ -200,7 +200,7 @@ def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str
         changes, asked = dict[Any, float | None](), dict[Any, str]()
         for cause, turn, before, after in _steps(judged):
             if cause == capability:
-                changes |= {(turn, key): change for key, change in _paired(before, after).items()}
+                changes |= {(turn, key): change for key, change in _change(before, after).items()}
                 asked |= {(turn, key): group for key, group in groups.items()}
         if asked:
             columns[f"flips {mark}"] = _percent(changes, asked, bool)
@@ -217,16 +217,14 @@ def _first_failure(turns: Sequence[float | None], protocol: Protocol) -> float |
     return 0.0
 
 
-def _paired(before: Scored, after: Scored) -> dict[str, float | None]:
-    """The second less the first of what both judge; None where either failed."""
-    both = {key: (score, after[key]) for key, score in before.items() if key in after}
-    return {key: None if old is None or new is None else new - old for key, (old, new) in both.items()}
+def _change(before: Scored, after: Scored) -> dict[str, float | None]:
+    """The second less the first of what both judge."""
+    return paired(before, after, lambda old, new: new - old)
 
 
 def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]) -> Score:
     """In how many % of cases a number `counts`."""
-    shares = {key: None if value is None else 100.0 * counts(value) for key, value in values.items()}
-    return score_of(shares, asked, (0, 100))
+    return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
 
 def agreement(
@@ -242,8 +240,8 @@ def agreement(
         both = [(first[cell], second[cell]) for first, second in judged if cell in first and cell in second]
         equal, asked = dict[Any, float | None](), dict[Any, str]()
         for model, (mine, theirs) in enumerate(both):
-            shared = mine.keys() & theirs.keys()
-            equal |= {(name, model, key): _equal(mine[key], theirs[key]) for key in shared}
+            same = paired(mine, theirs, lambda one, other: 100.0 * (one == other))
+            equal |= {(name, model, key): score for key, score in same.items()}
             asked |= {(name, model, key): group for key, group in groups.items()}
         if both:
             found[HEADINGS[name]] = score_of(equal, asked, (0, 100))
@@ -251,18 +249,9 @@ def agreement(
     return {"all": score_of(*every, (0, 100)), **found}
 
 
-def _equal(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else 100.0 * (first == second)
-
-
 def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
-    scored = by_cell(verdicts, protocol)
-    return {cell: {key: _times(unit, score) for key, score in by_id.items()} for cell, by_id in scored.items()}
-
-
-def _times(unit: float, score: float | None) -> float | None:
-    return None if score is None else unit * score
+    return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
 
 
 def _task(turn: int, conversation: Conversation) -> str:
@@ -277,7 +266,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         seen = [run for run in runs if protocol in run.protocols()]
         for run in seen:
             flips = {
-                f"perfect {cause}, turn {turn}": {key: by for key, by in _paired(before, after).items() if by}
+                f"perfect {cause}, turn {turn}": {key: by for key, by in _change(before, after).items() if by}
                 for cause, turn, before, after in _steps(_scores(run.verdicts, protocol))
             }
             summary.setdefault(run.name, {})[protocol] = {"flips": flips}

@@ -26,7 +26,7 @@ from critic.errors import UsageError
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Section, TableCell, interval, number
 from critic.records import Conversation, ConversationTurn, Protocol
-from critic.stats.aggregate import Cell, Scale, by_cell
+from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
@@ -183,23 +183,15 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     10 x quality, and their product, of the turns that have both judgments. Raises UsageError as `aggregate.by_cell`."""
     completion = _by_turn(verdicts, "checklist", condition, 100)
     quality = _by_turn(verdicts, "quality", condition, 10)
-    both = [turn for turn in completion if turn in quality]
-    score = {turn: _product(completion[turn], quality[turn]) for turn in both}
+    score = paired(completion, quality, lambda share, grade: share * grade / 100)
     return {"score": score, "completion": completion, "quality": quality}
 
 
 def _by_turn(verdicts: Verdicts, protocol: Protocol, condition: str, unit: float) -> Scores:
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
-    return {
-        (key, turn): None if value is None else unit * value
-        for turn in turns
-        for key, value in cells[Cell(condition, turn)].items()
-    }
-
-
-def _product(completion: float | None, quality: float | None) -> float | None:
-    return None if completion is None or quality is None else completion * quality / 100
+    scores = {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}
+    return each(scores, lambda value: unit * value)
 
 
 def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
@@ -237,8 +229,7 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     """What the data set's own answers as history add over the model's own: oracle - self-prediction, paired, over all
     turns and per turn."""
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
-    both = {turn: (own[turn], score) for turn, score in oracle.items() if turn in own}
-    change = {turn: None if None in sides else sides[1] - sides[0] for turn, sides in both.items()}  # type: ignore[operator]
+    change = paired(oracle, own, lambda with_references, alone: with_references - alone)
     groups: dict[str, dict[Turn, str]] = {"all": {}}
     for conversation, turn in _turns_of(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):

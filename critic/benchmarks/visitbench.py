@@ -21,7 +21,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Run
 from critic.errors import UsageError, loads
 from critic.records import Conversation, ConversationTurn, JudgeConfig
-from critic.stats.aggregate import Cell, by_cell, groups_by, groups_of
+from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
@@ -149,10 +149,10 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     )
     for condition in run.conditions():
         points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
-        percent = {key: None if score is None else 100 * score for key, score in points.items()}
+        percent = each(points, lambda score: 100 * score)
         parts = {"all": asked, **dict(sorted(categories.items()))}
         scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
-        ties = {key: None if score is None else 100.0 * (score == 0.5) for key, score in points.items()}
+        ties = each(points, lambda score: 100.0 * (score == 0.5))
         scores = {"all": scores.pop("all"), "ties": score_of(ties, asked, (0, 100)), **scores}
         caption = "Win rate against the reference in %, a tie half a win"
         if unreferenced := len(conversations) - len(asked):

@@ -14,7 +14,7 @@ from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, Leaderboard, table_of
 from critic.records import Conversation, Judgment
 from critic.stats import tournament
-from critic.stats.aggregate import Cell, asked_of
+from critic.stats.aggregate import Cell, asked_of, each
 from critic.stats.leaderboard import MEAN, LeaderboardCell, LeaderboardRow, score_of, standings
 
 RATE, TIES = "win rate, %", "ties, %"
@@ -113,7 +113,7 @@ def _of_battles(
         opponents = [other for other in order if any(met == other for met, _ in points[model])]
         pairs = points[model] if drawn else product(opponents, groups)
         asked = {(other, question): groups[question] for other, question in pairs}
-        ties = {pair: value and 100.0 * (value == 50) for pair, value in points[model].items()}  # None stays None
+        ties = each(points[model], lambda value: 100.0 * (value == 50))
         scores = {RATE: score_of(points[model], asked, (0, 100)), TIES: score_of(ties, asked, (0, 100))}
         for opponent in opponents:
             against = {pair: group for pair, group in asked.items() if pair[0] == opponent}

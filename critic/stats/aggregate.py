@@ -63,6 +63,19 @@ def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale)
     )
 
 
+def each(scores: Mapping[Key, float | None], of: Callable[[float], float]) -> dict[Key, float | None]:
+    """What `of` makes of each score; None, a failed judgment, stays None."""
+    return {key: None if score is None else of(score) for key, score in scores.items()}
+
+
+def paired(
+    first: Mapping[Key, float | None], second: Mapping[Key, float | None], of: Callable[[float, float], float]
+) -> dict[Key, float | None]:
+    """What `of` makes of the two scores of each id that has both; None where either judgment failed."""
+    both = {key: (score, second[key]) for key, score in first.items() if key in second}
+    return {key: None if one is None or other is None else of(one, other) for key, (one, other) in both.items()}
+
+
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
     """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
     takes their missing verdicts for independent."""
@@ -125,19 +138,14 @@ class Cell(Struct, frozen=True):
 def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
     """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
-    Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
-    score that is outside the protocol's scale, missing without a failure, or beside one.
+    Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale, missing
+    without a failure, or beside one.
     """
     cells: dict[Cell, dict[str, float | None]] = {}
-    parties: set[str] = set()
     for verdict in verdicts:
         if verdict.protocol != protocol:
             continue
         check(verdict)
-        parties.add(f"{verdict.system} by {verdict.judge} against {verdict.opponent or 'the reference'}")
-        if len(parties) > 1:
-            shown = f"verdicts of several runs together ({' and '.join(parties)})"
-            raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
         scores = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
         if verdict.sample.id in scores:
             raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")

@@ -64,9 +64,6 @@ def verdict(**changes: object) -> Judgment:
     ("verdicts", "message"),
     [
         ([verdict(), verdict(score=6.0)], "conversation 'c1', turn 1, condition own: two direct verdicts"),
-        ([verdict(), verdict(conversation="c2", system="other")], "expected one system"),
-        ([verdict(), verdict(conversation="c2", judge="other")], "expected one system, one judge"),
-        ([verdict(), verdict(conversation="c2", opponent="other")], "one opponent"),
         ([verdict(score=0.0)], "direct score 0; expected 1 to 10"),
         ([verdict(protocol="pairwise", score=50.0)], "pairwise score 50; expected 0 to 1"),
         ([verdict(score=None)], "either a score or a failure"),
