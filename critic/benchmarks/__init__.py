@@ -141,21 +141,8 @@ def load(name: str) -> Benchmark:
 
 def read(name: str, path: Path) -> list[Conversation]:
     """The conversations of a benchmark's published file. Raises UsageError for an unknown benchmark, or naming file,
-    line and key, and the benchmark that the file can be read as if it is another's."""
-    try:
-        return load(name).read(path)
-    except UsageError as error:
-        others = [other for other in BENCHMARKS if other != name and _reads(other, path)]
-        if name not in BENCHMARKS or not others:
-            raise
-        raise UsageError(f"{error}; --benchmark {name} was given, it reads as {' or '.join(others)}") from None
-
-
-def _reads(name: str, path: Path) -> bool:
-    try:
-        return bool(load(name).read(path))
-    except UsageError:
-        return False
+    line and key."""
+    return load(name).read(path)
 
 
 def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:

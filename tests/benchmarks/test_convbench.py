@@ -311,23 +311,6 @@ def test_what_a_step_adds_is_the_sum_over_pairs_of_tasks() -> None:
         assert len(parts) > 1 and sum(parts) == pytest.approx(whole), "a model without the step does not count"
 
 
-def test_agreement_counts_equal_verdicts() -> None:
-    asked = conversations(5)
-    ours: list[Fate] = [1.0, 0.0, 0.5, None, 0.5]
-    theirs: list[Fate] = [1.0, 1.0, 0.5, 1.0, 1.0]
-    cell, whole = Cell("own", 1), Cell("own", None)
-    one = verdicts_of({(cell, str(n)): fate for n, fate in enumerate(ours)}, "pairwise")
-    other = verdicts_of({**{(cell, str(n)): fate for n, fate in enumerate(theirs)}, (whole, "0"): 1.0}, "pairwise")
-    found = agreement(one, other, asked)
-    assert list(found) == ["all", "S1"]
-    assert (found["S1"].value, found["S1"].n, found["S1"].failed) == (50, 4, 1)
-    assert (found["S1"].low, found["S1"].high) == (40, 60)
-    both = agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked)
-    assert (both["all"].value, both["all"].n, both["all"].asked) == (60, 5, 10)
-    assert agreement(one, other[1:], asked)["S1"].n == 3  # the first was judged once only
-    assert found["S1"].interval is None and both["all"].interval is None  # too few groups
-
-
 def agreement(one: list[Judgment], other: list[Judgment], asked: list[Conversation]) -> dict[str, LeaderboardCell]:
     equal = convbench.agreement([(one, other)], asked, "pairwise")
     return standings([LeaderboardRow(key="", caption="", name="both", scores=equal)])["both"]

@@ -247,15 +247,6 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
             assert cell.value == (pytest.approx(fmean(known)) if known else None)
 
 
-def test_a_turn_judged_once_has_no_score() -> None:
-    """Nor did it fail: the other judgment was never made."""
-    for once in ((1.0, 9), (None, None)):
-        for half in verdicts_of({("oracle", "0", 1): once}):
-            found = scores([half], conversations([2]))["turn-score-oracle"]
-            assert (found["turn 1"].value, found["turn 1"].n, found["turn 1"].failed) == (None, 0, 0)
-            assert (found["turn 2"].n, found["turn 2"].failed, found["turn 2"].asked) == (0, 0, 1)
-
-
 def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> None:
     asked = [one for one in scoring.MULTI if one[0] == "quality"]
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)

@@ -77,16 +77,6 @@ def test_models_have_one_order_and_their_tables_go_into_a_paper(tmp_path: Path) 
     assert lines[4].startswith(r"LLaVA\_0\&co & 1--3 & 100.00 {\scriptsize 100.00--100.00} & ")
 
 
-def test_without_the_image_stands_apart(tmp_path: Path) -> None:
-    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1), ("pointwise", "no_image", 1)]
-    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "mn"]
-    summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files)
-    found = summary["leaderboards"]["tasks"]
-    assert [name.endswith("without image") for name in found] == [False, False, True, True, False]
-    means = [found[name]["mean of tasks"]["value"] for name in ("m", "n", "mean of the models")]
-    assert means[2] == pytest.approx((means[0] + means[1]) / 2)
-
-
 def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
     asked, nothing = {f"c{n}": f"g{n}" for n in range(6)}, score_of({}, {}, (0, 1))
     for scores, coverage in (
