@@ -142,9 +142,8 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
-        more = f", the first of {len(copies)}," if len(copies) > 1 else ""
         raise UsageError(
-            f"{path}: {copies[0]!r}{more} is a copy of an answer that critic attack made; give "
+            f"{path}: {copies[0]!r}{tables.first_of(len(copies))} is a copy of an answer that critic attack made; give "
             f"judgments of these to --attacked, and audit the answers as they are"
         )
 

@@ -203,12 +203,11 @@ def measured(
 def mean_estimate(
     values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
 ) -> Estimate:
-    """The mean of what is not NaN in `values`, shape (n,) or (k, n), over groups that have a value. `group` (n,) holds
-    whole numbers, `weight` (n,) what each column counts for; `share` and `null` as in `Bootstrap.estimate`."""
-    values = np.atleast_2d(values)
+    """The mean of what is not NaN in `values`, shape (n,), over groups that have a value. `group` (n,) holds whole
+    numbers, `weight` (n,) what each value counts for; `share` and `null` as in `Bootstrap.estimate`."""
     known = ~np.isnan(values)
-    times = np.ones(len(group)) if weight is None else np.where(known.any(axis=0), weight, 0.0)
-    by_group = [np.bincount(group, times * column) for column in (np.nansum(values, axis=0), known.sum(axis=0))]
+    times = np.where(known, 1.0 if weight is None else weight, 0.0)
+    by_group = [np.bincount(group, times * column) for column in (np.nan_to_num(values), known)]
     sums = np.stack(by_group)[:, by_group[1] > 0].astype(np.float64)
     if not sums.size:
         return Estimate(n=0, undefined="no items")

@@ -40,7 +40,6 @@ FEWEST_RATERS, FEWEST_ITEMS = 3, 30
 FEWEST_BLOCKS = 10
 """Groups that a rater's items must come from: with six, the test rejected up to 18 % of true hypotheses at 5 %."""
 
-_NUMBERS_AT_ONCE = 1 << 22
 _DECIMALS, _DUST = 12, 1e-9
 
 
@@ -329,9 +328,8 @@ def rater_agreement(
         columns.append(_counts(item, score, rated.items))
     alphas = []
     for block in draws.drawn():
-        # Items are more than groups: some resamples at a time keep the tables small.
-        for times in np.array_split(block, 1 + block.shape[1] * rated.items // _NUMBERS_AT_ONCE, axis=1):
-            alphas.append([_alpha(times[draws.member], counts, level) for counts in columns])
+        times = block[draws.member]
+        alphas.append([_alpha(times, counts, level) for counts in columns])
     people, *together = np.concatenate(alphas, axis=1)
     reason = "people gave every item the same score" if rated.items else "no item has two ratings"
     alone, *both = (draws.estimate(values, rated.items, undefined=reason) for values in (people, *together))

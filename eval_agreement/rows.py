@@ -26,15 +26,15 @@ class JudgedRows:
         resamples: int | None = None,
         seed: int = SEED,
     ) -> None:
-        people, judged, self.kept = paired(human, judge, group)
-        self._all, self._drawn = (people, judged, group_numbers(group)), (resamples, seed)
-        self.human, self.judge, member = (column[self.kept] for column in self._all)
+        self._human, self._judge, self.kept = paired(human, judge, group)
+        self._group, self._drawn = group_numbers(group), (resamples, seed)
+        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
         self.n, self.failed = len(self.human), int((~self.kept).sum())
-        self.resamples = Bootstrap(member, resamples, seed)
+        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
-        return JudgedRows(*(column[which] for column in self._all), *self._drawn)
+        return JudgedRows(self._human[which], self._judge[which], self._group[which], *self._drawn)
 
 
 def folds(group: Indices) -> Indices:

@@ -181,14 +181,10 @@ def _in_order(row: Row, shape: Shape) -> Row:
     if names == sorted(names):
         return row
 
-    def turned(text: Any) -> Any:
-        return (
-            re.sub("(?<=_)[ab12]$", lambda side: side[0].translate(str.maketrans("ab12", "ba21")), text)
-            if isinstance(text, str)
-            else text
-        )
+    def turned(text: str) -> str:
+        return re.sub("(?<=_)[ab12]$", lambda side: side[0].translate(str.maketrans("ab12", "ba21")), text)
 
-    return {turned(key): turned(value) if key.endswith("winner") else value for key, value in row.items()}
+    return {turned(key): turned(str(value)) if key.endswith("winner") else value for key, value in row.items()}
 
 
 def _document(path: Path) -> tuple[list[int], Any]:

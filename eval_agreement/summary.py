@@ -1,6 +1,5 @@
 """What an audit found as JSON values and as a table of plain text, and what it was made from."""
 
-import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +12,6 @@ import numpy as np
 
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
-from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from eval_agreement.analysis import Findings, Kind
@@ -45,7 +43,7 @@ def provenance(
     trained: dict[str, Any] | None = None
     if train:
         digest = jsonl.sha256(train) if train.is_file() else None
-        trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": run_facts(train)}
+        trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": jsonl.facts(train) or None}
     method = "percentile bootstrap over groups, widened for few groups"
     resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
     versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
@@ -60,7 +58,7 @@ def provenance(
 def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     """What a certificate says of the judge of a file. Raises UsageError where its own records are not there, or not
     alike: only they say by which prompt and how it judged."""
-    facts = run_facts(judged) or {}
+    facts = jsonl.facts(judged)
     how = HowJudged.of(filter(None, judgments), facts.get("processors", {}))
     return msgspec.structs.replace(how, learned=facts.get("learned") or [])
 
@@ -96,19 +94,8 @@ def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
 
     return {
         "files": {who: facts(source) for who, source in sources.items()},
-        "runs": {who: run_facts(source.path) for who, source in sources.items()},
+        "runs": {who: jsonl.facts(source.path) or None for who, source in sources.items()},
     }
-
-
-def run_facts(path: Path) -> Any:
-    """The content of a file's sidecar; None where it has none."""
-    sidecar = jsonl.sidecar(path)
-    if not sidecar.is_file():
-        return None
-    try:
-        return json.loads(sidecar.read_text("utf-8"))
-    except ValueError:
-        raise UsageError(f"{sidecar}: not JSON; delete it if it is left over") from None
 
 
 def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -4,9 +4,6 @@ from critic.page.blocks import Columns, Part, number, share
 from eval_agreement.page.words import estimates, p_text, percent, points
 from eval_agreement.raters import BesideRaters, RaterTest
 
-MOST_RATERS = 30
-"""Raters of the alternative annotator test that are shown; summary.json has them all."""
-
 _RATERS = Columns[RaterTest](
     ("Rater", lambda line: line.rater),
     ("n", lambda line: line.n),
@@ -37,5 +34,5 @@ def people_part(name: str, beside: BesideRaters) -> Part:
     if test and test.lines:
         rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"
         caption = f"Alternative annotator test, epsilon {test.epsilon:g}: {rates}. Left out: {test.left_out} raters."
-        tables.append(_RATERS.table(caption, test.lines[:MOST_RATERS]))
+        tables.append(_RATERS.table(caption, test.lines))
     return Part(heading=name, readings=[found.reading for found in (soft, test) if found], tables=tables)

@@ -21,9 +21,6 @@ from eval_agreement.ppi import CorrectedMean
 from eval_agreement.savings import Savings
 from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
-MOST_VALUES = 30
-"""Values of one property that are shown; summary.json has them all."""
-
 MOST_UNFOLDED = 15
 """Longer tables open on demand."""
 
@@ -118,11 +115,10 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
             columns = _scorers(
                 part_name(part).capitalize(), ("mae", "pearson", "qwk"), {}, ["judge"] * (part == "answerer")
             )
-            left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
-            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
+            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
             folded = len(lines) > MOST_UNFOLDED
-            tables.append(columns.table(caption, lines[:MOST_VALUES], axis=axis, folded=folded))
+            tables.append(columns.table(caption, lines, axis=axis, folded=folded))
         parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
     return section("parts", parts)
 
