@@ -168,9 +168,8 @@ def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] =
     parts = [_distribution(kind, names) for kind, names in card.classes.items()]
     sections = [_statistics(benchmark.title, card), Section(heading="Distributions", parts=parts)]
     sections += [_origin(steps)] if steps else []
-    title = f"Data card: {benchmark.title}"
     about = f"{card.counts['conversations']} conversations, {card.counts['images']} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file)}}
-    page.write(out / "card.html", title, sections, origin, about=about)
+    page.write(out / "card.html", f"Data card: {benchmark.title}", sections, origin, about=about)
     jsonl.write_json(out / "card.json", {"title": benchmark.title, **msgspec.to_builtins(card)})
     return blocks.as_text([sections[0], *sections[2:]])

@@ -661,11 +661,6 @@ def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]
     assert_one_line_error(made.build(), "no conversation is left")
 
 
-def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:
-    images = ROOT / "data/samples/visitbench/images"
-    assert_one_line_error(run("critic", "build", images, "--out", tmp_path, "--plan", "x"), "--plan x", "multiverse")
-
-
 def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, Any]) -> None:
     made = built[0]
     path = made.root / "whole/persona.jsonl"

@@ -220,3 +220,4 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "build", tmp_path, "--out", tmp_path / "out"), "lies in the folder of images")
     (tmp_path / "empty").mkdir()
     assert_one_line_error(run("critic", "build", tmp_path / "empty", *out), "no image")
+    assert_one_line_error(run("critic", "build", SAMPLES, *out, "--plan", "x"), "--plan x", "multiverse")
