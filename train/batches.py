@@ -93,8 +93,7 @@ class Batches:
         return self.seeing.pixels(names) if self.seeing is not None and names else {}
 
     def _row_weight(self, row: dict[str, Any]) -> float:
-        found: float = self.weighing.by_rating[row["rating"]] * row["weight"]
-        return found
+        return float(self.weighing.by_rating[row["rating"]] * row["weight"])
 
     def _row_weights(self, row: dict[str, Any]) -> list[float]:
         of_row = self._row_weight(row)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import torch
 import transformers
 from checkpoints import let_others_read
 from licenses import copy_terms, folder_of, made_from
@@ -57,10 +56,14 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     jsonl.write_json(out / "critic.json", whole)
 
 
-def labels(objective: str) -> dict[int, str]:
-    """The classes of a scoring head, none of a model that writes."""
-    classes = {"head": map(str, RATINGS), "pairwise": ["score"]}.get(objective, [])
-    return dict(enumerate(classes))
+def labels(objective: str) -> dict[str, Any]:
+    """What a configuration says of the classes of a scoring head; nothing of a model that writes."""
+    names = {"head": [*map(str, RATINGS)], "pairwise": ["score"]}.get(objective)
+    if names is None:
+        return {}
+    # vLLM gives a regression's score as it is.
+    kind = {"problem_type": "regression"} if len(names) == 1 else {}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}, **kind}
 
 
 def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
@@ -68,9 +71,7 @@ def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
     if not (classes := labels(objective)):
         writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
         return writes.from_pretrained(base, **options)
-    options |= {"id2label": classes, "label2id": {name: position for position, name in classes.items()}}
-    if len(classes) == 1:  # vLLM gives a regression's score as it is; a judge of ratings can be the base, but its head
-        options |= {"problem_type": "regression", "ignore_mismatched_sizes": True}
+    options |= {**classes, "ignore_mismatched_sizes": objective == "pairwise"}  # a base may rate, by another head
     if images != "show":
         return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
     config = transformers.AutoConfig.from_pretrained(base, revision=options.get("revision"))
@@ -145,8 +146,7 @@ def card(facts: dict[str, Any]) -> str:
     recipe = facts["recipe"]
     task = "text-classification" if recipe["objective"] in HEADS else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
-    text: str = jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task})
-    return text
+    return str(jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task}))
 
 
 def parameters(model: Any) -> tuple[int, int]:
@@ -157,6 +157,4 @@ def parameters(model: Any) -> tuple[int, int]:
 
 def bare(model: Any) -> Any:
     """The causal model itself, inside an adapter or not."""
-    inside = model.get_base_model() if hasattr(model, "get_base_model") else model
-    assert isinstance(inside, torch.nn.Module)
-    return inside
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

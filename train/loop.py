@@ -234,22 +234,18 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             )
 
     def _line(self, state: Any, logs: dict[str, float]) -> str:
+        step = f"step {state.global_step}/{state.max_steps}"
         if "loss" not in logs:
-            found = "  ".join(
-                f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"
-            )
-            refused = (
-                f"  {count} refused" if (count := sum(len(held.refused) for held in self.watched.values())) else ""
-            )
-            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}{refused}"
+            found = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
+            refused = sum(len(held.refused) for held in self.watched.values())
+            parts = [*found, f"{refused} refused"] if refused else found
+            return f"{step}  held-out rows: {'  '.join(parts)}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
         left = (state.max_steps - state.global_step) / rate
-        parts = [f"step {state.global_step}/{state.max_steps}", f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
+        parts = [step, f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
         if "tokens_per_second" in logs:
             parts.append(f"{logs['tokens_per_second'] * self.trainer.args.world_size:.0f} tokens/s")
-        if "mfu" in logs:
-            parts.append(f"MFU {logs['mfu']:.1%}")
-        if "memory_gib" in logs:
+            parts += [f"MFU {logs['mfu']:.1%}"] if "mfu" in logs else []
             parts.append(f"{logs['memory_gib']:.0f} GiB")
         return "  ".join([*parts, f"{left:.0f} s left"])
 

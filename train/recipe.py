@@ -224,14 +224,12 @@ def _put(content: Any, override: str) -> None:
     content[last] = _parsed(value, f"--set {override}")
 
 
-SECTIONS = (TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec)
-
-
 def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    known = [key for section in (Recipe, *SECTIONS) for key in section.__struct_fields__]
+    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec)
+    known = [key for section in sections for key in section.__struct_fields__]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
 
@@ -251,8 +249,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     fitted = recipe.probe is None or (recipe.objective == "head" and not sees)
     require(fitted, "probe is for a scoring head that sees no images; set objective: head, images: blind")
     require(recipe.foreign is None or recipe.evaluation is not None, "foreign needs evaluation and --internal FILE")
-    sampled = recipe.training.get("train_sampling_strategy") is not None
-    require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
+    ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
+    require(not (recipe.together and ordered), "together decides on the order; set train_sampling_strategy: random")
     _check_forms(recipe, path, require)
     over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
     packs = recipe.packing or recipe.objective != "sft"

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
@@ -242,7 +241,6 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
-    start = time.monotonic()
     sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
     pieces = _pieces(sources)
@@ -272,7 +270,6 @@ def _build(
             "forms": dict(sorted(Counter(kept["form"]).items())),
             **({"labels": by_source} if recipe.labels else {}),
             "one_class": human_scored.one_class(every_row),
-            "seconds": round(time.monotonic() - start, 1),
         }
         del made, kept
         shutil.rmtree(partial / "building")

@@ -16,25 +16,21 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-try:
-    import deepspeed
-    import torch
-    import transformers
-except ImportError as error:
-    print(f"error: train/sft.py: {error}; pip install 'critic[train]'", file=sys.stderr)
-    raise SystemExit(2) from None
-
 import adapters
 import attention
 import checkpoints
 import cpu
+import deepspeed
 import export
 import linear_head
 import msgspec
 import preflight
+import torch
 import trainer_args
+import transformers
 from batches import Batches, weights
 from evaluation import HeldOut, held_out, require_foreign
+from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
@@ -49,12 +45,6 @@ from critic.cli import run_program
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging.prompt import prompt_hash
-
-
-def default_cache() -> Path:
-    """Where token ids are kept, beside what transformers and datasets keep."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    return Path(home) / "critic"
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
@@ -267,7 +257,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
             )
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
-        data, tokenizer = prepare(recipe, run.train, run.cache or default_cache(), os.cpu_count() or 1, images)
+        data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective in HEADS else rating_tokens(tokenizer)
     watched_rows = _watched(run, recipe, tokenizer, tokens)

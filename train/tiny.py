@@ -117,10 +117,10 @@ def tiny_processor(tokenizer: Any, vision: Any) -> Idefics3Processor:
 
 
 def random_model(
-    spec: TinySpec, tokenizer: Any, longest: int, labels: dict[int, str] | None = None, vision: Any = None
+    spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: Any = None
 ) -> Any:
-    """A random Llama; with `labels` it has a scoring head in place of one for tokens, with `vision` (a VisionSpec) it
-    is the half of an Idefics3 that reads."""
+    """A random Llama; with `labels` (of export.py) it has a scoring head in place of one for tokens, with `vision` (a
+    VisionSpec) it is the half of an Idefics3 that reads."""
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": spec.hidden_size,
@@ -139,14 +139,7 @@ def random_model(
     if vision is not None:
         return _seeing_model(text, tokenizer, vision, labels)
     kind = LlamaForSequenceClassification if labels else LlamaForCausalLM
-    return kind(_labelled(LlamaConfig(**text), labels))
-
-
-def _labelled(config: Any, labels: dict[int, str] | None) -> Any:
-    """A configuration with the classes of a scoring head, whose score is served as it is where it is one."""
-    if labels:
-        config.id2label, config.problem_type = labels, "regression" if len(labels) == 1 else None
-    return config
+    return kind(LlamaConfig(**text, **(labels or {})))
 
 
 def with_head(seeing: Any) -> Any:
@@ -164,7 +157,7 @@ def with_head(seeing: Any) -> Any:
     return type(name, (seeing,), {"__init__": __init__, "__module__": seeing.__module__})
 
 
-def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dict[int, str] | None) -> Any:
+def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dict[str, Any] | None) -> Any:
     looks = {
         "hidden_size": vision.hidden_size,
         "intermediate_size": vision.intermediate_size,
@@ -181,12 +174,13 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dic
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=True,
+        **(labels or {}),
     )
     # Under ZeRO-3 its two halves would be shared out before they have numbers; DeepSpeed shares them out later.
     kept, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
     try:
         kind = with_head(Idefics3ForConditionalGeneration) if labels else Idefics3ForConditionalGeneration
-        model = kind(_labelled(config, labels))
+        model = kind(config)
     finally:
         integration._hf_deepspeed_config_weak_ref = kept
     model.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -64,13 +64,8 @@ def check(recipe: Recipe) -> None:
     for section, owned in SET_HERE.items():
         for key in owned.keys() & getattr(recipe, section).keys():
             raise UsageError(f"{section}.{key} is set by the program; {owned[key]}")
-    _check_training(_training(recipe))
+    _check_training(recipe.training)
     _check_deepspeed(recipe.deepspeed)
-
-
-def _training(recipe: Recipe) -> dict[str, Any]:
-    """The section without an order of rows that an override takes back."""
-    return {key: value for key, value in recipe.training.items() if (key, value) != ("train_sampling_strategy", None)}
 
 
 def _check_training(section: dict[str, Any]) -> None:
@@ -131,7 +126,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     defaults: dict[str, Any] = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
     # Of Liger's kernels those for norms, rotation and gates; the loss is ours.
     defaults["liger_kernel_config"] = {"fused_linear_cross_entropy": False, "cross_entropy": False}
-    section = {**defaults, **_training(recipe)}
+    section = {**defaults, **recipe.training}
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
     if rows < most and is_first():

@@ -98,13 +98,11 @@ class SeeingTokenizer:
         return text
 
     def ids(self, text: str) -> list[int]:
-        numbers: list[int] = self(text, add_special_tokens=False)["input_ids"]
-        return numbers
+        return list(self(text, add_special_tokens=False)["input_ids"])
 
     @property
     def image_token_id(self) -> int:
-        number: int = self.processor.image_token_id
-        return number
+        return int(self.processor.image_token_id)
 
     def image_tokens(self, name: str) -> int:
         """How many tokens take an image's features, without those around them."""
@@ -169,15 +167,11 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
 
 def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
     """The images of a packed sequence in the order of their tokens."""
-    return [
-        name
-        for node in nodes
-        for name, position in zip(rows[node.row].get("images", []), _starts(rows[node.row], image_token), strict=True)
-        if node.start <= position < node.end
-    ]
-
-
-def _starts(row: dict[str, Any], image_token: int) -> list[int]:
-    """The place of each image's first token in a row."""
-    positions = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
-    return [int(positions[before]) for before in np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
+    found: list[str] = []
+    for node in nodes:
+        row = rows[node.row]
+        tokens = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
+        starts = tokens[np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
+        pairs = zip(row.get("images", []), starts, strict=True)
+        found += [name for name, start in pairs if node.start <= start < node.end]
+    return found
