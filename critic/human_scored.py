@@ -234,13 +234,7 @@ _JSON_COLUMNS = (
     *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
 )
 
-_BY_NAME = ("annotators", "criteria", "criteria_scores")
-
-
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)}
-
-_NULLABLE = ("reference", "system")
-"""Columns that have to be there, and may say nothing."""
 
 
 def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,8 +261,9 @@ def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
 def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The row without the columns, raters and criteria that it lacks: data frames write a null for each that others
     have."""
-    row = {name: value for name, value in raw.items() if value is not None or name in _NULLABLE}
-    for name in _BY_NAME:
+    may_be_null = ("reference", "system")
+    row = {name: value for name, value in raw.items() if value is not None or name in may_be_null}
+    for name in ("annotators", "criteria", "criteria_scores"):
         if isinstance(row.get(name), dict):
             row[name] = {key: value for key, value in row[name].items() if value is not None}
     return row
@@ -346,10 +341,6 @@ def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-AS_REFERENCES = ("oracle", "rephrased_reference")
-"""Conditions under which what comes before a later turn's reply are the references."""
-
-
 def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     """The row that a reply of `critic infer` is, None for one that failed; any other row as it is. Raises UsageError
     for a later turn behind the model's own replies, which other models' answers to it do not share."""
@@ -359,7 +350,7 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         turn = msgspec.convert(cells, ModelTurn)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: {error}") from None
-    if turn.turn > 1 and turn.condition not in AS_REFERENCES:
+    if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
         raise UsageError(f"{place}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle")
     of, asked = turn.conversation, turn.conversation.turns[turn.turn - 1]
     before = [Turn(user=one.prompt, assistant=one.reference or "") for one in of.turns[: turn.turn - 1]]
@@ -369,13 +360,6 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     row["images"] = [image for one in of.turns[: turn.turn] for image in one.images]
     more = {"category": of.category, "caption": of.caption, "focus": asked.focus, "checklist": asked.checklist}
     return None if turn.reply is None else {**row, **{name: value for name, value in more.items() if value}}
-
-
-def unscored(path: Path, own: OwnColumns | None = None) -> Iterator[tuple[dict[str, Any], Response]]:
-    """Rows that people are yet to score, or replies of `critic infer`, by any models one behind the other: as rows, and
-    in the project's words. Raises UsageError as `walk` does."""
-    for _, raw, response in walk(path, Counter(), frozenset(UNUSABLE_FLAGS), scored=False, own=own):
-        yield raw, response
 
 
 def files(path: Path) -> list[Path]:

@@ -93,10 +93,6 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
 
-    def rows(self, run: Run, conversations: Conversations) -> "list[LeaderboardRow]":
-        """A run's `entries` under its names."""
-        return [named(row, run) for row in self.entries(run, conversations)]
-
     def paper_setup(self, protocols: Collection[Protocol] = ()) -> JudgeConfig:
         """How the paper asks a judge for verdicts by these protocols; none: by its own."""
         compares = "pairwise" in (protocols or self.protocols)

@@ -33,9 +33,6 @@ from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 FORMATS = (".parquet", ".jsonl")
 
-TURNS = 4
-"""Turns of the longest conversation (table 1); a few have three."""
-
 ORACLE, SELF_PREDICTION = "oracle", "own"
 
 SCALE: Scale = (0, 100)
@@ -67,8 +64,8 @@ def read_conversations(path: Path) -> list[Conversation]:
     """The conversations of the data set (.parquet, images embedded; .jsonl with the same keys, `image` a path).
 
     A checklist may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError
-    naming place and key for a checklist item without a question, a turn without a reference or a checklist, more than
-    TURNS turns, speakers that do not alternate, or a duplicate index.
+    naming place and key for a checklist item without a question, a turn without a reference or a checklist,
+    speakers that do not alternate, or a duplicate index.
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
@@ -119,8 +116,6 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     spoken = row.conversation
     if not spoken:
         raise UsageError(f"{location}: 'conversation' is empty")
-    if len(spoken) > 2 * TURNS:
-        raise UsageError(f"{location}: {(len(spoken) + 1) // 2} turns; a conversation has at most {TURNS}")
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
     if "assistant" in names[0]:

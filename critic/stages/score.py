@@ -261,8 +261,7 @@ def _together(sayings: Iterable[tuple[str, str]]) -> list[str]:
         names.setdefault(words, []).append(name)
     if len(names) == 1 < max(map(len, names.values())):
         return [f"All files: {words}." for words in names]
-    files = {words: ", ".join(whose) if len(whose) < 5 else f"{len(whose)} files" for words, whose in names.items()}
-    return [f"{whose}: {words}." for words, whose in files.items()]
+    return [f"{', '.join(whose)}: {words}." for words, whose in names.items()]
 
 
 def _verdicts(run: Run) -> str:
@@ -291,7 +290,7 @@ def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
 
 def _rows(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[LeaderboardRow]:
     """The rows of all tables over models, those of other verdicts last."""
-    rows = [row for run in runs for row in benchmark.rows(run, asked)]
+    rows = [benchmarks.named(row, run) for run in runs for row in benchmark.entries(run, asked)]
     return rows + [row for run in runs for row in _other_rows(run, benchmark, asked)]
 
 

@@ -188,14 +188,25 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
 def _means(
     cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
-    """The mean of some rows by column, as far as they have it."""
+    """The mean of some rows by column, of those that have the whole score; `partly` says of how many where others lack
+    it or a part of it."""
     means = {}
     for column, by_row in drawn.items():
-        if known := [row for row in rows if row in by_row]:
-            scores = [rows[row][column] for row in known]
-            means[column] = _mean_of(
-                [cells[row][column] for row in known], scores, [by_row[row] for row in known], sums
-            )
+        known = [row for row in rows if row in by_row]
+        complete = [row for row in known if cells[row][column].value is not None and not cells[row][column].partly]
+        if not known:
+            continue
+        parts = [cells[row][column] for row in complete or known]
+        whole = combine([(1 / len(parts), cell) for cell in parts])
+        interval = None
+        if complete and all(cell.interval for cell in parts):
+            values = np.mean([by_row[row] for row in complete], axis=0)
+            interval = _interval(sums, [rows[row][column] for row in complete], values)
+        means[column] = LeaderboardCell(
+            **asdict(whole if complete else replace(whole, value=None)),
+            interval=interval,
+            partly="" if len(complete) == len(known) else f"{len(complete)} of {len(known)}",
+        )
     return means
 
 
@@ -255,22 +266,4 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
         p_value=estimate.p_value,
         undefined=estimate.undefined,
         partly=score.partly(len(pairs)),
-    )
-
-
-def _mean_of(
-    parts: Sequence[LeaderboardCell], scores: Sequence[Score], drawn: Sequence[Floats], sums: _Sums
-) -> LeaderboardCell:
-    """Of the models that have the whole score; `partly` says of how many where others lack it or a part of it."""
-    known = [number for number, part in enumerate(parts) if part.value is not None and not part.partly]
-    complete = [parts[number] for number in known]
-    interval = None
-    if complete and all(cell.interval for cell in complete):
-        values = np.mean([drawn[number] for number in known], axis=0)
-        interval = _interval(sums, [scores[number] for number in known], values)
-    whole = combine([(1 / len(complete or parts), cell) for cell in complete or parts])
-    return LeaderboardCell(
-        **asdict(whole if complete else replace(whole, value=None)),
-        interval=interval,
-        partly="" if len(complete) == len(parts) else f"{len(complete)} of {len(parts)}",
     )

@@ -44,7 +44,8 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
     raw: dict[str, dict[str, Any]] = {}
 
     def read(_: Counter[str]) -> Iterator[Response]:
-        for cells, response in human_scored.unscored(path, own):
+        flags = frozenset(human_scored.UNUSABLE_FLAGS)
+        for _row, cells, response in human_scored.walk(path, Counter(), flags, scored=False, own=own):
             raw[response.id] = cells
             yield response
 

@@ -1,7 +1,6 @@
 """critic.benchmarks.multiverse: data-set rows in both layouts, strict validation, and scores against brute force."""
 
 import base64
-import copy
 import json
 import random
 from collections.abc import Callable
@@ -92,10 +91,6 @@ def test_a_checklist_may_be_with_the_answer_or_with_both(tmp_path: Path) -> None
     assert found == multiverse.read_conversations(SAMPLE)
 
 
-def five_turns(row: Row) -> None:
-    row["conversation"] += copy.deepcopy(row["conversation"][:2])
-
-
 def said(number: int, **changes: Any) -> Change:
     return lambda row: row["conversation"][number].update(changes)
 
@@ -103,7 +98,6 @@ def said(number: int, **changes: Any) -> Change:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (five_turns, "5 turns; a conversation has at most 4"),
         (lambda row: row["conversation"].pop(), "turn 4 has no reference: the last word is the user's"),
         (said(3, utterance=" "), r"turn 2 has no reference: conversation\[3\].utterance is empty"),
         (said(4, utterance=""), r"turn 3 asks nothing: conversation\[4\].utterance is empty"),
