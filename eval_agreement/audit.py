@@ -287,10 +287,11 @@ def _audit_scores(
 ) -> _Audited:
     injections, looks = attacked
     (first, first_files), *_ = samples
+    rated = [sample for sample, _ in samples]
     limits, judged = target.limits(), first_files[first.judge].path
-    gate.check_samples(limits, [sample.name for sample, _ in samples])
+    gate.check_samples(limits, [sample.name for sample in rated])
     how = target.prepare(judged, first.judgments)
-    found = {sample.name: run_audit(sample, asked) for sample, _ in samples}
+    found = {sample.name: run_audit(sample, asked) for sample in rated}
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
     content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
@@ -299,7 +300,7 @@ def _audit_scores(
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += map(attrgetter("reading"), injections)
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
-    if lines := row_lines([sample for sample, _ in samples], found):
+    if lines := row_lines(rated, found):
         tables.write_csv(target.out / "rows.csv", lines)
     raters = {rater for rated in first.raters for rater in rated}
     origin = {sample.name: facts_of(sample, files, asked.training) for sample, files in samples}
@@ -312,7 +313,7 @@ def _audit_scores(
         content=content | {"provenance": provenance(origin, train, asked.training)},
         verdicts=verdicts,
         sections=sections(found, outcomes, injections, looks, saved),
-        printed=[table(found), "", *_lines([sample for sample, _ in samples], found, verdicts, looks, saved)],
+        printed=[table(found), "", *_lines(rated, found, verdicts, looks, saved)],
         failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
         findings=found,
     )
