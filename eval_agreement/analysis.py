@@ -122,8 +122,10 @@ def scorers(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) ->
     def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
         return Line(kind, name, about, measured(sample.human, scores, sample.groups, sample.weight))
 
+    (first, own), *others = sample.judges.items()
     return [
-        *(line("judge" if name == sample.judge else "other", name, scores) for name, scores in sample.judges.items()),
+        line("judge", first, own, "the judge under audit"),
+        *(line("other", name, scores, "another judge") for name, scores in others),
         *people(sample),
         *(line("baseline", name, *scores) for name, scores in baselines.items()),
     ]

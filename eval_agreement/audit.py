@@ -302,7 +302,7 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     if lines := row_lines(rated, found):
         tables.write_csv(target.out / "rows.csv", lines)
-    raters = {rater for rated in first.raters for rater in rated}
+    raters = set[str]().union(*first.raters)
     origin = {sample.name: facts_of(sample, files, asked.training) for sample, files in samples}
     labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
     return _Audited(

@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from critic.records import RATINGS, Response
 from critic.stats.arrays import Floats
@@ -66,7 +65,7 @@ def _chrf(responses: Sequence[Response]) -> Floats:
 
     metric = CHRF()
     scores = np.full(len(responses), np.nan)
-    for index, response in enumerate(tqdm(responses, desc="chrF", unit="row", leave=False, delay=2)):
+    for index, response in enumerate(responses):
         question = response.question
         references = question.references or ([question.reference] if question.reference else [])
         if references:

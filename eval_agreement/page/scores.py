@@ -64,10 +64,8 @@ def _error_bar(result: Agreement) -> Bar | None:
     return bar(result.mae, result.interval.get("mae"))
 
 
-def _scorers(
-    first: str, metrics: Iterable[str], about: Mapping[str, str], models: Sequence[str] = ("judge", "other")
-) -> Columns[Line]:
-    """`about`: what to say of scorers of a kind that say nothing of themselves; the kinds `models` are coloured."""
+def _scorers(first: str, metrics: Iterable[str], models: Sequence[str] = ("judge", "other")) -> Columns[Line]:
+    """The kinds `models` are coloured."""
 
     def column(metric: str) -> tuple[str, Callable[[Line], TableCell]]:
         return METRICS[metric].name, lambda line: points(line.result.estimates[metric])
@@ -77,7 +75,7 @@ def _scorers(
         ("n", lambda line: line.result.n),
         ("failed", lambda line: line.result.failed),
         *map(column, metrics),
-        about=lambda line: line.about or about.get(line.kind, ""),
+        about=lambda line: line.about,
         bar=lambda line: _error_bar(line.result),
         strong=lambda line: line.kind == "judge",
         model=lambda line: line.name if line.kind in models else "",
@@ -86,7 +84,7 @@ def _scorers(
 
 def _agreement(found: Mapping[str, Findings]) -> list[Section]:
     axis = axis_of(_error_bar(line.result) for findings in found.values() for line in findings.lines)
-    columns = _scorers("Scores by", METRICS, {"judge": "the judge under audit", "other": "another judge"})
+    columns = _scorers("Scores by", METRICS)
     parts = []
     for name, findings in found.items():
         total = len(findings.sample.ids)
@@ -113,7 +111,7 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
         tables = []
         for part, values in findings.by.items():
             columns = _scorers(
-                part_name(part).capitalize(), ("mae", "pearson", "qwk"), {}, ["judge"] * (part == "answerer")
+                part_name(part).capitalize(), ("mae", "pearson", "qwk"), ["judge"] * (part == "answerer")
             )
             caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
