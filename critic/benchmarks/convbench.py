@@ -69,9 +69,6 @@ that perfection adds, positive where the model's own errors had cost something."
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
 """The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
 
-CAUSES = {"perception": 1, "reasoning": 2}
-"""The turn that is about a capability."""
-
 SCALE: dict[Protocol, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 """Scores as the paper prints them: pairwise in per cent."""
 
@@ -159,7 +156,8 @@ def pairs_of_tasks(
         for cause, turn, before, after in _steps(_scores(verdicts, protocol)):
             changes |= {(model, cause, turn, key): change for key, change in _change(before, after).items()}
             for conversation in conversations:
-                tasks = f"{_task(CAUSES[cause], conversation)} → {_task(turn, conversation)}"
+                about = 1 if cause == "perception" else 2  # the turn that is about the capability
+                tasks = f"{_task(about, conversation)} → {_task(turn, conversation)}"
                 of_pair = asked.setdefault(f"{tasks}: perfect {cause}, turn {turn}", {})
                 of_pair[model, cause, turn, conversation.id] = conversation.group
     adds, (low, high) = dict[str, dict[str, Score]](), SCALE[protocol]

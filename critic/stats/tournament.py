@@ -198,8 +198,8 @@ def _maximum_likelihood(wins: Floats) -> Floats:
 def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
     """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
 
-    Raises UsageError for a score other than 1, 1/2 or 0, which cannot be told apart from a tie, for an unknown
-    conversation, for a model against itself, and for a pair of models compared twice on one instruction.
+    Raises UsageError for a score other than 1, 1/2 or 0, which cannot be told apart from a tie, for a model
+    against itself, and for a pair of models compared twice on one instruction.
     """
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
@@ -209,7 +209,6 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
         check(verdict)
         models, question = (verdict.system, verdict.opponent), verdict.sample.id
         mistakes = {
-            "not in the questions": question not in groups,
             f"{models[0]} is compared with itself": models[0] == models[1],
             f"score {verdict.score}; expected 1, 0.5 or 0": verdict.score not in outcomes,
             f"{' and '.join(models)} compared twice": (question, frozenset(models)) in by_pair,

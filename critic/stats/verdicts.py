@@ -27,12 +27,8 @@ LABELS = 3
 
 
 def codes(verdicts: Iterable[Label | None]) -> Codes:
-    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
-    column = list(verdicts)
-    for number, verdict in enumerate(column):
-        if verdict not in CODES:
-            raise ValueError(f"verdict {number} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
-    return np.array([CODES[verdict] for verdict in column], dtype=np.int8)
+    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked)."""
+    return np.array([CODES[verdict] for verdict in verdicts], dtype=np.int8)
 
 
 def both_orders(orders: Codes) -> Codes:

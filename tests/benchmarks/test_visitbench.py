@@ -213,7 +213,6 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
     ("bad", "message"),
     [
         (verdict("1", "b", 1.0, opponent="a"), "b and a compared twice"),
-        (verdict("99", "a", 1.0, opponent="b"), "not in the questions"),
         (verdict("2", "a", 0.7, opponent="b"), "score 0.7; expected 1, 0.5 or 0"),
         (verdict("2", "a", 7.0, opponent="b"), "expected 0 to 1"),
     ],
