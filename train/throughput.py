@@ -24,9 +24,10 @@ class Meter:
     Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t), where N are the weights of
     the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
     output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
-    weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted. What several rows of a
-    prefix tree begin with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An
-    image counts as the tokens that it takes; what looks at it is not counted.
+    weights (LoRA) matrices take 2; the share `below` of the decoder, before its first trained weight, is gone through
+    forward alone. Recomputation under gradient checkpointing is not counted. What several rows of a prefix tree begin
+    with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An image counts as the
+    tokens that it takes; what looks at it is not counted.
     """
 
     def __init__(self, model: Any, pad: int) -> None:
@@ -36,9 +37,14 @@ class Meter:
         self.attention = config.num_hidden_layers * heads * head_size
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
-        parts = [(name, each) for name, each in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
-        matrices = [each for name, each in parts if "layers." in name and "lora_" not in name]
-        self.matrices = sum(map(size_of, matrices))
+        reads = [(name, each) for name, each in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
+        learns = next((place for place, (_, each) in enumerate(reads) if each.requires_grad), 0)
+        places = [place for place, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
+        matrices = [reads[place][1] for place in places]
+        sizes = [size_of(each) for each in matrices]
+        self.matrices = sum(sizes)
+        below = sum(size for place, size in zip(places, sizes, strict=True) if place < learns)
+        self.below: float = below / self.matrices
         self.passes = 3 if any(each.requires_grad for each in matrices) else 2
         self.pad = pad
         self._clear()
@@ -58,8 +64,9 @@ class Meter:
         squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
         learned = (inputs["labels"] >= 0).sum().double()
         self.tokens = self.tokens + tokens
-        products = self.passes * (self.matrices * tokens + self.head * learned)
-        self.flops = self.flops + 2 * (products + 3 * self.attention * squares)
+        layers = self.matrices * tokens * (self.below + (1.0 - self.below) * self.passes)
+        pairs = self.attention * squares * (self.below + (1.0 - self.below) * 3)
+        self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
 
     def start(self) -> None:
         """Let time count from now on, unless it does already."""

@@ -105,21 +105,11 @@ def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
         lacking = tmp_path / library / f"{library}.py"
         lacking.write_text(f"raise ModuleNotFoundError(\"No module named '{library}'\")\n", "utf-8")
         found = os.pathsep.join([str(lacking.parent), str(ROOT)])
-        words = [
-            sys.executable,
-            "-c",
-            "from critic.cli import main; main()",
-            "train",
-            "tiny",
-            "--train",
-            "x.jsonl",
-            "--out",
-            "y",
-        ]
+        words = [sys.executable, str(ROOT / "train/sft.py"), "tiny", "--train", "x.jsonl", "--out", "y"]
         environment = {**os.environ, "PYTHONPATH": found}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 2
-        assert done.stderr == f"error: critic train: No module named '{library}'; pip install 'critic[train]'\n"
+        assert done.stderr == f"error: train/sft.py: No module named '{library}'; pip install 'critic[train]'\n"
 
 
 def test_a_run_that_goes_on_stays_with_what_it_began_with(

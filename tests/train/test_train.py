@@ -597,6 +597,26 @@ def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path) -> Non
     train_a_recipe(path, base, rows, tmp_path / "out")
 
 
+def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model  # takes seconds to import
+
+    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=4, heads=2)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    ids, labels = torch.full((1, 9), 7), torch.full((1, 9), -100)
+    labels[0, 6:] = 7
+    found = []
+    for wanted in (r".*_proj", r".*layers\.[23]\..*_proj"):
+        model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
+        watched = throughput.Meter(model, tokenizer.pad_token_id)
+        watched.add({"input_ids": ids, "labels": labels})
+        found.append(float(watched.flops))
+    layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
+    attention = 2 * 32 * 9 * 9
+    # What lies before the first adapter in its own layer hands no gradient on either.
+    assert found[0] == pytest.approx(2 * (4 * layer + head) + 3 * 4 * attention, rel=0.02)
+    assert found[1] == pytest.approx(2 * layer + 2 * (2 * layer + head) + (2 + 3 * 2) * attention, rel=0.02)
+
+
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     """FLOPs of a forward and a backward pass by the formula, written out for two rows."""
     spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
