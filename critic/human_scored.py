@@ -114,23 +114,18 @@ class OwnColumns(Struct, frozen=True):
 
     def filled(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with what it lacks; `number` is its place among the rows, from 1."""
-        shared = str(row.get("image") or row.get("images") or row.get("question"))
-        group = hashlib.sha1(shared.encode()).hexdigest()[:12]
+        question = str(row.get("question"))
+        shared = str(row.get("image") or row.get("images") or question)
+        low, high = self.scale or (RATINGS[0], RATINGS[-1])
+        scale = {"scale_min": low, "scale_max": high}
+        default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
+        default["group"] = hashlib.sha1(shared.encode()).hexdigest()[:12]
+        default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
-        if self.scale:
-            (low, high), names = self.scale, ("scale_min", "scale_max")
-            stated = tuple(row[name] for name in names if row.get(name) is not None)
-            if stated not in ((), self.scale):
-                raise UsageError(f"row {number}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
-            chosen |= {"scale_min": low, "scale_max": high}
-        return {"id": str(number), **_defaults(row, group), **row, **chosen}
-
-
-def _defaults(row: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """What a row may lack that is read without all of our columns."""
-    lang = "zh" if tables.CHINESE.search(str(row.get("question"))) else "en"
-    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": group}
-    return {**default, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+        stated = tuple(row[name] for name in scale if row.get(name) is not None)
+        if self.scale and stated not in ((), self.scale):
+            raise UsageError(f"row {number}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
+        return {**default, **row, **chosen, **(scale if self.scale else {})}
 
 
 def parse_scale(text: str) -> tuple[float, float]:
@@ -144,15 +139,30 @@ def parse_scale(text: str) -> tuple[float, float]:
     return low, high
 
 
-def _own_columns(columns: Sequence[str], fields: Collection[str]) -> str:
-    """What to add to a command whose rows have other columns than ours."""
-    if "form" in columns:
+_USUAL_NAMES = {
+    "question": ("prompt", "instruction", "query", "input"),
+    "response": ("prediction", "answer", "output", "completion", "reply"),
+    "human_score": ("score", "rating", "human", "label", "stars", "grade"),
+    "reference": ("gold", "target", "ground_truth", "reference_answer", "answer"),
+}
+
+
+def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
+    """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
+    usual = {name.lower(): name for name in columns}
+    words, taken = [], set[str | None]()
+    if "form" in usual:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
-    if {"response_a", "response_b"} <= {*columns}:
+    if {"response_a", "response_b"} <= usual.keys():
         return f"name the column of the preferences ({', '.join(columns)}), as in --map human=preference"
-    missing = [name for name in ("question", "response", "human_score", "reference") if name not in fields]
-    mapped = " ".join(f"--map COLUMN={name}" for name in missing)
-    return f"name the file's own columns ({', '.join(columns)}), as in {mapped} --scale 1:10 --lang en"
+    for wanted, names in _USUAL_NAMES.items():
+        column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
+        taken.add(column)
+        there = fields if wanted == "human_score" else columns  # rows that nobody scored yet have one put in its place
+        if wanted not in there and (column or wanted != "reference"):
+            words.append(f"--map {column or 'COLUMN'}={wanted}")
+    command = " ".join([*words, "--scale 1:10", "--lang en"])
+    return f"name the file's own columns ({', '.join(columns)}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -458,17 +468,20 @@ def _converted(place: str, raw: dict[str, Any], strict: bool, columns: Sequence[
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
-        hint = f"; {_own_columns(columns, raw)}" if "missing required field" in str(error) else ""
+        hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
         raise UsageError(f"{place}: {error}{hint}") from None
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """A row without people's score, with one that stands in its place; where rows are not `scored`, also with what else
-    it may lack: all but id, question and response. It is then a group of its own."""
+    it may lack: all but id, question and response. It is then Chinese where a Chinese character stands in it, and a
+    group of its own."""
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
         return {**own, "human_score": raw.get("scale_min"), "criteria_scores": {}}
-    default = _defaults(own, raw.get("id", ""))
+    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
+    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id", "")}
+    default |= {"scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row = {**own, **default, **own}  # its own come first: an error names the row's own column
     return {**row, "human_score": row["scale_min"]}
 

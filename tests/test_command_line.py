@@ -61,7 +61,7 @@ def test_rows_of_ones_own_are_read_wherever_rows_are(tmp_path: Path, words: list
     rows = write_jsonl(tmp_path / "rows.jsonl", table)
     command = [word.format(rows=rows, out=tmp_path / "db") for word in words]
     out = tmp_path / made.partition("/")[0]
-    shown = ("(prompt, answer, reference, stars)", "--map COLUMN=question --map COLUMN=response")
+    shown = ("(prompt, answer, reference, stars)", "--map prompt=question --map answer=response")
     assert_one_line_error(run("critic", *command, out), *shown)
     done = run("critic", *command, out, *OWN)
     assert done.returncode == 0, done.stderr

@@ -202,7 +202,7 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     else:
         tables.write_csv(path, rows)
     refused = run(PROGRAM, path, "--out", tmp_path / "o")
-    shown = "--map COLUMN=question --map COLUMN=response --map COLUMN=human_score --map COLUMN=reference --scale 1:10"
+    shown = "--map Prompt=question --map answer=response --map stars=human_score --map gold=reference --scale 1:10"
     assert_one_line_error(refused, "(Prompt, answer, gold, stars)", shown)
     done = run(PROGRAM, path, *OWN, "--map", "stars=human_score", "--out", tmp_path / "o")
     assert done.returncode == 0, done.stderr
@@ -218,7 +218,7 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     assert judged.returncode == 0 and len(lines(out)) == 60, judged.stderr
     assert lines(out)[0]["sample"]["conversation"]["lang"] == "zh"
     unscored = run(*words, "--out", tmp_path / "n.jsonl")
-    assert_one_line_error(unscored, "as in --map COLUMN=question --map COLUMN=response --scale 1:10")
+    assert_one_line_error(unscored, "--map Prompt=question --map answer=response --map gold=reference --scale")
 
 
 @pytest.mark.parametrize(

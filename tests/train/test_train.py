@@ -305,7 +305,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
     )
     columns = ["--map", "ask=question", "--map", "said=response", "--map", "gold=reference"]
     words = ["critic", "train", "tiny", "--train", own, "--out", tmp_path / "out", *columns, "--scale", "1:5"]
-    assert_one_line_error(run_program(*words), "as in --map COLUMN=human_score --scale 1:10")
+    assert_one_line_error(run_program(*words), "as in --map stars=human_score --scale 1:10")
     assert run_program(*words, "--map", "stars=human_score").returncode == 0
     (given,) = handed
     rows = human_scored.load(Path(given[given.index("--train") + 1])).responses
