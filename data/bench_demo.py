@@ -43,6 +43,15 @@ SHORT = [
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
+def _trained(out: Path) -> Path:
+    judge = out / "judge"
+    if not (judge / "critic.json").is_file():
+        run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
+        run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
+        train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *SHORT)
+    return judge
+
+
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
 ) -> None:
@@ -53,11 +62,7 @@ def main(
     *models, newcomer = LAYERS
 
     step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
-    judge = out / "judge"
-    if not (judge / "critic.json").is_file():
-        run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
-        run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-        train(Path("train/recipes/tiny.yaml"), out / "data" / "train.jsonl", judge, *SHORT)
+    judge = _trained(out)
     folders = {name: out / "models" / name for name in LAYERS}
     for name, folder in folders.items():
         if not (folder / "processor_config.json").is_file():  # which is written last

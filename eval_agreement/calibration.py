@@ -17,9 +17,13 @@ from critic.stats.estimate import Estimate
 from eval_agreement.metrics import half_up, mean_estimate
 from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
 
+FEWEST_BIN_GROUPS = 10
+"""Of a bin in fewer groups the bootstrap's interval would be too narrow."""
+
 
 class Bin(Struct, frozen=True, kw_only=True):
-    """Answers in `groups` groups whose judge score rounds half up to `score`: mean `judge` and mean `human` score."""
+    """Answers in `groups` groups whose judge score rounds half up to `score`: mean `judge` and `human` score (1..10).
+    The latter has an interval where it stands on FEWEST_BIN_GROUPS groups."""
 
     score: int
     groups: int
@@ -90,6 +94,9 @@ def _bins(rows: JudgedRows) -> list[Bin]:
         inside = rounded == score
         group = rows.resamples.member[inside]
         groups, human = len(np.unique(group)), mean_estimate(rows.human[inside], group)
+        if groups < FEWEST_BIN_GROUPS:
+            why = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}"
+            human = replace(human, interval=None, undefined=why)
         bins.append(Bin(score=int(score), groups=groups, judge=float(rows.judge[inside].mean()), human=human))
     return bins
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
+from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from eval_agreement.analysis import Findings, Kind
@@ -58,7 +59,10 @@ def provenance(
 def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     """What a certificate says of the judge of a file. Raises UsageError where its own records are not there, or not
     alike: only they say by which prompt and how it judged."""
-    facts = jsonl.facts(judged)
+    facts, sidecar = jsonl.facts(judged), jsonl.sidecar(judged)
+    # Without it a certificate would say less of the judge than is known.
+    if not facts and sidecar.is_file():
+        raise UsageError(f"{sidecar}: not JSON; delete it if it is left over")
     how = HowJudged.of(filter(None, judgments), facts.get("processors", {}))
     return msgspec.structs.replace(how, learned=facts.get("learned") or [])
 

@@ -37,7 +37,7 @@ def test_bins_by_hand() -> None:
     assert (result.n, result.failed) == (6, 1)
     assert [(b.score, b.human.n, b.groups, b.human.value) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
     assert result.bins[1].judge == pytest.approx(26.9 / 3)
-    assert all(b.human.interval is None and "at least 5" in (b.human.undefined or "") for b in result.bins)
+    assert all(b.human.interval is None and "at least 10" in (b.human.undefined or "") for b in result.bins)
 
 
 def test_the_map_is_pooled_adjacent_violators_and_that_of_scikit_learn() -> None:
