@@ -29,16 +29,18 @@ SAMPLES = {
 LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
 """The models -> how many layers they have; the last is the newcomer."""
 
-REPLY_TOKENS, VERDICT_TOKENS = 24, 64
+REPLY_TOKENS, VERDICT_TOKENS = 24, 160
 
 SHORT = [
-    "--set=training.max_steps=60",
-    "--set=training.lr_scheduler_kwargs.num_decay_steps=30",
+    "--set=forms={pointwise: 0.5, pointwise_reason_first: 0.5}",
+    "--set=training.max_steps=150",
+    "--set=training.lr_scheduler_kwargs.num_decay_steps=75",
     "--set=training.warmup_steps=10",
     "--set=training.per_device_train_batch_size=4",
     "--set=global_batch=4",
 ]
-"""Of the tiny recipe: a judge that learns to write verdicts, not to judge."""
+"""Of the tiny recipe: a judge that learns to write verdicts, and short reasons before them as ConvBench asks, not to
+judge."""
 
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 

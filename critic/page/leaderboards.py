@@ -148,7 +148,9 @@ def table_of(board: Leaderboard) -> Table:
         rows.append(row(name, *cells, strong=counted, model=model))
     head = ["", *["rank"] * bool(board.places), *board.columns, "coverage"]
     head += [f"range of {lead} with what is missing"] if missing else []
-    rest: dict[str, Any] = {"folded": board.folded, "details": len(rows) > MOST_OPEN, "panels": _panels(board)}
+    rest: dict[str, Any] = {"folded": board.folded, "details": len(rows) > MOST_OPEN}
+    # A panel without a bar says less than the numbers' dashes.
+    rest["panels"] = [panel for panel in _panels(board) if any(panel.bars)]
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
 
 

@@ -138,3 +138,9 @@ def test_the_golden_page(tmp_path: Path, benchmark: str) -> None:
         golden.write_text(text, "utf-8")
         pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
     assert text == golden.read_text("utf-8")
+
+
+def test_scores_that_are_not_there_are_not_drawn(tmp_path: Path) -> None:
+    files = [judged(tmp_path / f"{n}.jsonl", "convbench", CONV, lambda _: "truncated", system=n) for n in "mn"]
+    scored(tmp_path / "out", "convbench", *files, "--max-failed", "1")
+    assert not [*(tmp_path / "out").glob("*.svg")]
