@@ -24,6 +24,8 @@ from scoring import ASKED, CONV, grades, judged, score_of_sample
 
 from eval_agreement.annotate.people import owner_page
 
+pytestmark = pytest.mark.e2e
+
 SIZES = {"own": 1280, "phone": 390}
 
 MODELS = [

@@ -27,6 +27,8 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 transformers = pytest.importorskip("transformers", reason="needs the train extra")
 gguf = pytest.importorskip("gguf", reason="needs the train extra")
 
+pytestmark = pytest.mark.e2e
+
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -296,7 +298,6 @@ print("tokens", json.dumps([list(each.outputs[0].token_ids) for each in found]))
     ],
 )
 @pytest.mark.slow
-@pytest.mark.e2e
 def test_the_real_wheels(name: str, begins: str, goes_on: str, tmp_path: Path) -> None:
     """The base goes on as everybody would, and vLLM writes the same tokens."""
     needs("vllm")

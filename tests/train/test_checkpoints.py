@@ -39,6 +39,8 @@ from recipe import read_recipe  # isort: skip
 from critic import jsonl
 from critic.errors import UsageError
 
+pytestmark = pytest.mark.e2e
+
 FACTS = {"recipe": {"a": [1, 2]}, "data": {"x": "1"}, "processes": 2}
 
 
@@ -192,7 +194,6 @@ def test_what_was_torn_is_passed_over(step: int, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.slow
-@pytest.mark.e2e
 def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole_of_two(tmp_path_factory)
     out = torn_after(done, 7, tmp_path / "out")

@@ -33,6 +33,7 @@ for how in ("given back", "kept"):
 """
 
 
+@pytest.mark.e2e
 def test_memory_that_is_kept_costs_no_page_faults() -> None:
     words = [sys.executable, "-c", FAULTS, str(ROOT / "train")]
     given_back, kept = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
@@ -99,6 +100,7 @@ def test_a_gpu_that_emulates_bf16(
     assert cpu.device_note(False) is None
 
 
+@pytest.mark.e2e
 def test_training_without_torch_is_one_line(tmp_path: Path) -> None:
     for library in ("torch", "deepspeed", "transformers"):
         (tmp_path / library).mkdir(parents=True)
@@ -140,6 +142,7 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     torch.set_num_threads(1)
 
 
+@pytest.mark.e2e
 def test_the_precision_is_what_is_trained_in(tmp_path: Path) -> None:
     for precision, line in (("bf16", "bf16 with fp32 master weights: as the recipe says"), ("fp32", "fp32: as the")):
         steps = {"max_steps": 2, "save_steps": 2}
@@ -178,6 +181,7 @@ print((before - psutil.Process().memory_info().rss) // 2**20)
 """
 
 
+@pytest.mark.e2e
 def test_free_memory_beyond_what_is_usual_is_given_back() -> None:
     words = [sys.executable, "-c", GROWING, str(ROOT / "train")]
     kept, trimmed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()

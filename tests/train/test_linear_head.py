@@ -126,6 +126,7 @@ def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     assert all((folder / "LICENSE").read_text() == "terms" for folder in (out, out / "adapter"))
 
 
+@pytest.mark.e2e
 def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
     made: SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -543,6 +543,7 @@ def test_launched_on_two_processes_it_learns_as_on_one(nodes: Nodes, tmp_path: P
     assert all(torch.allclose(each, others[name], atol=2e-3) for name, each in ours.items())
 
 
+@pytest.mark.e2e
 def test_one_row_trains_and_refused_ones_are_named(tmp_path: Path) -> None:
     one = human_row(0, reason="Three.")
     rows = write_rows(tmp_path, [one, human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
