@@ -2,7 +2,7 @@
 # make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten minutes)
 # make bench-demo   two tiny models through the four benchmarks as published, and a tournament (some minutes)
 # make test   lint, types and all tests, a short run of the demos (bench-demo with servers by script) and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
-# make check  the same without what is end to end (vLLM, whole judges and bases, browsers, demos, clients) and simulated worlds (three minutes)
+# make check  the same without what is end to end (vLLM, whole judges and bases, kills, browsers, the READMEs' commands, demos, clients) and simulated worlds (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (a table); six tools' own result files are audited (a quarter of an hour, six minutes the next time)
 # make test-slow     training killed at many more moments, on two processes, from bases that pip gets (a quarter of an hour)

@@ -21,6 +21,8 @@ from test_readme import PAGES
 
 from critic import jsonl, tables
 
+pytestmark = pytest.mark.e2e
+
 LEFT_OUT = {
     "critic train ": "trains for long: tests/train",
     "critic base ": "downloads a base from the package index: tests/train/test_base.py",

@@ -204,6 +204,7 @@ def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
 KILLS = 25
 
 
+@pytest.mark.e2e
 def test_no_confirmed_label_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     """The server is killed at any moment; whatever a rater was told is saved, is saved, and nothing else is."""
     store = planned(tmp_path, rows=rows_file(tmp_path, 400))

@@ -24,6 +24,7 @@ def answer(body: dict[str, Any]) -> Any:
     return answer_all(body) if "response_format" in body else completion("A kite.")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse"])
 def test_a_run_that_was_killed_goes_on_to_the_scores(tmp_path: Path, scripted: Any, benchmark: str) -> None:
     server = scripted(answer)

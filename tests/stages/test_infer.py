@@ -512,6 +512,7 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
 CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("kills", "count"), [(4, 20), pytest.param(20, 90, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(tmp_path: Path, scripted: Servers, kills: int, count: int) -> None:
     """Kill a run at random moments, finish it, and compare with a run that was left alone."""

@@ -351,6 +351,7 @@ def killed(words: list[str], out: Path, chance: random.Random) -> None:
     process.wait()
 
 
+@pytest.mark.e2e
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
     """Three times: the finished file has every row once."""
 
