@@ -394,8 +394,8 @@ def test_a_qwen3_vl_is_trained_with_adapters_and_comes_out_whole(tmp_path: Path)
 @pytest.mark.e2e
 def test_continued_it_learns_the_same(tmp_path: Path) -> None:
     rows = pictured(tmp_path)
-    training = {"max_steps": 4, "save_steps": 2, "logging_steps": 1}
-    training |= {"per_device_train_batch_size": 2, "train_sampling_strategy": "random"}
+    steps = {"max_steps": 4, "save_steps": 2, "logging_steps": 1}
+    training = {**steps, "per_device_train_batch_size": 2, "train_sampling_strategy": "random"}
     changes = {**SEEING, "packing": True, "together": True, "training": training, "ema": {"decay": 0.3}}
     file = write_recipe(tmp_path, **changes)
     train(file, rows, tmp_path / "whole", internal=False)
