@@ -21,6 +21,7 @@ from critic import human_scored, jsonl
 from critic.cli import INTERRUPTED
 from critic.errors import UsageError, one_line
 from critic.stages import options as shared
+from critic.stages.demo import free_port
 
 PROGRAM, RECIPES = Path(__file__).with_name("sft.py"), Path(__file__).with_name("recipes")
 
@@ -67,6 +68,8 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
         raise UsageError(f"DeepSpeed's launcher: {message.partition('error: ')[2] or message}") from None
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
+    if not Path(parsed.hostfile).is_file() and not any(option.startswith("--master_port") for option in options):
+        words = ["--master_port", str(free_port()), *words]  # DeepSpeed's own is one for all trainings of a machine
     try:
         if count := processes(parsed):
             check(count)

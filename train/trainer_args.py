@@ -208,6 +208,12 @@ def telling(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
         yield
     except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame
         raise
+    except torch.distributed.DistNetworkError as error:
+        if begun():
+            raise
+        port = os.environ.get("MASTER_PORT")
+        message = f"port {port}, at which the processes meet, cannot be used; give another (-- --master_port N): "
+        raise UsageError(message + " ".join(str(error).split())[:200]) from None
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
         if begun():
             raise

@@ -70,17 +70,17 @@ def run(words: list[str]) -> None:
         raise UsageError(f"{Path(words[0]).name} ended with code {code}, see above; earlier steps are kept")
 
 
-def _free_port() -> str:
+def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+        return int(probe.getsockname()[1])
 
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
     words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
-    run([*words, "--", "--master_port", _free_port()])
+    run(words)
 
 
 def form_asked(judge: Path) -> list[str]:
@@ -94,7 +94,7 @@ def form_asked(judge: Path) -> list[str]:
 @contextmanager
 def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
     """A model behind its API for as long as the context lasts; gives the base URL and the model's name."""
-    words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", _free_port(), "--log", str(log)]
+    words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(free_port()), "--log", str(log)]
     _show(words)
     server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

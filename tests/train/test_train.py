@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -297,6 +298,28 @@ def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tm
     assert done.returncode == 0, done.stderr
     begun = ["--log_level", "critical", *launcher, sft.__file__]
     assert handed == [[*begun, str(ROOT / "train/recipes/tiny.yaml"), *program]]
+
+
+def test_trainings_on_one_machine_meet_at_ports_of_their_own(handed: list[list[str]], tmp_path: Path) -> None:
+    words = ["critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for _ in range(2):
+            assert run_program(*words).returncode == 0
+        ports = [int(given[given.index("--master_port") + 1]) for given in handed]
+        assert len(set(ports)) == 2 and taken.getsockname()[1] not in ports
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost slots=1\n")
+    assert run_program(*words, "--", "--hostfile", hosts).returncode == 0
+    assert "--master_port" not in handed[-1]  # where all machines have to be told the same
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "29501")
+    with (
+        pytest.raises(UsageError, match=r"^port 29501, at which .*--master_port N\): address already in use"),
+        trainer_args.telling(),
+    ):
+        raise torch.distributed.DistNetworkError("address\nalready in use")
 
 
 def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]], tmp_path: Path) -> None:
