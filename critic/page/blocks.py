@@ -88,8 +88,8 @@ Shown = TableCell | str | int
 
 def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
     """`rest` are the other fields of TableRow."""
-    made = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
-    return TableRow(name=name, cells=made, **rest)
+    table_cells = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
+    return TableRow(name=name, cells=table_cells, **rest)
 
 
 class Columns(Generic[T]):
@@ -107,34 +107,34 @@ class Columns(Generic[T]):
         self.columns, self.bar = columns, bar
         self._rest: dict[str, Callable[[T], Any]] = {"about": about, "bar": bar, "strong": strong, "model": model}
 
-    def table(self, caption: str, things: Iterable[T], **rest: Any) -> Table:
+    def table(self, caption: str, items: Iterable[T], **rest: Any) -> Table:
         """`rest` are the other fields of Table."""
         rows = []
-        for thing in things:
-            name, *cells = (cell(thing) for _, cell in self.columns)
-            rows.append(row(str(name), *cells, **{field: of(thing) for field, of in self._rest.items()}))
+        for item in items:
+            name, *cells = (cell(item) for _, cell in self.columns)
+            rows.append(row(str(name), *cells, **{field: of(item) for field, of in self._rest.items()}))
         return Table(caption=caption, head=[heading for heading, _ in self.columns], rows=rows, **rest)
 
 
 def lean(table: Table, merge: bool = True) -> Table:
     """The table without columns that say nothing: those without any number or word and, to `merge`, those that say one
     thing in each of three rows or more, which goes into the caption. What is drawn stays."""
-    kept, said = list[int](), list[str]()
-    for place, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
+    kept, constants = list[int](), list[str]()
+    for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
         texts = {cell.text.strip("–") + cell.small for cell in cells}
-        one = merge and len(texts) == 1 and len(cells) > 2 and not cells[0].small
-        if (table.axis and place + 2 == table.drawn) or not (one or texts == {""}):
-            kept.append(place)
+        constant = merge and len(texts) == 1 and len(cells) > 2 and not cells[0].small
+        if (table.axis and index + 2 == table.drawn) or not (constant or texts == {""}):
+            kept.append(index)
         elif texts != {""}:
-            said.append(f"{table.head[place + 1]} {cells[0].text}")
+            constants.append(f"{table.head[index + 1]} {cells[0].text}")
     if not table.rows or len(kept) == len(table.head) - 1:
         return table
     return replace(
         table,
-        caption=f"{table.caption.rstrip('.')}. In each row: {', '.join(said)}." if said else table.caption,
-        head=[table.head[0], *(table.head[place + 1] for place in kept)],
-        rows=[replace(row, cells=[row.cells[place] for place in kept]) for row in table.rows],
-        drawn=2 + sum(place + 2 < table.drawn for place in kept),
+        caption=f"{table.caption.rstrip('.')}. In each row: {', '.join(constants)}." if constants else table.caption,
+        head=[table.head[0], *(table.head[index + 1] for index in kept)],
+        rows=[replace(row, cells=[row.cells[index] for index in kept]) for row in table.rows],
+        drawn=2 + sum(index + 2 < table.drawn for index in kept),
     )
 
 
@@ -204,14 +204,14 @@ def as_text(sections: Sequence[Section]) -> str:
     """The sections as fixed-width text, folded tables left out."""
     lines: list[str] = []
     for section in sections:
-        said = [line for part in (section, *section.parts) for line in _said(part)]
-        if said:
-            lines += ["", section.heading, "=" * _width(section.heading), *said]
+        body = [line for part in (section, *section.parts) for line in _paragraphs(part)]
+        if body:
+            lines += ["", section.heading, "=" * _width(section.heading), *body]
             lines += ["", section.note] if section.note else []
     return "\n".join(lines).strip("\n")
 
 
-def _said(part: Part) -> Iterator[str]:
+def _paragraphs(part: Part) -> Iterator[str]:
     shown = [table for table in part.tables if not table.folded]
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)
@@ -230,8 +230,8 @@ def _lines(table: Table) -> list[str]:
     lines = []
     for line in grid:
         spaces = [" " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
-        others = [space + cell for cell, space in zip(line[1:], spaces[1:], strict=True)]
-        lines.append("  ".join([line[0] + spaces[0], *others]).rstrip())
+        aligned = [space + cell for cell, space in zip(line[1:], spaces[1:], strict=True)]
+        lines.append("  ".join([line[0] + spaces[0], *aligned]).rstrip())
     return lines
 
 

@@ -64,7 +64,7 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
     """The place of each model on a page, which is that in its first table."""
     rows = [board.entries[name] for board in boards[:1] for name in board.standings if name in board.entries]
-    return {system: place for place, system in enumerate(dict.fromkeys(row.system for row in rows))}
+    return {system: position for position, system in enumerate(dict.fromkeys(row.system for row in rows))}
 
 
 def _leaderboard(
@@ -75,10 +75,10 @@ def _leaderboard(
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
 
-    def place(entry: LeaderboardRow) -> tuple[Any, ...]:
+    def position(entry: LeaderboardRow) -> tuple[Any, ...]:
         return entry.apart, order.get(entry.system, len(order)), *_rank(cells[entry.name].get(columns[0]))
 
-    names = [*(entry.name for entry in sorted(rows, key=place)), *([MEAN] if MEAN in cells else [])]
+    names = [*(entry.name for entry in sorted(rows, key=position)), *([MEAN] if MEAN in cells else [])]
     return Leaderboard(
         key=key,
         caption=rows[0].caption,
@@ -164,7 +164,7 @@ def _panels(board: Leaderboard) -> list[blocks.Panel]:
         kinds[column] = column in RATED, any(part.weight * end < 0 for part in parts for end in part.scale)
     panels, most = [], max(4, 9 - len(bars))
     for column, kind in kinds.items():
-        alike = [mark for other in bars if kinds[other] == kind for mark in bars[other]]
+        alike = [mark for name in bars if kinds[name] == kind for mark in bars[name]]
         ticks = ticks_of([*alike, *[bar(0.0, None)] * kind[1]], most)
         panels.append(blocks.Panel(heading=column, bars=bars[column], ticks=ticks))
     return panels
@@ -194,8 +194,8 @@ def _decimals(column: str) -> int:
 
 def _coverage(scores: Iterable[LeaderboardCell]) -> str:
     """That of the score with the least."""
-    asked = [cell.coverage for cell in scores if cell.asked]
-    return f"{min(asked):.1%}" if asked else "–"
+    shares = [cell.coverage for cell in scores if cell.asked]
+    return f"{min(shares):.1%}" if shares else "–"
 
 
 def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:

@@ -36,7 +36,7 @@ class Tournaments(NamedTuple):
     order: dict[str, int]
 
 
-def tournaments(runs: Sequence[Run], asked: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
+def tournaments(runs: Sequence[Run], conversations: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each, in the page's `order`;
     without one in that of the first ratings. Raises UsageError as `tournament.battles` does."""
     cells: dict[Cell, list[Judgment]] = defaultdict(list)
@@ -46,19 +46,23 @@ def tournaments(runs: Sequence[Run], asked: Sequence[Conversation], order: dict[
             cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
     result = Tournaments([], [], {}, dict(order))
     for cell in sorted(cells, key=attrgetter("order")):
-        _tournament(result, cell, cells[cell], fighting, asked)
+        _tournament(result, cell, cells[cell], fighting, conversations)
     return result
 
 
 def _tournament(
-    result: Tournaments, cell: Cell, verdicts: list[Judgment], runs: Sequence[Run], asked: Sequence[Conversation]
+    result: Tournaments,
+    cell: Cell,
+    verdicts: list[Judgment],
+    runs: Sequence[Run],
+    conversations: Sequence[Conversation],
 ) -> None:
     """Add the battles of one condition and turn."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
-    name = _tournament_name(cell, asked)
+    name = _tournament_name(cell, conversations)
     backed = all(setup.reference_backed for setup in setups)
-    groups = asked_of(asked, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
+    groups = asked_of(conversations, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
     battles = tournament.battles(verdicts, groups)
     elo, bradley_terry = tournament.mean_elo(battles), tournament.bradley_terry(battles)
     # Where opponents were drawn, the files alone know who meets whom.
@@ -66,7 +70,7 @@ def _tournament(
     order = _ordered(result.order, battles, elo)
     ratings = {ELO: elo, BRADLEY_TERRY: bradley_terry}
     rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
-    reasons = dict.fromkeys(each.undefined for each in ratings.values() if each.undefined)
+    reasons = dict.fromkeys(rating.undefined for rating in ratings.values() if rating.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
@@ -78,17 +82,18 @@ def _tournament(
     result.summary[name] = {"elo": elo, "bradley_terry": bradley_terry, "asked": counts}
 
 
-def _ordered(places: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
-    """The models of some battles as they stand on the page; to its `places` those are added that it lacks, by Elo."""
+def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
+    """The models of some battles as they stand on the page; `positions` gets those that it lacks, by Elo."""
     models = {model for battle in battles for model in (battle.a, battle.b)}
     for model in sorted(models, key=lambda model: (-(elo.of(model)[0] or 0.0), model)):
-        places.setdefault(model, len(places))
-    return [model for model in places if model in models]
+        positions.setdefault(model, len(positions))
+    return [model for model in positions if model in models]
 
 
-def _tournament_name(cell: Cell, asked: Sequence[Conversation]) -> str:
+def _tournament_name(cell: Cell, conversations: Sequence[Conversation]) -> str:
     """With the turn where there are several, and what is not usual."""
-    turn = [] if all(len(conversation.turns) == 1 for conversation in asked) else [Cell("", cell.turn).words[2:]]
+    single = all(len(conversation.turns) == 1 for conversation in conversations)
+    turn = [] if single else [Cell("", cell.turn).words[2:]]
     unusual = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
     return ", ".join(["tournament", *turn, *unusual])
 
@@ -105,14 +110,14 @@ def _of_battles(
     those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
-        model, other = judgment.system, judgment.opponent or ""
-        points[model][other, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
-        points[other][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
+        model, opponent = judgment.system, judgment.opponent or ""
+        points[model][opponent, judgment.sample.id] = None if judgment.score is None else 100 * judgment.score
+        points[opponent][model, judgment.sample.id] = None if judgment.score is None else 100 - 100 * judgment.score
     caption, entries = "Ratings of models by their battles", {}
     for model in order:
-        opponents = [other for other in order if any(met == other for met, _ in points[model])]
+        opponents = [opponent for opponent in order if any(met == opponent for met, _ in points[model])]
         pairs = points[model] if drawn else product(opponents, groups)
-        asked = {(other, question): groups[question] for other, question in pairs}
+        asked = {(opponent, question): groups[question] for opponent, question in pairs}
         ties = each(points[model], lambda value: 100.0 * (value == 50))
         scores = {RATE: score_of(points[model], asked, (0, 100)), TIES: score_of(ties, asked, (0, 100))}
         for opponent in opponents:

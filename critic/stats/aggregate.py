@@ -73,7 +73,7 @@ def paired(
 ) -> dict[Key, float | None]:
     """What `of` makes of the two scores of each id that has both; None where either judgment failed."""
     both = {key: (score, second[key]) for key, score in first.items() if key in second}
-    return {key: None if one is None or other is None else of(one, other) for key, (one, other) in both.items()}
+    return {key: None if left is None or right is None else of(left, right) for key, (left, right) in both.items()}
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
@@ -190,9 +190,9 @@ def asked_of(
             turns = [conversation.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
         return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
 
-    lacking = {one.id: short(one) for one in conversations}
-    most = max((count for key, count in lacking.items() if any(key in some for some in scored)), default=0)
-    return {one.id: one.group for one in conversations if lacking[one.id] <= most}
+    lacking = {conversation.id: short(conversation) for conversation in conversations}
+    most = max((count for key, count in lacking.items() if any(key in ids for ids in scored)), default=0)
+    return {conversation.id: conversation.group for conversation in conversations if lacking[conversation.id] <= most}
 
 
 def check(verdict: Judgment) -> None:

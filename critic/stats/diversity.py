@@ -25,11 +25,11 @@ def mtld(tokens: Sequence[str]) -> float | None:
 
 def _one_way(tokens: Sequence[str]) -> float | None:
     factors, types, length = 0.0, set[str](), 0
-    for place, token in enumerate(tokens, 1):
+    for position, token in enumerate(tokens, 1):
         types.add(token)
         length += 1
         ratio = len(types) / length
-        if place == len(tokens):
+        if position == len(tokens):
             factors += (1 - ratio) / (1 - RATIO)
         elif ratio < RATIO and length >= SHORTEST:
             factors, types, length = factors + 1, set(), 0

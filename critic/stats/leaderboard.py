@@ -225,7 +225,7 @@ def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval 
     """The interval of a score, or of several models' mean. A plain mean is a share of its scale: all of it, or nothing,
     in every resample has an interval, too."""
     score = scores[0]
-    groups = sums.groups([sums.of(part) for each in scores for part in each.parts])
+    groups = sums.groups([sums.of(part) for model_score in scores for part in model_score.parts])
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
@@ -254,14 +254,14 @@ def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
     columns = [sums.of(part, base_part) for part, base_part in pairs]
     n, groups = sum(int(column.n[0]) for column in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
-    own, other = aggregate_of(score), aggregate_of(base)
+    own, baseline = aggregate_of(score), aggregate_of(base)
     return Difference(
         mean=estimate.value,
         n=n,
         missing=own.asked - n,
         groups=groups,
-        low=None if own.low is None or other.high is None else own.low - other.high,
-        high=None if own.high is None or other.low is None else own.high - other.low,
+        low=None if own.low is None or baseline.high is None else own.low - baseline.high,
+        high=None if own.high is None or baseline.low is None else own.high - baseline.low,
         interval=estimate.interval,
         p_value=estimate.p_value,
         undefined=estimate.undefined,

@@ -48,9 +48,9 @@ def both_orders(orders: Codes) -> Codes:
 
 def majority(raters: Sequence[Codes]) -> Codes:
     """What more than half of the raters of each item say; a tie where none has that many, UNASKED without raters."""
-    given = np.stack(raters)
-    votes = (given < LABELS).sum(axis=0)
-    for_a, for_b = (2 * (given == label).sum(axis=0) > votes for label in (A, B))
+    codes = np.stack(raters)
+    votes = (codes < LABELS).sum(axis=0)
+    for_a, for_b = (2 * (codes == label).sum(axis=0) > votes for label in (A, B))
     return np.select([votes == 0, for_a, for_b], [UNASKED, A, B], default=TIE).astype(np.int8)
 
 
@@ -61,8 +61,8 @@ def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
 
 def failures(first: Codes, second: Codes) -> int:
     """How many items both were asked about, but one of them or both failed on."""
-    asked = (first != UNASKED) & (second != UNASKED)
-    return int((asked & ~labelled(first, second)).sum())
+    both_asked = (first != UNASKED) & (second != UNASKED)
+    return int((both_asked & ~labelled(first, second)).sum())
 
 
 def kappa(counts: Floats) -> Floats:
@@ -147,4 +147,4 @@ def rows_of(part: Sequence[str]) -> dict[str, Integers]:
     values, number, sizes = np.unique(np.array(part, dtype=object), return_inverse=True, return_counts=True)
     rows = np.split(np.argsort(number, kind="stable"), np.cumsum(sizes)[:-1])
     order = np.argsort(-sizes, kind="stable")
-    return {str(values[place]): rows[place] for place in order}
+    return {str(values[index]): rows[index] for index in order}
