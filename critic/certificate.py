@@ -38,19 +38,19 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
         """How all of them were made. Raises UsageError where there are none, or not all were made alike."""
         prompts: dict[str, str] = {}
-        found: dict[bytes, HowJudged] = {}
-        for one in judgments:
+        ways: dict[bytes, HowJudged] = {}
+        for judgment in judgments:
             how = cls(
-                judge=one.judge,
-                members=[each.judge for each in one.members],
+                judge=judgment.judge,
+                members=[member.judge for member in judgment.members],
                 prompts=prompts,
-                setup=drawn(one.setup),
+                setup=drawn(judgment.setup),
                 processors=dict(processors),
             )
-            found[msgspec.json.encode([how.judge, how.members, how.setup])] = how
-            prompts[one.prompt_hash] = one.prompt
-        if len(found) == 1:
-            return found.popitem()[1]
+            ways[msgspec.json.encode([how.judge, how.members, how.setup])] = how
+            prompts[judgment.prompt_hash] = judgment.prompt
+        if len(ways) == 1:
+            return ways.popitem()[1]
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
@@ -89,10 +89,10 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """What may be quoted."""
         measured = []
         for name in QUOTED:
-            one = self.agreement.get(name)
-            if one is not None and one.value is not None:
-                bounds = " [{:.2f}, {:.2f}]".format(*one.interval) if one.interval else ""
-                measured.append(f"{name} {one.value:.2f}{bounds}")
+            estimate = self.agreement.get(name)
+            if estimate is not None and estimate.value is not None:
+                bounds = " [{:.2f}, {:.2f}]".format(*estimate.interval) if estimate.interval else ""
+                measured.append(f"{name} {estimate.value:.2f}{bounds}")
         who = f"{self.labels.raters} raters" if self.labels.raters > 1 else "people"
         labels = f"{self.labels.rows} answers labelled by {who} (labels {self.labels.sha256[:8]}), {self.date}"
         prompts = ", ".join(sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items()))
@@ -111,10 +111,10 @@ def read(path: Path) -> tuple[Certificate, str]:
 def is_certificate(path: Path) -> bool:
     """Whether a file has the keys of a certificate, also of an older one; results of other tools lack them."""
     try:
-        found = msgspec.json.decode(path.read_bytes()) if path.suffix == ".json" else None
+        content = msgspec.json.decode(path.read_bytes()) if path.suffix == ".json" else None
     except (OSError, msgspec.DecodeError):
         return False
-    return isinstance(found, dict) and {"how", "labels"} <= found.keys()
+    return isinstance(content, dict) and {"how", "labels"} <= content.keys()
 
 
 def judged_file(path: Path) -> Path:
@@ -143,23 +143,23 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     """The certificate, which says of the judge, of each of its prompts and of all else (`HowJudged`) what is so `now`;
     says on standard error what cannot be known, and where the labels have changed since. Raises UsageError naming the
     first thing that is not as it was."""
-    found, _ = read(path)
-    how, labels = found.how, Path(found.labels.file)
+    certificate, _ = read(path)
+    how, labels = certificate.how, Path(certificate.labels.file)
     setup = now.pop("setup", {})
-    told = [(name, getattr(how, name), value) for name, value in now.items()]
-    told += [(name, how.setup.get(name), value) for name, value in setup.items()]
-    told += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
-    told += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
-    for name, then, value in told:
+    facts = [(name, getattr(how, name), value) for name, value in now.items()]
+    facts += [(name, how.setup.get(name), value) for name, value in setup.items()]
+    facts += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
+    facts += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
+    for name, then, value in facts:
         if then != value:
             raise UsageError(f"--certificate {path}: made with {name} {then!r}, now {value!r}; audit again")
     warnings = [
         f"the processor of {name} is not told, and may have changed" for name in how.processors.keys() - processors
     ]
-    if labels.is_file() and jsonl.sha256(labels) != found.labels.sha256:
+    if labels.is_file() and jsonl.sha256(labels) != certificate.labels.sha256:
         warnings.append(f"{labels} has changed since; audit again")
-    if not found.kept:
+    if not certificate.kept:
         warnings.append("the judge did not keep its gate")
     for warning in warnings:
         print(f"--certificate {path}: {warning}", file=sys.stderr)
-    return found
+    return certificate

@@ -179,8 +179,8 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
             message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
-            place = getattr(error, "filename", None) or where
-            message = f"{getattr(error, 'strerror', None) or _FULL}: {place}; make room and run the same command again"
+            file = getattr(error, "filename", None) or where
+            message = f"{getattr(error, 'strerror', None) or _FULL}: {file}; make room and run the same command again"
         elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
             message = f"{error.filename}: {error.strerror}"
         else:

@@ -82,7 +82,7 @@ class Images:
 
     def state(self, names: Iterable[str]) -> str:
         """Another hash where one of these files came, went or was written since. Data URIs are what they are."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
                 try:
@@ -90,8 +90,8 @@ class Images:
                     seen = [file.st_size, file.st_mtime_ns]
                 except (OSError, ValueError):  # none, or a name that none can have
                     seen = []
-                found.update(f"{name}\0{seen}\0".encode())
-        return found.hexdigest()
+                digest.update(f"{name}\0{seen}\0".encode())
+        return digest.hexdigest()
 
     def require(self, names: Iterable[str]) -> None:
         """Say how many of the files are not there, before anything is asked. Raises UsageError where none is."""

@@ -64,9 +64,9 @@ def decoder(record: type[T]) -> Callable[[bytes], T]:
         try:
             return decode(line, today)
         except msgspec.ValidationError:
-            if upgrade is None or (found := upgrade(loads(line))) is None:
+            if upgrade is None or (upgraded := upgrade(loads(line))) is None:
                 raise
-            return cast(T, found)
+            return cast(T, upgraded)
 
     return decoded
 
@@ -76,7 +76,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     UTF-8, or has no line."""
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
-    found = False
+    has_line = False
     with opened(path) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -87,9 +87,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             except UnicodeDecodeError as error:
                 problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
                 raise UsageError(f"{path}:{number}: {problem}") from None
-            found = True
+            has_line = True
             yield number, text
-    if not found:
+    if not has_line:
         raise UsageError(f"{path}: the file is empty; expected one JSON object a line")
 
 
@@ -247,10 +247,10 @@ def sidecar(path: Path) -> Path:
 def facts(path: Path) -> dict[str, Any]:
     """What the file's sidecar says; nothing where there is none, or none that can be read."""
     try:
-        found = loads(sidecar(path).read_bytes())
+        content = loads(sidecar(path).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def sha256(path: Path) -> str:

@@ -134,8 +134,8 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def pictures(self) -> list[str]:
         """All images that are shown, each once."""
-        exchanges = [one for side in self.sides for one in (*side.earlier, *side.later)]
-        return list(dict.fromkeys([*(name for one in exchanges for name in one.images), *self.images]))
+        exchanges = [exchange for side in self.sides for exchange in (*side.earlier, *side.later)]
+        return list(dict.fromkeys([*(name for exchange in exchanges for name in exchange.images), *self.images]))
 
 
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -474,11 +474,11 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def response(self) -> Response:
         """The same as a row has it: of a turn what was said before it is its history, a whole conversation is shown
         by its last turn."""
-        one = self.conversation
-        asked = one.turns[: self.turn] or [ConversationTurn(prompt="")]
-        turn = asked[-1]
-        asked_of = {**_of(turn, _OF_TURN), **_of(one, _OF_ALL)}
-        question = Question(id=one.id, prompt=turn.prompt, task=turn.task or "none", **asked_of)
+        conversation = self.conversation
+        turns = conversation.turns[: self.turn] or [ConversationTurn(prompt="")]
+        turn = turns[-1]
+        shared = {**_of(turn, _OF_TURN), **_of(conversation, _OF_ALL)}
+        question = Question(id=conversation.id, prompt=turn.prompt, task=turn.task or "none", **shared)
         labels = _of(self, _OF_LABELS)
         return Response(id=self.id, question=question, text=self.answer or "", system=self.system, **labels)
 
@@ -541,10 +541,10 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """What people's labels of the same go by."""
-        one = self.sample
+        sample = self.sample
         if self.protocol is None:
-            return one.key
-        return verdict_id(one.id, one.condition, self.protocol, one.turn, self.judging, one.opponent)
+            return sample.key
+        return verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
 
     @property
     def score_kind(self) -> str:
@@ -604,52 +604,52 @@ def verdict_id(
 ) -> str:
     """The id by which people's labels of a verdict on the conversation `key` go (see eval_agreement.items)."""
     named = {"judging": judging, "opponent": opponent}
-    other = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
-    return "/".join([key, condition, protocol, str(turn or "whole"), *other])
+    extras = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
+    return "/".join([key, condition, protocol, str(turn or "whole"), *extras])
 
 
-def spent(made: Sequence[Judgment | Call]) -> dict[str, Any]:
+def spent(records: Sequence[Judgment | Call]) -> dict[str, Any]:
     """What several judgments or calls took together."""
     return {
-        "prompt_tokens": sum(one.prompt_tokens for one in made),
-        "cached_tokens": sum(one.cached_tokens for one in made),
-        "completion_tokens": sum(one.completion_tokens for one in made),
-        "attempts": max((one.attempts for one in made), default=0),
+        "prompt_tokens": sum(record.prompt_tokens for record in records),
+        "cached_tokens": sum(record.cached_tokens for record in records),
+        "completion_tokens": sum(record.completion_tokens for record in records),
+        "attempts": max((record.attempts for record in records), default=0),
     }
 
 
 def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
     """An older judgment of an answer in the keys of today."""
     other = row.pop("other", None)
-    answers = [msgspec.convert(one, Response) for one in (row.pop("response"), other) if one is not None]
+    answers = [msgspec.convert(answer, Response) for answer in (row.pop("response"), other) if answer is not None]
     setup: dict[str, Any] = {"pointwise_prompt": row.get("prompt")}
     setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
     members = [
         {
             "sample": {"id": answers[0].id},
-            "setup": setup | {"judge": one.get("judge")},
-            "verdict": one.get("verdict"),
-            "score": one.get("score"),
+            "setup": setup | {"judge": member.get("judge")},
+            "verdict": member.get("verdict"),
+            "score": member.get("score"),
         }
-        for one in row.pop("members", [])
+        for member in row.pop("members", [])
     ]
     return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
 
 
 def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
     """An older judgment of a turn or a whole conversation in the keys of today."""
-    said, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
+    old, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
     names = ("system", "condition", "turn", "opponent", "length")
-    sample = {name: said[name] for name in names if name in said}
-    sample |= {"id": said.get("conversation"), "conversation": conversation, "answer": row.pop("answer", None)}
-    whole, protocol = "turn" not in said, said.get("protocol")
+    sample = {name: old[name] for name in names if name in old}
+    sample |= {"id": old.get("conversation"), "conversation": conversation, "answer": row.pop("answer", None)}
+    whole, protocol = "turn" not in old, old.get("protocol")
     form = setup.get("pointwise_prompt", "pointwise") if protocol == "pointwise" else protocol
     if protocol in ("direct", "pairwise"):
         form = f"{protocol}_{'whole' if whole else 'turn'}"
     verdict = row.pop("rating", None) or {}
-    verdict |= {"failure": said.get("failure"), "answers": row.pop("answers", []), "reason": row.pop("reason", None)}
+    verdict |= {"failure": old.get("failure"), "answers": row.pop("answers", []), "reason": row.pop("reason", None)}
     if protocol == "pairwise":
-        verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(said.get("score"))
+        verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(old.get("score"))
     kept = ("protocol", "judging", "score", "unread", "unjudged")
     calls = row.get("calls", [])
     spent: dict[str, Any] = {
@@ -659,7 +659,7 @@ def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
     return (
         row
         | spent
-        | {name: said[name] for name in kept if name in said}
+        | {name: old[name] for name in kept if name in old}
         | {
             "sample": sample,
             "verdict": verdict,

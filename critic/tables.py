@@ -66,8 +66,8 @@ def frame(path: Path) -> "pd.DataFrame":
         return _csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
-    numbers, found = zip(*_numbered(path, FORMATS), strict=True)
-    return pd.DataFrame(found, index=numbers, dtype=object)
+    numbers, records = zip(*_numbered(path, FORMATS), strict=True)
+    return pd.DataFrame(records, index=numbers, dtype=object)
 
 
 def first(path: Path) -> Row | None:
@@ -193,7 +193,7 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     import openpyxl  # noqa: PLC0415 - only such tables need it
 
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
-    found = list[tuple[int, Row]]()
+    records = list[tuple[int, Row]]()
     try:
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
@@ -209,13 +209,13 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
                 (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
             ]
             if any(cell.value is not None for cell in cells):
-                found.append((number, {column: _number(cell.value) for column, cell, _ in named}))
+                records.append((number, {column: _number(cell.value) for column, cell, _ in named}))
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
     _check_formulas(path, formulas)
-    yield from found
+    yield from records
 
 
 def _header(cells: Iterable[Any]) -> list[str]:
@@ -250,12 +250,12 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
 
 
-def text(place: str, row: Mapping[str, Any], column: str) -> str:
-    """A cell that must say something. Raises UsageError naming place and column for an empty one."""
-    found = optional_text(row, column)
-    if found is None:
-        raise UsageError(f"{place}: {column!r} is empty")
-    return found
+def text(location: str, row: Mapping[str, Any], column: str) -> str:
+    """A cell that must say something. Raises UsageError naming location and column for an empty one."""
+    cell = optional_text(row, column)
+    if cell is None:
+        raise UsageError(f"{location}: {column!r} is empty")
+    return cell
 
 
 def optional_text(row: Mapping[str, Any], column: str) -> str | None:
@@ -288,14 +288,14 @@ def number(cell: Any, below: float = math.inf) -> float:
             raise ValueError("may have decimals or thousands behind the comma; write it without")
         cell = cell.replace(",", ".")
     try:
-        found = math.nan if isinstance(cell, bool) else float(cell)
+        value = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if math.isnan(found) and not is_empty(cell):
+        value = math.nan
+    if math.isnan(value) and not is_empty(cell):
         raise ValueError("is not a number; expected one as 7.5, or an empty cell where there is none")
-    if math.isinf(found):
+    if math.isinf(value):
         raise ValueError("is not a finite number")
-    return found
+    return value
 
 
 def first_of(count: int) -> str:
@@ -303,29 +303,30 @@ def first_of(count: int) -> str:
     return f", the first of {count}," if count > 1 else ""
 
 
-def check_ids(keys: Iterable[str | None], place: str | Callable[[int], str], column: str = "id") -> None:
+def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], column: str = "id") -> None:
     """Raises UsageError for ids that were longer numbers before a spreadsheet program or a data frame rounded them:
-    different ones may be the same now. `place` is where they stand, `place(i)` where id i does."""
+    different ones may be the same now. `location` is where they stand, `location(i)` where id i does."""
     rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
     if not rounded:
         return
     number, key = rounded[0]
+    where = location if isinstance(location, str) else location(number)
     raise UsageError(
-        f"{place if isinstance(place, str) else place(number)}: the {column} {key!r}{first_of(len(rounded))} is a long "
+        f"{where}: the {column} {key!r}{first_of(len(rounded))} is a long "
         "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
         f"{column} as text, and open it in no such program before"
     )
 
 
-def language(place: str, row: Mapping[str, Any]) -> Any:
+def language(location: str, row: Mapping[str, Any]) -> Any:
     """The row's own `lang`, a column that published files lack: they are English."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
-        raise UsageError(f"{place}: 'lang' is {lang!r}; expected zh or en")
+        raise UsageError(f"{location}: 'lang' is {lang!r}; expected zh or en")
     return lang
 
 
-def image(place: str, value: Any) -> str:
+def image(location: str, value: Any) -> str:
     """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
     if isinstance(value, str) and value.strip():
         return value.strip()
@@ -335,23 +336,23 @@ def image(place: str, value: Any) -> str:
         for start, media_type in MEDIA_TYPES.items():
             if content.startswith(start):
                 return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
-        raise UsageError(f"{place}: the embedded image is none of {', '.join(MEDIA_TYPES.values())}")
+        raise UsageError(f"{location}: the embedded image is none of {', '.join(MEDIA_TYPES.values())}")
     if isinstance(path, str) and path.strip():
         return path.strip()
-    raise UsageError(f"{place}: no image; expected a path or an embedded image")
+    raise UsageError(f"{location}: no image; expected a path or an embedded image")
 
 
 class Ids:
-    """Ids already seen. Raises UsageError naming both places for a second one."""
+    """Ids already seen. Raises UsageError naming both locations for a second one."""
 
     def __init__(self) -> None:
-        self._places: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
 
-    def add(self, place: str, key: str) -> str:
-        check_ids([key], place)
-        if key in self._places:
-            raise UsageError(f"{place}: duplicate id {key!r}, first at {self._places[key]}")
-        self._places[key] = place
+    def add(self, location: str, key: str) -> str:
+        check_ids([key], location)
+        if key in self._locations:
+            raise UsageError(f"{location}: duplicate id {key!r}, first at {self._locations[key]}")
+        self._locations[key] = location
         return key
 
 
