@@ -91,7 +91,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
-    scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
+    scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
     def paper_setup(self, protocols: Collection[Protocol] = ()) -> JudgeConfig:
         """How the paper asks a judge for verdicts by these protocols; none: by its own."""
@@ -167,7 +167,8 @@ def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
     whether that is much."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
-        compared.setdefault(run.judge, []).extend(one for one in run.turns if one.protocol == "pairwise" and one.calls)
+        pairwise = (judgment for judgment in run.turns if judgment.protocol == "pairwise" and judgment.calls)
+        compared.setdefault(run.judge, []).extend(pairwise)
     return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)
 
 

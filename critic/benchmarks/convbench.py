@@ -232,19 +232,19 @@ def agreement(
     by cell (tables 4 to 7), for the cells that both judged. Verdicts are equal when their scores are. Of several models
     each has a pair of both judges' verdicts; one conversation's are resampled together."""
     groups = groups_of(conversations)
-    judged = [(by_cell(one, protocol), by_cell(other, protocol)) for one, other in pairs]
-    found, every = dict[str, Score](), (dict[Any, float | None](), dict[Any, str]())
+    judged = [(by_cell(first, protocol), by_cell(second, protocol)) for first, second in pairs]
+    by_heading, every = dict[str, Score](), (dict[Any, float | None](), dict[Any, str]())
     for name, cell in CELLS.items():
         both = [(first[cell], second[cell]) for first, second in judged if cell in first and cell in second]
         equal, asked = dict[Any, float | None](), dict[Any, str]()
         for model, (mine, theirs) in enumerate(both):
-            same = paired(mine, theirs, lambda one, other: 100.0 * (one == other))
+            same = paired(mine, theirs, lambda first, second: 100.0 * (first == second))
             equal |= {(name, model, key): score for key, score in same.items()}
             asked |= {(name, model, key): group for key, group in groups.items()}
         if both:
-            found[HEADINGS[name]] = score_of(equal, asked, (0, 100))
+            by_heading[HEADINGS[name]] = score_of(equal, asked, (0, 100))
             every = every[0] | equal, every[1] | asked
-    return {"all": score_of(*every, (0, 100)), **found}
+    return {"all": score_of(*every, (0, 100)), **by_heading}
 
 
 def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
@@ -303,9 +303,9 @@ def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tupl
     pairs: dict[tuple[str, str], list[tuple[Run, Run]]] = {}
     for mine, theirs in combinations(judged, 2):
         if mine.system == theirs.system and alike(answers_of(mine), answers_of(theirs)) is not False:
-            one, other = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
+            first, second = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
             # Files come in any order, and equal is equal from both sides.
-            judges = (other, one) if (other, one) in pairs else (one, other)
+            judges = (second, first) if (second, first) in pairs else (first, second)
             pairs.setdefault(judges, []).append((mine, theirs))
     return pairs
 
@@ -339,6 +339,11 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
 """§4, appendix: in a random order without ties, step by step, in sight of all turns."""
 
+
+def _scored(judgment: Judgment) -> bool:
+    return judgment.opponent is None and Cell(judgment.condition, judgment.turn, judgment.judging) in CELLS.values()
+
+
 BENCHMARK = Benchmark(
     title="ConvBench",
     read=read_conversations,
@@ -346,6 +351,6 @@ BENCHMARK = Benchmark(
     conditions=(OWN, PERCEPTION, REASONING),
     report=report,
     published=PUBLISHED,
-    scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),
+    scored=_scored,
     entries=_entries,
 )

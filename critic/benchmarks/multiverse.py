@@ -150,8 +150,8 @@ def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
 def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
     if text := spoken[number].utterance.strip():
         return text
-    what = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
-    raise UsageError(f"{location}: {what}: conversation[{number}].utterance is empty")
+    problem = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
+    raise UsageError(f"{location}: {problem}: conversation[{number}].utterance is empty")
 
 
 def _checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
@@ -290,14 +290,14 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=[section] if fits else [], summary={"ratio_against_quality": pooled | fits})
 
 
-def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
+def _parts(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
     """The turns of each goal, task and image domain, with their groups."""
     parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
-    for conversation, turn in asked:
+    for conversation, turn in asked_turns:
         task = conversation.turns[turn[1] - 1].task
-        for what, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
-            parts[what].setdefault(part or "none", {})[turn] = conversation.group
-    return {what: dict(sorted(turns.items())) for what, turns in parts.items()}
+        for kind, part in (("goal", conversation.goal), ("task", task), ("image domain", conversation.domain)):
+            parts[kind].setdefault(part or "none", {})[turn] = conversation.group
+    return {kind: dict(sorted(turns.items())) for kind, turns in parts.items()}
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
@@ -325,10 +325,10 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
-        asked, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
-        for conversation, turn in asked:
+        asked_turns, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
+        for conversation, turn in asked_turns:
             by_turn.setdefault(_named(turn, condition), {})[turn] = conversation.group
-        groups = {turn: conversation.group for conversation, turn in asked}
+        groups = {turn: conversation.group for conversation, turn in asked_turns}
         tables_ = {
             "turn-score": ("Score by turn", turn_means(judged["score"], by_turn)),
             "measures": (
@@ -336,10 +336,10 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
                 {measure: score_of(judged[measure], groups, scale) for measure, scale in SCALES.items()},
             ),
         }
-        for what, parts in _parts(asked).items():
+        for kind, parts in _parts(asked_turns).items():
             every = {"all": groups, **parts}
             by_part = {part: score_of(judged["score"], turns, SCALE) for part, turns in every.items()}
-            tables_[f"{what}-score".replace(" ", "-")] = (f"Score by {what}", by_part)
+            tables_[f"{kind}-score".replace(" ", "-")] = (f"Score by {kind}", by_part)
         if items := completion_of_aspects(run, condition, conversations):
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():

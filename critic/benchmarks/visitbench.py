@@ -134,7 +134,7 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def _asked(conversations: Conversations) -> dict[str, str]:
+def _referenced(conversations: Conversations) -> dict[str, str]:
     """The instructions with a reference, with their groups."""
     return groups_of(conversation for conversation in conversations if conversation.turns[0].reference is not None)
 
@@ -142,20 +142,20 @@ def _asked(conversations: Conversations) -> dict[str, str]:
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Win rates against the reference, and by category."""
     rows = []
-    asked = _asked(conversations)
+    referenced = _referenced(conversations)
     categories = groups_by(
-        (conversation for conversation in conversations if conversation.id in asked),
+        (conversation for conversation in conversations if conversation.id in referenced),
         lambda conversation: conversation.category or "none",
     )
     for condition in run.conditions():
         points = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
         percent = each(points, lambda score: 100 * score)
-        parts = {"all": asked, **dict(sorted(categories.items()))}
+        parts = {"all": referenced, **dict(sorted(categories.items()))}
         scores = {name: score_of(percent, ids, (0, 100)) for name, ids in parts.items()}
         ties = each(points, lambda score: 100.0 * (score == 0.5))
-        scores = {"all": scores.pop("all"), "ties": score_of(ties, asked, (0, 100)), **scores}
+        scores = {"all": scores.pop("all"), "ties": score_of(ties, referenced, (0, 100)), **scores}
         caption = "Win rate against the reference in %, a tie half a win"
-        if unreferenced := len(conversations) - len(asked):
+        if unreferenced := len(conversations) - len(referenced):
             caption += f"; {unreferenced} instructions without a confirmed one are not asked"
         rows.append(LeaderboardRow(key="reference", caption=caption, scores=scores, condition=condition))
     return rows

@@ -68,24 +68,24 @@ FORMS: dict[str, Callable[[Made, str], dict[str, Any]]] = {
 """Benchmark -> the row of its file that a conversation becomes."""
 
 
-def write(path: Path, form: str, made: Iterable[Made], copies: Mapping[str, str] | None = None) -> None:
+def write(path: Path, form: str, conversations: Iterable[Made], copies: Mapping[str, str] | None = None) -> None:
     """Write conversations as a benchmark's own file, each image by the name of its copy."""
     name_of = copies or {}
-    jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in made))
+    jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in conversations))
 
 
 def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
     """Put what a person made of a `reference`, `caption`, `focus` or `checklist` (an item a line) into a row of a
     benchmark's file, or with the form None of any table."""
     if form == "multiverse":
-        asked, answered = row["conversation"][2 * turn - 2 : 2 * turn]
+        question, answer = row["conversation"][2 * turn - 2 : 2 * turn]
         if kind == "reference":
-            answered["utterance"] = text
+            answer["utterance"] = text
         else:
-            old = {item["question"].strip(): item for item in asked["checklist"] or answered["checklist"]}
+            old = {item["question"].strip(): item for item in question["checklist"] or answer["checklist"]}
             # An item that is worded anew has no aspect until somebody gives it one.
-            asked["checklist"] = [old.get(line, {"question": line}) for line in text.splitlines() if line]
-            answered["checklist"] = []
+            question["checklist"] = [old.get(line, {"question": line}) for line in text.splitlines() if line]
+            answer["checklist"] = []
         return
     names = {"caption": (kind, *CAPTIONS, CAPTION), "focus": (kind, FOCUS)}
     names["reference"] = (kind, "ref_answer", *OF_SHEET, REFERENCES[turn - 1])
@@ -109,10 +109,10 @@ def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     a second for a thousand of them."""
     runs = {key: _runs(text) for key, text in texts.items()}
     pairs = []
-    for key, other in combinations(texts, 2):
-        share = len(runs[key] & runs[other]) / min(len(runs[key]), len(runs[other]))
+    for first, second in combinations(texts, 2):
+        share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
         if share >= OVERLAP:
-            pairs.append(SharedText(key, other, share))
+            pairs.append(SharedText(first, second, share))
     return pairs
 
 
@@ -142,7 +142,7 @@ def splits(group_of: Mapping[str, str]) -> dict[str, str]:
 def freeze(
     folder: Path,
     form: str,
-    made: Sequence[Made],
+    conversations: Sequence[Made],
     root: Path,
     md5_of: Mapping[str, str],
     split_of: Mapping[str, str],
@@ -156,7 +156,7 @@ def freeze(
     shutil.rmtree(partial, ignore_errors=True)
     with jsonl.removed_on_failure(partial):
         named, hashes = dict[str, str](), dict[str, str]()
-        for conversation in made:
+        for conversation in conversations:
             path = root / conversation.image
             data = path.read_bytes()
             if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[conversation.image]:
@@ -164,9 +164,9 @@ def freeze(
             name = f"images/{md5_of[conversation.image]}{path.suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
             named[conversation.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
-        parts = {"benchmark": made}
+        parts = {"benchmark": conversations}
         for name in sorted(set(split_of.values())):
-            parts[name] = [conversation for conversation in made if split_of[conversation.id] == name]
+            parts[name] = [conversation for conversation in conversations if split_of[conversation.id] == name]
         for name, part in parts.items():
             write(partial / f"{name}.jsonl", form, part, named)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")

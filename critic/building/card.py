@@ -83,25 +83,25 @@ def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
     return (image for turn in turns for image in turn.images)
 
 
-def _asked() -> Callable[[str], str | None]:
+def _request_tagger() -> Callable[[str], str | None]:
     """What a question asks for; None of each where the extra `card` is not installed, or it has no such words."""
     try:
         from textblob.en.taggers import PatternTagger  # noqa: PLC0415 - an extra of its own
     except ImportError:
         return lambda _: None
 
-    def asked(question: str) -> str | None:
+    def request(question: str) -> str | None:
         tags = iter(PatternTagger().tag(question))
         verb = next((word for word, tag in tags if tag in ("VB", "VBP") and word.lower() not in _AUXILIARIES), None)
         noun = next((word for word, tag in tags if tag.startswith("NN")), None)
         return f"{verb} {noun}".lower() if verb and noun else None
 
-    return asked
+    return request
 
 
 def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
     """Of each kind of class the counts and the images by name, the most frequent first."""
-    asked = _asked()
+    request = _request_tagger()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
         "task and turn": lambda conversation: (
@@ -109,7 +109,7 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
             for number, turn in enumerate(conversation.turns, 1)
             if conversation.turns[0].task != conversation.turns[-1].task  # ConvBench's three levels (figure 5)
         ),
-        ASKED: lambda conversation: (asked(turn.prompt) for turn in conversation.turns if conversation.lang == "en"),
+        ASKED: lambda conversation: (request(turn.prompt) for turn in conversation.turns if conversation.lang == "en"),
         "category": lambda conversation: [conversation.category],
         "interaction goal": lambda conversation: [conversation.goal],
         "image domain": lambda conversation: [conversation.domain],

@@ -157,7 +157,7 @@ class Made(Struct, kw_only=True, omit_defaults=True):
 def example(kind: Any) -> Any:
     """A reply's keys as JSON has them, with an ellipsis for each value."""
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return {one.name: example(one.type) for one in msgspec.structs.fields(kind)}
+        return {field.name: example(field.type) for field in msgspec.structs.fields(kind)}
     return [example(get_args(kind)[0])] if get_origin(kind) is list else "…"
 
 
@@ -167,8 +167,8 @@ Problem = str | None
 
 def degenerate(text: str) -> bool:
     """Whether a text goes round in circles: REPEATS of its runs of three words (Chinese: characters) repeat another."""
-    said = words(text)
-    runs = Counter(zip(said, said[1:], said[2:], strict=False))
+    tokens = words(text)
+    runs = Counter(zip(tokens, tokens[1:], tokens[2:], strict=False))
     return sum(runs.values()) >= 12 and 1 - len(runs) / sum(runs.values()) >= REPEATS
 
 
@@ -180,7 +180,7 @@ def in_language(text: str, language: Language) -> bool:
     return not letters or (chinese >= 0.3 if language == "zh" else chinese <= 0.3)
 
 
-def texts(said: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
+def texts(passages: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
     """What is wrong with the texts of a reply: too short, going round in circles, or in the other language."""
     least = 2 * shortest if language == "zh" else shortest
     rules: dict[str, Callable[[str], bool]] = {
@@ -188,7 +188,7 @@ def texts(said: Sequence[str], language: Language, shortest: int = SHORTEST) -> 
         "degenerate": degenerate,
         "wrong_language": lambda text: not in_language(text, language),
     }
-    return next((name for name, broken in rules.items() if any(map(broken, said))), None)
+    return next((name for name, broken in rules.items() if any(map(broken, passages))), None)
 
 
 def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language: Language) -> Problem:
@@ -202,40 +202,40 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
     return texts(questions, language) or ("too_short" if not all(map(words, answers)) else texts(answers, language, 0))
 
 
-def check_talk(reply: Talk, asked: Any) -> Problem:
-    return _exchanges(reply.turns, (3, 4), asked.lang)
+def check_talk(reply: Talk, row: Any) -> Problem:
+    return _exchanges(reply.turns, (3, 4), row.lang)
 
 
-def check_levels(reply: Levels, asked: Any) -> Problem:
+def check_levels(reply: Levels, row: Any) -> Problem:
     if len(reply.tasks) != len(reply.turns):
         return "too_few_turns"
-    return _exchanges(reply.turns, (3,), asked.lang) or texts([reply.caption, reply.focus], asked.lang)
+    return _exchanges(reply.turns, (3,), row.lang) or texts([reply.caption, reply.focus], row.lang)
 
 
-def check_single(reply: Single, asked: Any) -> Problem:
-    if reply.task != asked.facts["task"]:
+def check_single(reply: Single, row: Any) -> Problem:
+    if reply.task != row.facts["task"]:
         return "other_task"
     within = reply.task in ("Coherence", "Incoherence")
     if bool(reply.dialogue) != within:
         return "no_dialogue" if within else "too_many_turns"
-    return _exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), asked.lang)
+    return _exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), row.lang)
 
 
-def check_wordings(reply: Wordings, asked: Any) -> Problem:
-    said = list(dict.fromkeys(one.strip() for one in reply.wordings))
-    if len(said) < len(reply.wordings) or asked.facts["question"].strip() in said:
+def check_wordings(reply: Wordings, row: Any) -> Problem:
+    wordings = list(dict.fromkeys(wording.strip() for wording in reply.wordings))
+    if len(wordings) < len(reply.wordings) or row.facts["question"].strip() in wordings:
         return "repeated"
-    if len(said) != asked.facts["count"]:
-        return "too_few_variants" if len(said) < asked.facts["count"] else "too_many_variants"
-    return texts(said, asked.lang)
+    if len(wordings) != row.facts["count"]:
+        return "too_few_variants" if len(wordings) < row.facts["count"] else "too_many_variants"
+    return texts(wordings, row.lang)
 
 
-def check_checklist(reply: Checklist, asked: Any) -> Problem:
+def check_checklist(reply: Checklist, row: Any) -> Problem:
     questions = [item.question.strip() for item in reply.items]
     if not questions:
         return "no_items"
-    return "repeated" if len(set(questions)) < len(questions) else texts(questions, asked.lang)
+    return "repeated" if len(set(questions)) < len(questions) else texts(questions, row.lang)
 
 
-def check_held(reply: HeldItems, asked: Any) -> Problem:
-    return None if len(reply.answers) == len(asked.facts["items"]) else "wrong_count"
+def check_held(reply: HeldItems, row: Any) -> Problem:
+    return None if len(reply.answers) == len(row.facts["items"]) else "wrong_count"

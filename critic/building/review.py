@@ -56,19 +56,19 @@ def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
 
 
-def _is_yes(place: str, column: str, cell: str) -> bool:
+def _is_yes(location: str, column: str, cell: str) -> bool:
     if cell not in YES | NO:
-        raise UsageError(f"{place}: {column!r} is {cell!r}; expected yes or no")
+        raise UsageError(f"{location}: {column!r} is {cell!r}; expected yes or no")
     return cell in YES
 
 
-def ask(sheet: Path, made: Sequence[Made], reviewers: Iterable[int]) -> None:
+def ask(sheet: Path, conversations: Sequence[Made], reviewers: Iterable[int]) -> None:
     """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
     as people left them."""
     present = [row for _, row in _rows(sheet)]
     known, new = set(map(_reviewed_by, present)), []
     for reviewer in map(str, reviewers):
-        for talk in sorted(made, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
+        for talk in sorted(conversations, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
             about = {"id": _key(talk), "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
@@ -80,21 +80,23 @@ def spoken(conversation: Made) -> str:
     """A conversation as people read it."""
     turns = [(before.question, before.answer) for before in conversation.dialogue]
     turns += [(turn.question, turn.answer) for turn in conversation.turns]
-    return "\n\n".join(f"Q{number}: {asked}\nA{number}: {said}" for number, (asked, said) in enumerate(turns, 1))
+    return "\n\n".join(
+        f"Q{number}: {question}\nA{number}: {answer}" for number, (question, answer) in enumerate(turns, 1)
+    )
 
 
-def decide(made: Sequence[Made], sheet: Path) -> Reviewed:
+def decide(conversations: Sequence[Made], sheet: Path) -> Reviewed:
     """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
     conversation to go; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for another
     word, and for what is answered twice."""
     votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
-    for place, row in _rows(sheet):
+    for location, row in _rows(sheet):
         cells = {column: (tables.optional_text(row, column) or "").lower() for column in CRITERIA}
         if any(cells.values()):
             key, reviewer = _reviewed_by(row)
-            seen.add(place, f"{key} by {reviewer}")
-            votes[key].append([_is_yes(place, *cell) for cell in cells.items()])
-    for talk in made:
+            seen.add(location, f"{key} by {reviewer}")
+            votes[key].append([_is_yes(location, *cell) for cell in cells.items()])
+    for talk in conversations:
         reviews = votes[_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
