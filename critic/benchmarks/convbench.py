@@ -327,7 +327,7 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         for turn in (1, 2, 3):
             verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             tasks = groups_by(conversations, partial(_task, turn))
-            by_task = {task: score_of(verdicts, asked, scale) for task, asked in sorted(tasks.items())}
+            by_task = {task: score_of(verdicts, ids, scale) for task, ids in sorted(tasks.items())}
             if verdicts:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"

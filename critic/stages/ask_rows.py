@@ -106,13 +106,13 @@ def prompt(step: str, row: BuildRow) -> str:
     facts = dict(row.facts)
     if step == "persona":
         drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
-        facts["goals"] = {name: _some(some, drawn) for name, some in _content(row.lang)["goals"].items()}
+        facts["goals"] = {name: _sub_goals(goals, drawn) for name, goals in _content(row.lang)["goals"].items()}
     return _templates(row.lang)[step].render(facts)
 
 
-def _some(names: Sequence[str], drawn: int) -> Sequence[str]:
-    place = drawn % len(names)
-    return [*names[place:], *names[:place]][:SUB_GOALS] if len(names) > SUB_GOALS else names
+def _sub_goals(names: Sequence[str], drawn: int) -> Sequence[str]:
+    start = drawn % len(names)
+    return [*names[start:], *names[:start]][:SUB_GOALS] if len(names) > SUB_GOALS else names
 
 
 class AskRows(Stage[BuildRow, AskedRow]):
@@ -170,34 +170,34 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return (row for row in self._rows.values() if row.key not in self.done)
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
-        of: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
-        made = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **of)
+        fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
+        record = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **fields)
         try:
-            made = self._read(item, made, await self.backend.chat(self._message(item)))
+            record = self._read(item, record, await self.backend.chat(self._message(item)))
         except (ImageError, Refused, Transient) as error:
-            made = replace(made, failure=error.failure, detail=str(error))
-        keep(made)
-        self.note(made.failure, made.detail)
+            record = replace(record, failure=error.failure, detail=str(error))
+        keep(record)
+        self.note(record.failure, record.detail)
 
     def _message(self, row: BuildRow) -> Request:
         text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
         shown = [image_part(self._images.load(row.image).uri)] if row.image and self._images and self._step.sees else []
         return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
 
-    def _read(self, row: BuildRow, made: AskedRow, reply: Any) -> AskedRow:
+    def _read(self, row: BuildRow, record: AskedRow, reply: Any) -> AskedRow:
         if lost := unanswered(reply):
-            return replace(made, failure=lost[0], detail=lost[1])
+            return replace(record, failure=lost[0], detail=lost[1])
         if reply.truncated:
-            return replace(made, failure="truncated")
+            return replace(record, failure="truncated")
         text = reply.text.strip()
         try:
             reply = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
         except msgspec.ValidationError as error:
-            return replace(made, failure="not_as_asked", detail=str(error))
+            return replace(record, failure="not_as_asked", detail=str(error))
         except ValueError as error:
-            return replace(made, failure="no_json", detail=str(error))
+            return replace(record, failure="no_json", detail=str(error))
         # What is turned down stays in the file, for whoever wants to see it.
-        return replace(made, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
+        return replace(record, reply=msgspec.to_builtins(reply), failure=self._step.check(reply, row))
 
     def summary(self, records: Iterable[AskedRow]) -> RunSummary:
         """Of the rows that are wanted: how many were asked about, and what was turned down."""
@@ -267,14 +267,14 @@ class Building:
         stage = AskRows(run, connect(), step, rows, Images(self.root), self._asking.request, md5_of)
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
-        asked = [records[row.key] for row in rows if row.key in records]
-        if models := sorted({record.model for record in asked if record.model}):
+        current = [records[row.key] for row in rows if row.key in records]
+        if models := sorted({record.model for record in current if record.model}):
             self.models[step + whose] = models
         good = {
-            record.key: msgspec.convert(record.reply, STEPS[step].reply) for record in asked if record.failure is None
+            record.key: msgspec.convert(record.reply, STEPS[step].reply) for record in current if record.failure is None
         }
         self.count(
-            step + whose, "replies", len(asked), len(good), (record.failure for record in asked if record.failure)
+            step + whose, "replies", len(current), len(good), (record.failure for record in current if record.failure)
         )
         return good
 

@@ -55,19 +55,19 @@ def main(
         ),
         (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
     )
-    asked = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
+    settings = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
     asking = Asking(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
         second=(lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]) if second else None,
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
-        options={name: asked[name] for name in ("concurrency", "max_failed", "retry_failed")},
+        options={name: settings[name] for name in ("concurrency", "max_failed", "retry_failed")},
     )
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone_in(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)
             if plan is not None:
-                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=asked)
+                build(building, chosen, plan, blind=blind, unreviewed=unreviewed, endpoint=settings)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

@@ -34,9 +34,9 @@ def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Se
         paths = [folder / f"{number}-of-{count}.jsonl" for number in range(1, count + 1)]
         words = {**options, "gpus": None}
         runs = [words | {"out": path, "shard": f"{number}/{count}"} for number, path in enumerate(paths, 1)]
-        made = multiprocessing.get_context("spawn").Process
+        process = multiprocessing.get_context("spawn").Process
         work = [(command, runs[n :: len(devices)], device, folder) for n, device in enumerate(devices)]
-        workers = [made(target=_work, args=args, name=f"GPU {args[2]}") for args in work]
+        workers = [process(target=_work, args=args, name=f"GPU {args[2]}") for args in work]
         try:
             for worker in workers:
                 worker.start()

@@ -46,10 +46,15 @@ class Infer(Stage[Conversation, ModelTurn]):
         load: Callable[[str], Image] | None,
         source: Mapping[str, Any],
     ) -> None:
-        wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
+        wanted = {
+            (conversation.id, name, turn)
+            for conversation in conversations
+            for name in conditions
+            for turn in _turns(conversation, name)
+        }
         super().__init__(options, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, conditions, sampling
-        self._conversations = {one.id: one for one in conversations}
+        self._conversations = {conversation.id: conversation for conversation in conversations}
         self._load = load
         # What an earlier run generated under one condition is the reply under every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
@@ -65,11 +70,11 @@ class Infer(Stage[Conversation, ModelTurn]):
         return record.conversation.id, record.condition, record.turn
 
     def problem(self, record: ModelTurn) -> str | None:
-        key, one = record.conversation.id, self._conversations.get(record.conversation.id)
-        if one is None or self.key(record) not in self.wanted:
+        key, conversation = record.conversation.id, self._conversations.get(record.conversation.id)
+        if conversation is None or self.key(record) not in self.wanted:
             turn = f"turn {record.turn} ({record.condition})"
             return f"conversation {key!r}, {turn}, is not among those asked for now; choose another --out"
-        if one != record.conversation:
+        if conversation != record.conversation:
             return f"conversation {key!r} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):
@@ -83,7 +88,7 @@ class Infer(Stage[Conversation, ModelTurn]):
 
     def items(self) -> Iterable[Conversation]:
         lacking = {key for key, _, _ in self.wanted - self.done.keys()}
-        return (one for key, one in self._conversations.items() if key in lacking)
+        return (conversation for key, conversation in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
         """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""
@@ -92,17 +97,18 @@ class Infer(Stage[Conversation, ModelTurn]):
 
         async def converse(name: str) -> None:
             replies, lost = dict[int, str](), dict[int, str]()
-            for turn in _asked(item, name):
+            for turn in _turns(item, name):
                 line = self.done.get((item.id, name, turn))
                 if why := next((lost[number] for number in CONDITIONS[name].own(turn) if number in lost), None):
                     if line is None:
                         keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=why))
                     continue
-                said = history.messages(item, turn, replies, CONDITIONS[name])
-                call = history.call_id(item, said)
+                messages = history.messages(item, turn, replies, CONDITIONS[name])
+                call = history.call_id(item, messages)
                 if line is None:
-                    made = await once(calls, call, partial(self._answer, self._record(item, call=call), said, images))
-                    line = replace(made, condition=name, turn=turn)
+                    record = self._record(item, call=call)
+                    answer = await once(calls, call, partial(self._answer, record, messages, images))
+                    line = replace(answer, condition=name, turn=turn)
                     keep(line)
                 elif line.call != call:
                     raise UsageError(f"{item.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
@@ -113,11 +119,11 @@ class Infer(Stage[Conversation, ModelTurn]):
         await gather_cancel_on_error(converse(name) for name in self.conditions)
 
     def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
-        made = {"condition": "", "turn": 0, **fields}
-        return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
+        values = {"condition": "", "turn": 0, **fields}
+        return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **values)
 
     async def _answer(
-        self, record: ModelTurn, said: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
+        self, record: ModelTurn, messages: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
     ) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
         if (known := self._generated.get(record.call or "")) is not None:
@@ -125,20 +131,22 @@ class Infer(Stage[Conversation, ModelTurn]):
         try:
             images = {
                 name: await once(loading, name, partial(asyncio.to_thread, self._load, name))
-                for one in said
-                for name in one.images
+                for message in messages
+                for name in message.images
                 if self._load
             }
         except ImageError as error:
             return replace(record, failure=error.failure, detail=str(error))
-        return await self._ask(record, said, images)
+        return await self._ask(record, messages, images)
 
-    async def _ask(self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image]) -> ModelTurn:
-        record = replace(record, seen=[_recorded(one, images) for one in said])
+    async def _ask(
+        self, record: ModelTurn, messages: Sequence[HistoryMessage], images: Mapping[str, Image]
+    ) -> ModelTurn:
+        record = replace(record, seen=[_recorded(message, images) for message in messages])
         # Each prompt has a seed of its own, the same in every run.
         seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
         request = Request(
-            messages=[_sent(one, images) for one in said],
+            messages=[_sent(message, images) for message in messages],
             max_tokens=self.sampling.max_tokens,
             temperature=self.sampling.temperature,
             seed=seed if self.sampling.temperature > 0 else None,
@@ -193,11 +201,11 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
         spent.add(line)
         counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
         counts["images"] += sum(len(message.images) for message in line.seen)
-    turns = sum(found.total() for found in conditions.values())
-    facts = {"conditions": {name: dict(found) for name, found in sorted(conditions.items())}, "turns": turns}
+    turns = sum(tally.total() for tally in conditions.values())
+    facts = {"conditions": {name: dict(tally) for name, tally in sorted(conditions.items())}, "turns": turns}
     lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
-    for name, found in sorted(conditions.items()):
-        lines.append(f"{name:<30}{found['answered']:>9}{found['failed']:>8}{found['not_run']:>9}")
+    for name, tally in sorted(conditions.items()):
+        lines.append(f"{name:<30}{tally['answered']:>9}{tally['failed']:>8}{tally['not_run']:>9}")
     earlier = f", {count} of them in earlier runs" if (count := len(calls.keys() & before)) else ""
     lines += [f"{turns} turns by {len(calls)} calls{earlier}", *spent.lines()]
     if counts["calls_cut_at_max_tokens"]:
@@ -207,32 +215,33 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
     return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
 
 
-def _asked(conversation: Conversation, condition: str) -> range:
+def _turns(conversation: Conversation, condition: str) -> range:
     """The turns that the model is asked, from 1."""
     return CONDITIONS[condition].asked(len(conversation.turns))
 
 
-def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
-    shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in said.images]
-    return SentMessage(role=said.role, content=said.content, images=shown)
+def _recorded(message: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
+    shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in message.images]
+    return SentMessage(role=message.role, content=message.content, images=shown)
 
 
-def _sent(said: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
-    if not said.images:
-        return {"role": said.role, "content": said.content}
-    parts = [image_part(images[name].uri) for name in said.images]
-    return {"role": said.role, "content": [*parts, {"type": "text", "text": said.content}]}
+def _sent(message: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
+    if not message.images:
+        return {"role": message.role, "content": message.content}
+    parts = [image_part(images[name].uri) for name in message.images]
+    return {"role": message.role, "content": [*parts, {"type": "text", "text": message.content}]}
 
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
     """Raises UsageError for a condition that asks nothing, or shows a reference that is not there."""
     for name in names:
-        if not any(_asked(one, name) for one in conversations):
-            longest = max(len(one.turns) for one in conversations)
+        if not any(_turns(conversation, name) for conversation in conversations):
+            longest = max(len(conversation.turns) for conversation in conversations)
             raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
-        for one in conversations:
-            if (turn := history.missing_reference(one, CONDITIONS[name])) is not None:
-                raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
+        for conversation in conversations:
+            if (turn := history.missing_reference(conversation, CONDITIONS[name])) is not None:
+                where = f"{file}: {conversation.id}: turn {turn}"
+                raise UsageError(f"{where} has no reference, and --condition {name} shows it")
 
 
 @takes_endpoint
@@ -270,12 +279,12 @@ def main(
     _check(benchmark_file, conversations, names)
     root = endpoint.data_root or benchmark_file.parent
     # Where no image is shown, neither Pillow nor a folder is needed.
-    there = [name for one in conversations for turn in one.turns for name in turn.images]
-    shown = there and any(CONDITIONS[one].images for one in names)
+    paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
+    shown = paths and any(CONDITIONS[chosen].images for chosen in names)
     load = None
     if shown:
         pictures = endpoint.images(root, uris)
-        pictures.require(there)
+        pictures.require(paths)
         load = pictures.load
     backend = endpoint.open_one()
     sampling = Sampling(
@@ -289,5 +298,5 @@ def main(
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = endpoint.run_options(out)
-    conversations = [one for one in conversations if run.takes(one.group)]
+    conversations = [conversation for conversation in conversations if run.takes(conversation.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()
