@@ -62,8 +62,8 @@ def _decoding(prompt: str, no_reason: bool, panel: bool, temperature: float) -> 
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
     # The very object is what records leave out.
-    other = no_reason or temperature
-    return records.SamplingParams(reason=not no_reason, temperature=temperature) if other else records.GREEDY
+    changed = no_reason or temperature
+    return records.SamplingParams(reason=not no_reason, temperature=temperature) if changed else records.GREEDY
 
 
 def _refuse(where: str, **options_given: object) -> None:
@@ -176,16 +176,18 @@ def main(
         _refuse("without --benchmark", order=order, **{"on-unparsed": on_unparsed, "turn-context": turn_context})
         backends = endpoint.open("--judge", judge)
         own = human_scored.OwnColumns.parse(mapped, scale, lang)
-        rows = _responses(responses, form, run, lambda: images is not None or all(one.sees() for one in backends), own)
+        rows = _responses(
+            responses, form, run, lambda: images is not None or all(backend.sees() for backend in backends), own
+        )
         shown = endpoint.shown(images, root, backends, rows.images)
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
         judges = []
-        for each in backends:
-            unlearned = options.not_learned(each, [form], "prompt", force_form)
-            own_name = each.served.name if panel or name is None else name
+        for backend in backends:
+            unlearned = options.not_learned(backend, [form], "prompt", force_form)
+            own_name = backend.served.name if panel or name is None else name
             how = score or "expected", max_tokens or most, decoding, shown, needs
-            judges.append(ResponseJudge(each, own_name, form, *how))
+            judges.append(ResponseJudge(backend, own_name, form, *how))
             judges[-1].setup = replace(judges[-1].setup, unlearned=unlearned)
         return judge_responses(run, judges, rows, source(responses), aggregate, name)
     _refuse("with --benchmark", several=panel, map=mapped, scale=scale, lang=lang)

@@ -39,10 +39,10 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
         self.facts["not_judged"] = dict(self._not_judged)
 
     def items(self) -> Iterable[list[Pair]]:
-        found: dict[str, list[Pair]] = {}
+        by_conversation: dict[str, list[Pair]] = {}
         for pair in self._plan.pairs:
-            found.setdefault(pair[0].conversation.id, []).append(pair)
-        return found.values()
+            by_conversation.setdefault(pair[0].conversation.id, []).append(pair)
+        return by_conversation.values()
 
     async def plan(self, item: list[Pair], judged: Callable[[PlannedVerdict], Any]) -> None:
         for pair in item:
@@ -54,10 +54,10 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
             await self.work(item, lambda *_: None)
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        found = super().summary(records)
+        totals = super().summary(records)
         if self._not_judged:
-            found.lines.insert(1, f"turns not judged: {listed(self._not_judged)}")
-        return found
+            totals.lines.insert(1, f"turns not judged: {listed(self._not_judged)}")
+        return totals
 
 
 def judge_conversations(
@@ -82,12 +82,12 @@ def judge_conversations(
         (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
     )
     _check_options(setup, chosen, judgings, len(files) > 1)
-    asked, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
-    models = [protocols.read_transcripts(path, benchmark, asked) for path in files]
-    conversations = [one.conversation for one in models[0].values()]
+    published, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
+    models = [protocols.read_transcripts(path, benchmark, published) for path in files]
+    conversations = [transcript.conversation for transcript in models[0].values()]
     _say_unfinished(files)
     if questions is not None:
-        _check_questions(questions, asked, conversations)
+        _check_questions(questions, published, conversations)
     if judge.images is not None:
         judge.images.uris |= uris
         _check_images(judge.images, conversations, replies)
@@ -131,9 +131,9 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
-    found = {judging for *_, judging, _, _ in plan.wanted()}
+    present = {judging for *_, judging, _, _ in plan.wanted()}
     for judging in plan.judgings:
-        check((judging in found, f"--judging {judging}: no turn of {replies} can be judged so"))
+        check((judging in present, f"--judging {judging}: no turn of {replies} can be judged so"))
 
 
 def _say_unfinished(files: Iterable[Path]) -> None:
@@ -147,8 +147,8 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
     UsageError where two files are of one model, or of other conversations."""
     mine, *others = models
     if not others:
-        return [(one, None) for one in mine.values()]
-    met = [protocols.paired(mine, other, path) for other, path in zip(others, files[1:], strict=True)]
+        return [(transcript, None) for transcript in mine.values()]
+    met = [protocols.paired(mine, theirs, path) for theirs, path in zip(others, files[1:], strict=True)]
     systems = [next(iter(transcripts.values())).system for transcripts in models]
     for system, path in zip(systems, files, strict=True):
         if systems.count(system) > 1:
@@ -159,7 +159,7 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
     """Raises UsageError for an image that stands in the benchmark's file, where that is not given, and where no file is
     there."""
-    names = [name for one in conversations for turn in one.turns for name in turn.images]
+    names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
         inside = name.startswith(BY_HASH) and name not in images.uris
         check((not inside, f"{replies}: {name} stands in the benchmark's file: give it with --questions"))
@@ -168,13 +168,13 @@ def _check_images(images: Images, conversations: Sequence[Conversation], replies
 
 def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Sequence[Conversation]) -> None:
     """Says how many of the benchmark's conversations have no reply. Raises UsageError where one reads otherwise."""
-    asked = {one.id: one for one in conversations}
-    seen = {one.id for one in replied}
-    for one in replied:
-        if asked.get(one.id) != one:
-            raise UsageError(f"{path}: conversation {one.id!r} of the replies is not there, or not as here")
-    if missing := len(asked) - len(seen):
-        print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)
+    by_id = {conversation.id: conversation for conversation in conversations}
+    seen = {conversation.id for conversation in replied}
+    for conversation in replied:
+        if by_id.get(conversation.id) != conversation:
+            raise UsageError(f"{path}: conversation {conversation.id!r} of the replies is not there, or not as here")
+    if missing := len(by_id) - len(seen):
+        print(f"{missing} of {len(by_id)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
 def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence[str], two_models: bool) -> None:
@@ -182,14 +182,14 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form = form_of(prompt)
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
-    given: list[tuple[bool, str, tuple[Protocol, ...]]] = [
+    limited: list[tuple[bool, str, tuple[Protocol, ...]]] = [
         (setup.order != "both", f"--order {setup.order}", ("pairwise",)),
         (setup.unread != "fail", f"--on-unparsed {setup.unread}", ("pairwise",)),
         (setup.sight != "before", f"--turn-context {setup.sight}", OF_WHOLES),
         (setup.score_kind != "argmax", f"--score {setup.score_kind}", ("pointwise", "direct", "quality")),
         *((name != "standard", f"--judging {name}", OF_WHOLES) for name in judgings),
     ]
-    for is_given, option, heeding in given:
+    for is_given, option, heeding in limited:
         check((not is_given or {*heeding} & {*chosen}, f"{option} is one of --protocol {' and '.join(heeding)}"))
     check(
         (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),

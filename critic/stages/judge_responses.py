@@ -31,26 +31,26 @@ class FormResponses:
     said. `images` are those of the questions, of all shards. Raises UsageError when nothing is left."""
 
     def __init__(
-        self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str, run: RunOptions | None = None
+        self, read: Callable[[Counter[str]], Iterable[Response]], path: Path, form: str, run: RunOptions | None = None
     ) -> None:
         how, left_out, usable = form_of(form), Counter[str](), list[Response]()
-        for one in read(left_out):
-            lacking = how.lacking(one)
+        for response in read(left_out):
+            lacking = how.lacking(response)
             if lacking is None:
-                usable.append(one)
+                usable.append(response)
             else:
                 left_out[lacking] += 1
-        shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(one, None) for one in usable]
+        shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(response, None) for response in usable]
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not shown:
-            raise UsageError(f"{place}: no usable row to judge")
+            raise UsageError(f"{path}: no usable row to judge")
         # Of all shards' rows: they decide how judgments are made, and those of all shards are merged.
-        self.images = [name for one, _ in shown for name in one.question.images]
+        self.images = [name for response, _ in shown for name in response.question.images]
         self.by_key: dict[str, Shown] = {}
-        for one, other in shown:
-            if run is None or run.takes(one.question.group):
-                self.by_key.setdefault(Sample.of(one, other).key, (one, other))
+        for response, other in shown:
+            if run is None or run.takes(response.question.group):
+                self.by_key.setdefault(Sample.of(response, other).key, (response, other))
 
     def __iter__(self) -> Iterator[Shown]:
         return iter(self.by_key.values())
@@ -68,24 +68,24 @@ def _as_shown(sample: Sample) -> Sample:
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
     """Each response with its partner among the answers to its question; two that chose each other are one pair."""
     answers: dict[bytes, list[Response]] = defaultdict(list)
-    for one in responses:
-        answers[question_key(one)].append(one)
-    found: dict[frozenset[str], Shown] = {}
-    for one in responses:
-        others = [other for other in answers[question_key(one)] if comparable(one, other)]
-        if one.other or one.shown:
-            found[frozenset((one.id,))] = (one, one.other)
-        elif others:
-            other = partner(form, one, others)
-            found.setdefault(frozenset((one.id, other.id)), (one, other))
+    for response in responses:
+        answers[question_key(response)].append(response)
+    pairs: dict[frozenset[str], Shown] = {}
+    for response in responses:
+        candidates = [other for other in answers[question_key(response)] if comparable(response, other)]
+        if response.other or response.shown:
+            pairs[frozenset((response.id,))] = (response, response.other)
+        elif candidates:
+            other = partner(form, response, candidates)
+            pairs.setdefault(frozenset((response.id, other.id)), (response, other))
         else:
             left_out[ALONE] += 1
-    return list(found.values())
+    return list(pairs.values())
 
 
 def in_order(shown: Iterable[Shown]) -> list[Shown]:
     """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question."""
-    return sorted(shown, key=lambda one: (one[0].question.lang, one[0].question.task, one[0].question.id))
+    return sorted(shown, key=lambda pair: (pair[0].question.lang, pair[0].question.task, pair[0].question.id))
 
 
 class JudgeResponses(JudgeSamples[Shown]):
@@ -148,9 +148,9 @@ def judge_responses(
         return JudgeResponses(run, first, responses, source).run()
     with growing(run.out) as out:
         run = replace(run, out=out)
-        other = next((one.judge for one in known(out, Judgment, lambda _: None) if one.judge != panel), None)
-        if other is not None:
-            raise UsageError(f"{out}: judged by {other!r}, now by {panel!r}; choose another --out")
+        judged_by = (judgment.judge for judgment in known(out, Judgment, lambda _: None))
+        if (before := next((judge_name for judge_name in judged_by if judge_name != panel), None)) is not None:
+            raise UsageError(f"{out}: judged by {before!r}, now by {panel!r}; choose another --out")
         members = []
         for number, judge in enumerate(judges, 1):
             beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))
@@ -161,12 +161,13 @@ def judge_responses(
 
 def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, panel: str) -> int:
     """Make the panel's file of what its members said."""
-    first, *others = members
-    by_key = [{one.sample.key: one for one in known(member.out, Judgment, lambda _: None)} for member in others]
+    first, *rest = members
+    files = (known(member.out, Judgment, lambda _: None) for member in rest)
+    by_key = [{judgment.sample.key: judgment for judgment in file} for file in files]
 
     def judgments() -> Iterator[Judgment]:
-        for one in known(first.out, Judgment, lambda _: None):
-            yield panel_judgment([one, *(judged[one.sample.key] for judged in by_key)], how, panel)
+        for judgment in known(first.out, Judgment, lambda _: None):
+            yield panel_judgment([judgment, *(judged[judgment.sample.key] for judged in by_key)], how, panel)
 
     jsonl.write(run.out, judgments())
     facts = {

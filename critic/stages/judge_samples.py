@@ -63,8 +63,8 @@ class JudgeSamples(Stage[Item, Judgment]):
         if record.setup != setup:
             return f"made with {differing(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
-            here = "" if self.options.shard is None else f" of shard {self.options.shard}"
-            return f"judges {self.key(record)!r}, which is not asked for now{here}; choose another --out"
+            of_shard = "" if self.options.shard is None else f" of shard {self.options.shard}"
+            return f"judges {self.key(record)!r}, which is not asked for now{of_shard}; choose another --out"
         return None
 
     def should_retry(self, record: Judgment) -> bool:
@@ -80,7 +80,8 @@ class JudgeSamples(Stage[Item, Judgment]):
         where it had distributions, they are needed."""
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
-            kinds = {one.score_kind for one in known(self.out, Judgment, lambda _: None) if one.score is not None}
+            earlier = known(self.out, Judgment, lambda _: None)
+            kinds = {judgment.score_kind for judgment in earlier if judgment.score is not None}
             if kinds == {"argmax"}:
                 grader.take_stated(f"{self.out} was judged without log probabilities")
             elif kinds:
@@ -133,36 +134,36 @@ class JudgeSamples(Stage[Item, Judgment]):
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
         """All judgments of a file name one kind of score, which scoring and merging ask for: also what failed before
         the first rating showed which."""
-        made, kind = list(records), self.setup.score_kind
-        if any(one.score_kind != kind for one in made):
-            made = [replace(one, setup=replace(one.setup, score_kind=kind)) for one in made]
-            jsonl.write(self.out, made)
-        found = summary(made, self.options, self.unit)
-        found.facts["setup"] = msgspec.to_builtins(self.setup)
-        return found
+        judgments, kind = list(records), self.setup.score_kind
+        if any(judgment.score_kind != kind for judgment in judgments):
+            judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
+            jsonl.write(self.out, judgments)
+        totals = summary(judgments, self.options, self.unit)
+        totals.facts["setup"] = msgspec.to_builtins(self.setup)
+        return totals
 
 
 def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
     """What a file of judgments adds up to. What several judgments share was asked once, and its tokens count once."""
     failures, counts, spent = Counter[str](), Counter[str](), Spent()
-    asked = set[tuple[str, str | None]]()
+    requests = set[tuple[str, str | None]]()
     count = 0
-    for one in records:
+    for judgment in records:
         count += 1
-        if one.failure is not None:
-            failures[one.failure] += 1
-        counts["unread_ties"] += one.unread
-        counts["without_the_judgment_of_a_turn"] += one.unjudged > 0 and one.failure is None
-        if one.protocol is None:
-            spent.add(one)
-        elif one.asked is None:
+        if judgment.failure is not None:
+            failures[judgment.failure] += 1
+        counts["unread_ties"] += judgment.unread
+        counts["without_the_judgment_of_a_turn"] += judgment.unjudged > 0 and judgment.failure is None
+        if judgment.protocol is None:
+            spent.add(judgment)
+        elif judgment.asked is None:
             counts["without_an_answer"] += 1
-        elif (name := (one.conversation.id, one.asked)) not in asked:
-            asked.add(name)
-            for call in one.calls:
+        elif (name := (judgment.conversation.id, judgment.asked)) not in requests:
+            requests.add(name)
+            for call in judgment.calls:
                 spent.add(call)
     facts = {f"{unit}s": count, "failed": dict(failures), **counts, "shortened_prompts": dict(spent.shortened)}
-    facts |= {"asked": len(asked)} if asked else {}
+    facts |= {"asked": len(requests)} if requests else {}
     lines = [f"{options.out}: {count} {unit}s, {failed(failures)}"]
     for reason, text in (
         ("without_the_judgment_of_a_turn", "conversations were judged without the judgment of a turn, which failed"),

@@ -65,7 +65,7 @@ def main(
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
     jsonl.write(out, _lines(shards, record, f"{unit}s"))
     run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
-    records = (one for _, one in jsonl.read(out, record))
+    records = (line for _, line in jsonl.read(out, record))
     whole = infer.summary(records, out) if record is ModelTurn else judge_samples.summary(records, run, unit)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
@@ -124,13 +124,13 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
         keys = set[Hashable]()
         for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             try:
-                one = decode(line)
+                row = decode(line)
             except ValueError as error:
                 raise UsageError(f"{part.path}:{number}: {error}") from None
-            group = one.conversation.group
+            group = row.conversation.group
             if (right := part.shard.of(group)) != part.shard:
                 raise UsageError(f"{part.path}:{number}: group {group!r} belongs to shard {right}, not {part.shard}")
-            key = judge_samples.key(one) if record is Judgment else (one.conversation.id, one.condition, one.turn)
+            key = judge_samples.key(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
             if key in keys:
                 raise UsageError(f"{part.path}:{number}: {key!r} is there twice")
             keys.add(key)
@@ -142,5 +142,5 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
 def _wherever(value: Any) -> Any:
     """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
     if isinstance(value, list):
-        return [_wherever(one) for one in value]
-    return {name: one for name, one in value.items() if name != "file"} if isinstance(value, dict) else value
+        return [_wherever(item) for item in value]
+    return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value

@@ -48,8 +48,8 @@ DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Where images lie.
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
     """Where images lie, unless said otherwise: of replies alone, where those lay that their model was shown."""
-    told = jsonl.facts(rows).get("data_root") if questions is None else None
-    root = Path(os.fsdecode(told.encode())) if isinstance(told, str) else None
+    recorded = jsonl.facts(rows).get("data_root") if questions is None else None
+    root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
@@ -83,16 +83,16 @@ def not_learned(judge: Backend, forms: Collection[str], option: str, forced: boo
         check((not judge.served.is_classifier or head_gives(form, compares), head))
     learned = judge.served.forms
     strange = ", ".join(form for form in forms if learned and form not in learned)
-    asked = f"{judge.endpoint} learned {', '.join(learned)}, and not {strange} (--{option})"
-    check((forced or not strange, f"{asked}; ask as it learned, or all the same with --force-form"))
+    problem = f"{judge.endpoint} learned {', '.join(learned)}, and not {strange} (--{option})"
+    check((forced or not strange, f"{problem}; ask as it learned, or all the same with --force-form"))
     return strange
 
 
-def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:
+def chosen(option: str, values: Iterable[str], choices: Collection[str]) -> list[Any]:
     """What an option names, each once. Raises UsageError for what is none of the `choices`."""
-    for value in given:
+    for value in values:
         check((value in choices, f"--{option} {value}: unknown; choose {', '.join(choices)}"))
-    return list(dict.fromkeys(given))
+    return list(dict.fromkeys(values))
 
 
 def urls(where: str) -> list[str]:
@@ -152,8 +152,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     def engines(self, sources: Sequence[str]) -> list[str]:
         """The GPUs of each engine of --gpus. Raises UsageError where `sources` are none that run in here."""
-        here = not self.base_url and all(Path(source).exists() for source in sources)
-        check((here, f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"))
+        local = not self.base_url and all(Path(source).exists() for source in sources)
+        check((local, f"--gpus {self.gpus}: needs a checkpoint folder that is there; servers have GPUs of their own"))
         alone = not (self.shard or self.engine or self.budget)
         check((alone, f"--gpus {self.gpus}: cannot be used with --shard, --engine or --budget"))
         return devices(str(self.gpus), max(1, gpus(self.vllm_options or [])))
@@ -190,7 +190,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         check((self.engine is None, f"--engine {self.engine} runs a checkpoint folder itself: give no URL ({where})"))
         connections = self.concurrency or CONNECTIONS
 
-        def one(url: str, attempts: int = 1) -> OpenAIBackend:
+        def server(url: str, attempts: int = 1) -> OpenAIBackend:
             backend = OpenAIBackend(
                 url, api_key=self.api_key, timeout=self.timeout, attempts=attempts, connections=connections
             )
@@ -198,8 +198,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return backend
 
         if "," in where or where.startswith("@"):
-            return Pool(urls(where), one, self.attempts, connections)
-        return one(where, self.attempts)
+            return Pool(urls(where), server, self.attempts, connections)
+        return server(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
         """What each value of `option` names; the server at `base_url` where there is no value. Raises UsageError where
@@ -207,23 +207,25 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         on_ray = self.replicas > 1 or self.ray_address is not None
         check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
         check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
-        asked = values and not any("://" in value or value.startswith("@") for value in values)
+        folders = values and not any("://" in value or value.startswith("@") for value in values)
         check(
-            (not (asked and self.model), f"--model {self.model}: chooses among a server's models; {option} names one")
+            (not (folders and self.model), f"--model {self.model}: chooses among a server's models; {option} names one")
         )
         if values:
-            made = [self._named(option, value) for value in values]
+            backends = [self._named(option, value) for value in values]
         elif self.base_url is not None:
-            made = [self.connect(self.base_url, self.model)]
+            backends = [self.connect(self.base_url, self.model)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
-        in_here = any(isinstance(one, VllmBackend) for backend in made for one in layers(backend))
-        if self.vllm_options and not in_here:
+        runs_vllm = any(isinstance(layer, VllmBackend) for backend in backends for layer in layers(backend))
+        if self.vllm_options and not runs_vllm:
             words = " ".join(self.vllm_options)
             raise UsageError(f"{words}: options of vLLM need a {option} that is a checkpoint folder")
         budget = spend(self.budget)
-        limited = made if budget is None else [Limited(one, budget) for one in made]
-        return list(limited) if self.cache is None else [Cached(one, self.cache, self.retry_failed) for one in limited]
+        limited = backends if budget is None else [Limited(backend, budget) for backend in backends]
+        if self.cache is None:
+            return list(limited)
+        return [Cached(backend, self.cache, self.retry_failed) for backend in limited]
 
     def open_one(self) -> Backend:
         """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
@@ -274,7 +276,7 @@ def takes_endpoint(
             return on_gpus(called, {**options, **fields}, engines)
         return command(*words, endpoint=endpoint, **options)
 
-    parameters = [one for one in own.parameters.values() if one.name != "endpoint"]
-    parameters += [each for each in inspect.signature(Endpoint).parameters.values() if each.name in names]
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name != "endpoint"]
+    parameters += [option for option in inspect.signature(Endpoint).parameters.values() if option.name in names]
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
     return called

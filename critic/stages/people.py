@@ -41,42 +41,42 @@ _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/(direct|pairwise)/(whole
 def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Grades]:
     """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
     reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
-    found: dict[Key, Grades] = {}
-    other = opponent or "reference"
-    words = {"model": 1.0, "tie": 0.5, other.lower(): 0.0, "a": 1.0, "b": 0.0}
-    for place, row in tables.rows(path):
-        key, condition = tables.text(place, row, "id"), tables.optional_text(row, "condition") or "own"
+    opinions: dict[Key, Grades] = {}
+    opponent = opponent or "reference"
+    words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, "a": 1.0, "b": 0.0}
+    for location, row in tables.rows(path):
+        key, condition = tables.text(location, row, "id"), tables.optional_text(row, "condition") or "own"
         if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
             key, condition = named["id"], named["condition"]
-        said = tables.optional_text(row, "preference")
+        preference = tables.optional_text(row, "preference")
         grade = tables.optional_text(row, "grade") or tables.optional_text(row, "score")
         turn = (tables.optional_text(row, "turn") or "1").removesuffix(".0")  # of a column of numbers with gaps
-        one = transcripts.get((key, condition))
-        if one is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in one.asked)):
-            raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition})")
-        if problem := one.problem(one.asked if turn == WHOLE else [int(turn)]):
-            raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition}): {problem[1]}")
-        if (said is None) == (grade is None):
-            raise UsageError(f"{place}: either preference or grade, got {said!r} and {grade!r}")
-        if said is not None and said.lower() not in words:
-            raise UsageError(f"{place}: preference {said!r}; expected {', '.join(words)}")
-        score = words[said.lower()] if said is not None else _grade(place, grade or "")
-        protocol = "pairwise" if said is not None else GRADED.get(one.conversation.benchmark, "pointwise")
+        transcript = transcripts.get((key, condition))
+        if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
+            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition})")
+        if problem := transcript.problem(transcript.asked if turn == WHOLE else [int(turn)]):
+            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition}): {problem[1]}")
+        if (preference is None) == (grade is None):
+            raise UsageError(f"{location}: either preference or grade, got {preference!r} and {grade!r}")
+        if preference is not None and preference.lower() not in words:
+            raise UsageError(f"{location}: preference {preference!r}; expected {', '.join(words)}")
+        score = words[preference.lower()] if preference is not None else _grade(location, grade or "")
+        protocol = "pairwise" if preference is not None else GRADED.get(transcript.conversation.benchmark, "pointwise")
         rater = tables.optional_text(row, "rater") or "people"
-        opinions = found.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
-        if rater in opinions:
-            raise UsageError(f"{place}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
-        opinions[rater] = score
-    return found
+        grades = opinions.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
+        if rater in grades:
+            raise UsageError(f"{location}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
+        grades[rater] = score
+    return opinions
 
 
-def _grade(place: str, text: str) -> float:
+def _grade(location: str, text: str) -> float:
     try:
         grade = float(text)
     except ValueError:
         grade = 0.0
     if not 1 <= grade <= 10:
-        raise UsageError(f"{place}: grade {text!r}; expected a number from 1 to 10")
+        raise UsageError(f"{location}: grade {text!r}; expected a number from 1 to 10")
     return grade
 
 
@@ -103,31 +103,32 @@ def main(
     benchmark = benchmark or benchmark_of(replies, questions)
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
-    asked: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
-    transcripts = protocols.read_transcripts(replies, benchmark, asked, system)
+    conversations: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
+    transcripts = protocols.read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
     if against and Path(against).is_file():
-        theirs = protocols.read_transcripts(Path(against), benchmark, asked)
+        theirs = protocols.read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system
     opinions = read_opinions(table, transcripts, opponent)
     setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
     judgments: list[Judgment] = []
     # The whole last: a judge sees the verdicts on its turns.
-    for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda one: one[0][2] is None):
+    for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda opinion: opinion[0][2] is None):
         compares, of = protocol == "pairwise", (key, condition, protocol)
         score = human_scored.settled(grades.values(), compares)
-        other = theirs.get((key, condition)) if compares else None
-        beside = [one for one in judgments if (one.sample.id, one.condition, one.protocol) == of and turn is None]
-        one = Assignment(one=transcripts[key, condition], protocol=protocol, against=other)
-        planned = one.planned(turn, setup, beside)
+        rival = theirs.get((key, condition)) if compares else None
+        earlier = judgments if turn is None else []
+        beside = [judgment for judgment in earlier if (judgment.sample.id, judgment.condition, judgment.protocol) == of]
+        assignment = Assignment(one=transcripts[key, condition], protocol=protocol, against=rival)
+        planned = assignment.planned(turn, setup, beside)
         if compares:
-            shown = None if opponent and other is None else planned.material
+            shown = None if opponent and rival is None else planned.material
             labels: dict[str, Any] = {"preference": score, "opponent": opponent, "shown": shown}
         else:
             scope: Scope = "conversation" if turn is None else "turn"
             labels = {"human": HumanScore(score=score, raters=grades, scope=scope)}
-        made: dict[str, Any] = {"prompt": planned.form, "prompt_hash": "people", "protocol": protocol, "score": score}
-        judgments.append(Judgment(sample=replace(planned.sample, **labels), setup=setup, verdict=Verdict(), **made))
+        fields: dict[str, Any] = {"prompt": planned.form, "prompt_hash": "people", "protocol": protocol, "score": score}
+        judgments.append(Judgment(sample=replace(planned.sample, **labels), setup=setup, verdict=Verdict(), **fields))
     jsonl.write(out, judgments)
     raters = {rater for grades in opinions.values() for rater in grades}
     print(f"{out}: {len(judgments)} verdicts of {len(raters)} raters")

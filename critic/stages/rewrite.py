@@ -91,9 +91,9 @@ def apply(questions: Path, review: Path, out: Path) -> int:
         number = row["question_id"].removeprefix(group).removeprefix("-")
         highest[group] = max(highest[group], int(number) if number.isdigit() else 0)
         known.add((group, row["prompt"].strip()))
-    made = []
+    extended = []
     for row in rows:
-        made.append(row)
+        extended.append(row)
         group = alignmmbench.group_of(row["question_id"])
         for wording in accepted[row["question_id"]]:
             if (group, wording.strip()) in known:
@@ -101,9 +101,9 @@ def apply(questions: Path, review: Path, out: Path) -> int:
                 continue
             known.add((group, wording.strip()))
             highest[group] += 1
-            made.append({**row, "question_id": f"{group}-{highest[group]}", "prompt": wording})
-    jsonl.write(out, made)
-    print(f"{out}: {len(made)} questions, {len(made) - len(rows)} of them rewrites ({listed(decisions)})")
+            extended.append({**row, "question_id": f"{group}-{highest[group]}", "prompt": wording})
+    jsonl.write(out, extended)
+    print(f"{out}: {len(extended)} questions, {len(extended) - len(rows)} of them rewrites ({listed(decisions)})")
     return 0
 
 

@@ -246,7 +246,7 @@ def source(path: Path) -> dict[str, str]:
     """What a sidecar says of what was read: where it was, and a hash of the file, or of a folder's files and names."""
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
-    inside = [(one.name, jsonl.sha256(one)) for one in human_scored.files(path)]
+    inside = [(file.name, jsonl.sha256(file)) for file in human_scored.files(path)]
     return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
@@ -292,12 +292,12 @@ class Spent:
         self.uncounted = self.repeated = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
-    def add(self, made: Judgment | Call | ModelTurn) -> None:
-        self.repeated += made.attempts == 0
-        self.shortened.update(list(getattr(made, "shortened", ())))
-        self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
+    def add(self, record: Judgment | Call | ModelTurn) -> None:
+        self.repeated += record.attempts == 0
+        self.shortened.update(list(getattr(record, "shortened", ())))
+        self.uncounted += bool(record.reply) and not record.prompt_tokens and record.attempts > 0
         for kind in self.tokens:
-            self.tokens[kind] += getattr(made, f"{kind}_tokens") or 0
+            self.tokens[kind] += getattr(record, f"{kind}_tokens") or 0
 
     def facts(self) -> dict[str, Any]:
         cached = {"from_cache": self.repeated} if self.repeated else {}
@@ -317,7 +317,7 @@ class Spent:
 
 async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run side by side; the first error ends the others."""
-    tasks = [asyncio.create_task(one) for one in work]
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -325,11 +325,11 @@ async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> N
             task.cancel()
 
 
-async def once(made: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What `make` gives, made once for all who ask for it by this name."""
-    if name not in made:
-        made[name] = asyncio.create_task(make())
-    return await made[name]
+    if name not in tasks:
+        tasks[name] = asyncio.create_task(make())
+    return await tasks[name]
 
 
 def _failure(record: Any) -> str | None:

@@ -66,11 +66,11 @@ def main(
     runs = read_runs(judgments, name)
     if published:
         _check_published(runs, chosen)
-    asked = _asked(runs, name, questions)
-    report = chosen.report(runs, asked)
-    boards = leaderboards.leaderboards([*_rows(chosen, runs, asked), *report.rows], baseline)
+    conversations = _conversations(runs, name, questions)
+    report = chosen.report(runs, conversations)
+    boards = leaderboards.leaderboards([*_rows(chosen, runs, conversations), *report.rows], baseline)
     fighting = runs if "pairwise" in chosen.protocols else []
-    battles = tournaments(fighting, asked, leaderboards.order_of(boards))
+    battles = tournaments(fighting, conversations, leaderboards.order_of(boards))
     sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _counts(runs, chosen)]
     print(as_text(sections))
     boards += battles.boards
@@ -86,7 +86,7 @@ def main(
         single = out.suffix == ".json"
         jsonl.write_json(out if single else out / "summary.json", msgspec.to_builtins(scores))
         if not single:
-            facts = _facts(runs, len(asked), boards)
+            facts = _facts(runs, len(conversations), boards)
             page.write(out / "report.html", f"{chosen.title}: scores", sections, origin, **facts)
             leaderboards.write(out, boards)
             print(f"\nopen {out / 'report.html'}")
@@ -95,17 +95,17 @@ def main(
     return 3 if failures > max_failed * len(judged) else 0
 
 
-def _facts(runs: Sequence[Run], asked: int, boards: Sequence[leaderboards.Leaderboard]) -> dict[str, Any]:
+def _facts(runs: Sequence[Run], count: int, boards: Sequence[leaderboards.Leaderboard]) -> dict[str, Any]:
     """What the page says at its head."""
     files = [f"{run.name}, judged by {run.judge}" for run in runs]
     paths = {run.path.name for run in runs}
     files = files if len(files) < 5 else [f"{len(paths)} files" if len(paths) > 1 else paths.pop()]
     verdicts = [judgment for run in runs for judgment in run.turns]
     failed = sum(judgment.failure is not None for judgment in verdicts)
-    counts = f"{len(verdicts)} verdicts on {asked} conversations{f', {failed} failed' if failed else ''}."
+    counts = f"{len(verdicts)} verdicts on {count} conversations{f', {failed} failed' if failed else ''}."
     swayed = [words for words, large in benchmarks.order_effects(runs).items() if large]
-    said = [leaderboards.headline(boards), *swayed, counts]
-    return {"about": f"{asked} conversations; {', '.join(files)}.", "verdicts": {"": [text for text in said if text]}}
+    lines = [leaderboards.headline(boards), *swayed, counts]
+    return {"about": f"{count} conversations; {', '.join(files)}.", "verdicts": {"": [text for text in lines if text]}}
 
 
 def _benchmark_of(path: Path) -> str:
@@ -130,8 +130,8 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    asked: dict[str, Conversation] = {}
-    runs = [run for path in paths for run in _runs_of(path, benchmark, asked)]
+    conversations: dict[str, Conversation] = {}
+    runs = [run for path in paths for run in _runs_of(path, benchmark, conversations)]
     runs = _joined(runs)
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
@@ -139,13 +139,13 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
     return _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
 
 
-def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list[Run]:
-    """The runs of a file: one, or of a file of battles between several models one for each that stands first. `asked`
-    are the conversations so far, by id, each of which is kept once."""
+def _runs_of(path: Path, benchmark: str, conversations: dict[str, Conversation]) -> list[Run]:
+    """The runs of a file: one, or of a file of battles between several models one for each that stands first.
+    `conversations` are those so far, by id, each of which is kept once."""
     judgments, lines = list[Judgment](), dict[tuple[str, JudgeConfig], int]()
     for number, line in jsonl.read(path, Judgment):
         judgment = _scorable(line, path, number, benchmark)
-        known = asked.setdefault(judgment.sample.id, judgment.conversation)
+        known = conversations.setdefault(judgment.sample.id, judgment.conversation)
         if known != judgment.conversation:
             raise UsageError(f"{path}:{number}: conversation {judgment.sample.id!r} reads otherwise than before")
         lines.setdefault((judgment.system, judgment.setup), number)
@@ -164,10 +164,10 @@ def _joined(runs: Iterable[Run]) -> list[Run]:
     joined = list[Run]()
     for run in runs:
         verdicts = {verdict_key(judgment) for judgment in run.turns}
-        for place, known in enumerate(joined):
+        for index, known in enumerate(joined):
             same = (known.name, known.judge, known.setup) == (run.name, run.judge, run.setup)
             if same and verdicts.isdisjoint(map(verdict_key, known.turns)):
-                joined[place] = replace(known, turns=[*known.turns, *run.turns])
+                joined[index] = replace(known, turns=[*known.turns, *run.turns])
                 break
         else:
             joined.append(run)
@@ -191,8 +191,8 @@ def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgme
     if line.protocol is not None:
         return line
     # Answers to one question are told apart by their own ids.
-    asked = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
-    sample = replace(line.sample, conversation=asked, system=line.sample.system or whole(path.stem))
+    conversation = replace(line.conversation, id=line.sample.id, benchmark=judged_benchmark)
+    sample = replace(line.sample, conversation=conversation, system=line.sample.system or whole(path.stem))
     return replace(line, sample=sample, protocol=_protocol(line))
 
 
@@ -209,9 +209,9 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfi
     """`lines` are those where the file has each setup of a model first."""
     systems = list(dict.fromkeys(judgment.system for judgment in turns))
     judges = list(dict.fromkeys(judgment.judge for judgment in turns))
-    for what, values in (("models", systems), ("judges", judges)):
+    for kind, values in (("models", systems), ("judges", judges)):
         if len(values) > 1:
-            raise UsageError(f"{path}: several {what} ({', '.join(sorted(values))}); one of each in a file")
+            raise UsageError(f"{path}: several {kind} ({', '.join(sorted(values))}); one of each in a file")
     (setup, _), *others = ((setup, line) for (system, setup), line in lines.items() if system in systems)
     for other, line in others:
         raise UsageError(f"{path}:{line}: {differing(setup, other, 'here')}; one of each in a file")
@@ -222,7 +222,7 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfi
     return Run(name=name, path=path, system=system, judge=judges[0], setup=setup, turns=turns)
 
 
-def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[Conversation]:
+def _conversations(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[Conversation]:
     """The conversations that were asked, each once: those of `questions`, or else those that were judged. Raises
     UsageError where a file and the questions have two conversations under one id."""
     judged: dict[str, tuple[Conversation, Path]] = {}
@@ -231,11 +231,11 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
             judged.setdefault(judgment.sample.id, (judgment.conversation, run.path))
     if questions is None:
         return [conversation for conversation, _ in judged.values()]
-    asked = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
+    by_id = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
-        if asked.get(key) != conversation:
+        if by_id.get(key) != conversation:
             raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
-    return list(asked.values())
+    return list(by_id.values())
 
 
 def _check_published(runs: Sequence[Run], benchmark: Benchmark) -> None:
@@ -288,10 +288,10 @@ def _counts(runs: Sequence[Run], benchmark: Benchmark) -> Section:
     return Section(heading="Verdicts", readings=readings)
 
 
-def _rows(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[LeaderboardRow]:
+def _rows(benchmark: Benchmark, runs: Sequence[Run], conversations: Sequence[Conversation]) -> list[LeaderboardRow]:
     """The rows of all tables over models, those of other verdicts last."""
-    rows = [benchmarks.named(row, run) for run in runs for row in benchmark.entries(run, asked)]
-    return rows + [row for run in runs for row in _other_rows(run, benchmark, asked)]
+    rows = [benchmarks.named(row, run) for run in runs for row in benchmark.entries(run, conversations)]
+    return rows + [row for run in runs for row in _other_rows(run, benchmark, conversations)]
 
 
 def _other_rows(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> Iterator[LeaderboardRow]:
