@@ -10,12 +10,9 @@ fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measu
 `BiasEffect.noise_explains` says how noisy people would have to be to explain the whole effect.
 """
 
-from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import scipy
 from msgspec import Struct
@@ -26,6 +23,7 @@ from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
 from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
+from eval_agreement.texts import texts_of
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
@@ -54,21 +52,6 @@ class Offsets(Struct, frozen=True, kw_only=True):
 
     name: str
     effects: list[BiasEffect]
-
-
-class _Kind(Struct, frozen=True):
-    """An entry of `bias.toml`."""
-
-    about: str
-    unit: str
-    none: str
-    above: str
-    below: str
-
-
-@cache
-def _kinds() -> dict[str, _Kind]:
-    return msgspec.toml.decode((files("eval_agreement") / "bias.toml").read_bytes(), type=dict[str, _Kind])
 
 
 def severity(rows: JudgedRows) -> BiasEffect:
@@ -143,26 +126,23 @@ def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
 
 def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
-    kind, undefined = _kinds()[name], reason if rows.n else "no judged rows"
+    words, undefined = texts_of("bias.toml")[name], reason if rows.n else "no judged rows"
     estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
     facts = {**asdict(estimate), "failed": rows.failed, **about}
-    effect = BiasEffect(name=name, about=kind.about, unit=kind.unit, reading="", **facts)
-    return replace(effect, reading=_reading(kind, effect))
+    effect = BiasEffect(name=name, about=words["about"], unit=words["unit"], reading="", **facts)
+    return replace(effect, reading=_reading(words, effect))
 
 
-def _reading(kind: _Kind, effect: BiasEffect) -> str:
-    label = "" if effect.label is None else effect.label
+def _reading(words: Mapping[str, str], effect: BiasEffect) -> str:
     if effect.value is None:
         return f"Not measured: {effect.undefined}."
     if effect.interval is None:
-        return f"{effect.value:.2f} {kind.unit}, which may be chance: {effect.undefined}."
-    low, high = effect.interval
-    if not effect.side:
-        ends = [f"{end:+z.2f}".replace("-", "−") for end in (low, high)]
-        return kind.none.format(label=label, low=ends[0], high=ends[1], detectable=f"{effect.detectable:.2f}")
-    sentence = kind.above if effect.value > 0 else kind.below
-    near, far = sorted((abs(low), abs(high)))
-    return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
+        return f"{effect.value:.2f} {effect.unit}, which may be chance: {effect.undefined}."
+    low, high = (f"{end:+z.2f}".replace("-", "−") for end in effect.interval)
+    if effect.side:
+        low, high = (f"{end:.2f}" for end in sorted(map(abs, effect.interval)))
+    sentence = words[("none", "above", "below")[effect.side]]
+    return sentence.format(effect=effect, size=abs(effect.value), low=low, high=high)
 
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:

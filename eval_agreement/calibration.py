@@ -16,6 +16,7 @@ from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import half_up, mean_estimate
 from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
+from eval_agreement.texts import say
 
 FEWEST_BIN_GROUPS = 10
 """Of a bin in fewer groups the bootstrap's interval would be too narrow."""
@@ -75,7 +76,8 @@ def calibrate(rows: JudgedRows) -> Calibration:
         mapped[measured_on] = fitted(human[~measured_on], judge[~measured_on])(judge[measured_on])
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
-    readings = [_map_reading(before, after, change)]
+    moves = say("map_moves", before=before, after=after).replace("-", "−")
+    readings = [say(("map_same", "map_further", "map_closer")[change.side], moves=moves)]
     return replace(calibration, before=before, after=after, change=change, readings=readings)
 
 
@@ -116,15 +118,3 @@ def _errors(error: Floats) -> Errors:
     return Errors(
         mae=float(np.abs(error).mean()), mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean()))
     )
-
-
-def _map_reading(before: Errors, after: Errors, change: Estimate) -> str:
-    moves = (
-        f"mean absolute error {before.mae:.2f} → {after.mae:.2f} points, "
-        f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
-        f"mean error {before.mean_error:+z.2f} → {after.mean_error:+z.2f}"
-    ).replace("-", "−")
-    if not change.side:
-        return f"No sign that recalibration brings single scores closer to people's: {moves}."
-    direction = "brings single scores closer to" if change.side < 0 else "takes single scores away from"
-    return f"Recalibration {direction} people's: {moves}."

@@ -5,10 +5,7 @@
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -23,6 +20,7 @@ from eval_agreement.compare import MetricDifference, compare
 from eval_agreement.injection import CLEAN, SEPARATOR, VariantEffect, by_mark, count, points, scores_of, variant_effect
 from eval_agreement.items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
+from eval_agreement.texts import say, texts_of
 
 SWAPPED, EDITED = "swapped", "edited"
 ARMS = (BLIND, SWAPPED, EDITED)
@@ -31,11 +29,6 @@ ARMS = (BLIND, SWAPPED, EDITED)
 HIGH, NOTICED = 7.0, 1.0
 """Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
 noticed where it gives NOTICED points less."""
-
-
-@cache
-def _sets() -> dict[str, list[list[str]]]:
-    return tomllib.loads((files("eval_agreement") / "edits.toml").read_text("utf-8"))
 
 
 _NUMBER = re.compile(
@@ -52,7 +45,7 @@ def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = Non
         return None if changed == text else changed
     lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
     found: list[tuple[int, int, str]] = []
-    for words in _sets()[lang]:
+    for words in texts_of("edits.toml")[lang]:
         around = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
         if hit := re.search(around.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
             others = [word for word in words if word != hit[1].lower()]
@@ -161,9 +154,5 @@ def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: E
         parts.append(f"with another image right answers get {points(swap)}")
     if noticed.value is not None:
         parts.append(f"{count(noticed)} edits are noticed")
-    decision = "It is not shown to look at the image: it goes by the text and style of the answer"
-    if gains and loses:
-        decision = "It looks at the image"
-    elif gains or loses:
-        decision = "It is only shown in one of two ways to look at the image"
+    decision = say(("looks_not", "looks_half", "looks")[gains + loses])
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."

@@ -5,10 +5,8 @@ The same judge judges an answer and its variants, so every effect is a differenc
 what mere length does.
 """
 
-import tomllib
 from collections.abc import Collection, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import cycle
 from typing import Any
 
@@ -23,6 +21,7 @@ from critic.records import Judgment
 from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import mean_estimate
+from eval_agreement.texts import texts_of
 
 PromptLayout = dict[str, Any]
 """What an attacker knows of a judging prompt: its language, and the other variables of the attacks' templates."""
@@ -68,8 +67,7 @@ class Attack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 @cache
 def suite() -> dict[str, Attack]:
     """The packaged attacks by name, the harmless control first: all that an answer may be marked with but CLEAN."""
-    content = tomllib.loads((files("eval_agreement") / "attacks.toml").read_text("utf-8"))
-    entries = msgspec.convert(content["attacks"], list[Attack])
+    entries = msgspec.convert(texts_of("attacks.toml")["attacks"], list[Attack])
     return {entry.name: entry for entry in sorted(entries, key=lambda entry: not entry.control)}
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale
+from eval_agreement.texts import say
 
 _FAR, _GROUPS = 5.0, 30
 """Standard errors that labelled answers lie from the others before that is no chance, with so many groups of both: of
@@ -205,12 +206,13 @@ def labels_needed(
     labels = labels_for(allowed, alone, judged, sample.n, rows) if allowed > 0 else (rows + 1, rows + 1)
     if max(labels) > rows:
         smallest = sample.quantile * np.sqrt(shared + sample.n * alone / rows)
-        undefined = f"even with all {rows} answers labelled it is ±{smallest:.2f}, so it takes more answers"
-        reading = f"±{half_width:g} points cannot be reached: {undefined}."
+        undefined = say("plan_too_far", rows=rows, smallest=smallest)
+        reading = say("plan_unreached", half_width=half_width, why=undefined)
         return replace(plan, undefined=undefined, reading=reading)
-    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(count)) for count in labels)
-    reading = f"±{half_width:g} points takes {with_judge} labels with the judge and {without_judge} without."
-    return replace(plan, with_judge=with_judge, without_judge=without_judge, reading=reading)
+    counts = dict(
+        zip(("with_judge", "without_judge"), (max(FEWEST_GROUPS, ceil(count)) for count in labels), strict=True)
+    )
+    return replace(plan, **counts, reading=say("plan", half_width=half_width, **counts))
 
 
 def labels_for(allowed: float, alone: float, judged: float, n: int, rows: int) -> tuple[float, float]:
@@ -282,21 +284,12 @@ def _caution(sample: Answers, parts: Parts) -> str | None:
     error = float(np.sqrt(parts.excess_by_group @ parts.excess_by_group))
     if sample.weight is not None or min(sample.groups, unlabelled) < _GROUPS or abs(parts.excess) <= _FAR * error:
         return None
-    way = "above" if parts.excess > 0 else "below"
-    return (
-        f"The labelled answers are no random draw: the judge's mean on them is {abs(parts.excess):.2f} points {way} "
-        "that on the others."
-    )
+    return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")
 
 
 def _mean_reading(result: CorrectedMean) -> str:
     if result.interval is None or result.effective is None:
-        return f"People's mean score is {result.value:.2f}, without variation."
-    (low, high), labels, worth = result.interval, result.labelled, round(result.effective)
-    gained = worth >= _A_GAIN * labels
-    value = f"your {labels} labels are worth {worth}" if gained else "no gain from the judge is shown"
-    reading = (
-        f"People's mean score is {result.value:.2f} ({low:.2f} to {high:.2f}) by {labels} labels and "
-        f"{result.unlabelled} answers with a judge's score only: {value}."
-    )
-    return reading if result.caution is None else f"{reading} {result.caution}"
+        return say("corrected_mean_alike", mean=result)
+    gained = round(result.effective) >= _A_GAIN * result.labelled
+    gain = say("labels_are_worth" if gained else "no_gain", mean=result)
+    return " ".join(filter(None, (say("corrected_mean", mean=result, gain=gain), result.caution)))

@@ -20,6 +20,7 @@ from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.metrics import Indices, half_up, mean_estimate
+from eval_agreement.texts import say
 
 Level = Literal["ordinal", "nominal"]
 Ratings = Sequence[Mapping[str, float]]
@@ -215,21 +216,17 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
     by_people = np.bincount(item, same, minlength=items) / (size * (size - 1))
     commonest = (np.maximum.reduceat(same, np.cumsum(size) - size) + 1) / size if items else by_people
     shares = by_judge, by_people, commonest, (commonest < 1).astype(np.float64)
-    of_judge, people, ceiling, differ = (mean_estimate(share, rated.group, share=True) for share in shares)
+    names = "judge", "people", "ceiling", "differ"
+    estimates = {name: mean_estimate(one, rated.group, share=True) for name, one in zip(names, shares, strict=True)}
     difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
     what, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
-    reading = f"None of the {things} has a judgment and two {what}s."
+    about: dict[str, Any] = {"what": what, "things": things, "items": items}
+    reading = say("soft_none", **about)
     if items:
-        how = ("not shown to differ from how often", "more often than", "less often than")[difference.side]
-        unseen = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
-        judge_in, person_in, most, apart = (f"{share.mean():.0%}" for share in shares)
-        reading = (
-            f"People differ on {apart} of {items} {things}. A rater drawn at random gives the judge's {what} on "
-            f"{judge_in} of them, another rater's on {person_in}, and that of an ideal judge on {most}. The judge "
-            f"agrees with a person {how} people agree with each other{unseen}."
-        )
-    estimates = {"judge": of_judge, "people": people, "ceiling": ceiling, "differ": differ, "difference": difference}
-    return SoftAgreement(**estimates, reading=reading)
+        about["how"] = ("not shown to differ from how often", "more often than", "less often than")[difference.side]
+        about["unseen"] = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
+        reading = say("soft", **about, **{name: one.value for name, one in estimates.items()})
+    return SoftAgreement(**estimates, difference=difference, reading=reading)
 
 
 def alternative_annotator(
@@ -275,18 +272,15 @@ def alternative_annotator(
     lines = [replace(line, rejected=bool(p <= FALSE_DISCOVERIES)) for line, p in zip(lines, adjusted, strict=True)]
     test = AlternativeAnnotator(epsilon=epsilon, left_out=len(rated.names) - len(lines), lines=lines, reading="")
     if why := _no_test(rated, lines):
-        return replace(test, undefined=why, reading=f"Whether the judge may replace a person cannot be told: {why}.")
+        return replace(test, undefined=why, reading=say("replaces_untold", why=why))
     omega, rho, raters = (
         float(np.mean([getattr(line, name) for line in lines]))
         for name in ("rejected", "judge_advantage", "rater_advantage")
     )
     passes = omega >= WINNING_RATE
-    reading = (
-        f"The judge {'may' if passes else 'may not'} replace a person: within {epsilon:g} it holds its own against "
-        f"{sum(line.rejected for line in lines)} of {len(lines)} raters "
-        f"(winning rate {omega:.2f}, {WINNING_RATE:g} needed). Ties counting for both, the judge is at least as close "
-        f"to the other raters on {rho:.0%} of the items, and the rater on {raters:.0%}."
-    )
+    facts = {"held": sum(line.rejected for line in lines), "raters": len(lines), "needed": WINNING_RATE}
+    means = {"omega": omega, "rho": rho, "rater": raters}
+    reading = say("replaces", test=test, may="may" if passes else "may not", **facts, **means)
     return replace(test, omega=omega, rho=rho, passes=passes, reading=reading)
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from critic.stats.arrays import Floats
 from eval_agreement.ppi import answers_of
 from eval_agreement.sample import RatedSample
+from eval_agreement.texts import say
 from eval_agreement.widths import NARROW
 
 if TYPE_CHECKING:  # all that it needs of an audit are its parts, which stand below
@@ -60,21 +61,13 @@ def savings(found: Mapping[str, "Findings"]) -> Savings | None:
         return None
     total = _sum("all", means)
     worst, *_, best = sorted(means, key=lambda mean: mean.of_hundred)
-    reading = (
-        f"With the judge 100 of these {total.labels} labels are worth {total.of_hundred:.0f}: from "
-        f"{worst.of_hundred:.0f} ({worst.name}) to {best.of_hundred:.0f} ({best.name})."
-    )
+    reading = say("saved_labels", total=total, worst=worst, best=best)
     if len(routed) < 2:
         return Savings(means=means, pooled=total, reading=reading)
     rows, *sums = np.sum([*routed.values()], axis=0).tolist()
-    left, routed_mae, random_mae = (part / rows for part in sums)
-    (least, fewest), *_, (most, largest) = sorted((float(part[1] / part[0]), name) for name, part in routed.items())
-    reading += (
-        f" Of {rows:.0f} answers the {left:.0%} whose interval is at most {NARROW:g} wide may be left to the judge "
-        f"(from {least:.0%} in {fewest} to {most:.0%} in {largest}): the mean error is then {routed_mae:.2f}, and "
-        f"{random_mae:.2f} if as many are left to it by chance."
-    )
-    kept = {"left": left, "routed_mae": routed_mae, "random_mae": random_mae}
+    kept = dict(zip(("left", "routed_mae", "random_mae"), (part / rows for part in sums), strict=True))
+    least, *_, most = sorted((part[1] / part[0], name) for name, part in routed.items())
+    reading += say("saved_rows", rows=rows, narrow=NARROW, least=least, most=most, **kept)
     return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
 
 

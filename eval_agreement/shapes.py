@@ -7,12 +7,10 @@ import dataclasses
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from critic.records import NO_VERDICT
 from eval_agreement.items import Kind
 from eval_agreement.preferences import PEOPLE
 from eval_agreement.tables import Scale, Source
+from eval_agreement.texts import texts_of
 
 Row = dict[str, Any]
 
@@ -99,7 +98,7 @@ class ResultFile(Struct, frozen=True):
 
 @cache
 def known() -> ShapeTable:
-    return msgspec.convert(tomllib.loads((files("eval_agreement") / "shapes.toml").read_text("utf-8")), ShapeTable)
+    return msgspec.convert(texts_of("shapes.toml"), ShapeTable)
 
 
 def guess(

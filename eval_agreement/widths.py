@@ -19,6 +19,7 @@ from critic.stats.estimate import Estimate
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, folds
 from eval_agreement.sample import RatedSample
+from eval_agreement.texts import say
 
 CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score is to lie in the interval."""
@@ -148,18 +149,10 @@ def _said(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats,
     whole, *tasks = [of("all", known), *(of(name, rows & known) for name, rows in parts if (rows & known).any())]
     kept, share = known & narrow, float(narrow[known].mean())
     routed, by_chance = float(error[kept].sum() / known.sum()), float(error[known].mean() * share)
-    bounds = whole.coverage.interval or (0.0, 1.0)
-    warning = " It is less often than promised: do not rely on it." if bounds[1] < CONFORMAL_LEVEL else ""
-    left = f"None is at most {NARROW:g} wide: no single score can do without people."
-    if share:
-        left = (
-            f"Leave the {share:.0%} that are at most {NARROW:g} wide to the judge, off by {routed / share:.2f} points "
-            f"there, and send the others to people (rows.csv): the mean error is then {routed:.2f}, and "
-            f"{by_chance:.2f} if as many are sent by chance."
-        )
-    reading = (
-        f"People's score should lie in an answer's own interval about {10 * CONFORMAL_LEVEL:.0f} times out of 10 (on "
-        f"{whole.n} answers that took no part it did in {whole.coverage.value:.1%}, {bounds[0]:.1%} to "
-        f"{bounds[1]:.1%}); half of the intervals are at most {whole.width:g} points wide.{warning} {left}"
-    )
+    at_least, at_most = whole.coverage.interval or (0.0, 1.0)
+    reading = say("intervals", all=whole, low=at_least, high=at_most, times=10 * CONFORMAL_LEVEL)
+    if at_most < CONFORMAL_LEVEL:
+        reading += say("intervals_broken")
+    left = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
+    reading += say("narrow", error=routed / share, **left) if share else say("none_narrow", **left)
     return Widths(own=own, tasks=[whole, *tasks], routed_mae=routed, random_mae=by_chance, reading=reading)

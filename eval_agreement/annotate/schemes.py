@@ -5,9 +5,7 @@ ConvBench figure 7 (turns and the whole), AlignMMBench A.6.2 (the judge's own ru
 """
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -16,6 +14,7 @@ from msgspec.structs import replace
 
 from critic.judging.prompt import load
 from critic.records import Language
+from eval_agreement.texts import texts_of
 
 Choices = dict[str, str]
 """Value -> the key that chooses it."""
@@ -121,7 +120,7 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [*ranges, *(("•", rule) for rule in (known.rules if known else prompt.other_rules))]
 
 
-_CONTENT = tomllib.loads((files("eval_agreement") / "annotate" / "page/schemes.toml").read_text("utf-8"))
+_CONTENT = texts_of("annotate/page/schemes.toml")
 SCHEMES = {
     name: msgspec.convert({**asked, "choices": _CONTENT["choices"][asked.get("choices", "words")]}, Scheme)
     for name, asked in _CONTENT["schemes"].items()

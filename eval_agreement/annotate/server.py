@@ -6,9 +6,7 @@ escapes it, and the content security policy lets nothing run or load that is not
 """
 
 import secrets
-import tomllib
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -29,6 +27,7 @@ from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
+from eval_agreement.texts import texts_of
 
 _PAGE = files("eval_agreement") / "annotate" / "page"
 
@@ -45,12 +44,6 @@ _HEADERS = {
 }
 _LONGEST = 100_000
 """Characters of a request's body: one label."""
-
-
-@cache
-def words(lang: str) -> dict[str, str]:
-    """What the page says, by name, in a language."""
-    return tomllib.loads((_PAGE / "words.toml").read_text("utf-8"))[lang]  # type: ignore[no-any-return]
 
 
 class Annotation:
@@ -112,7 +105,12 @@ class Annotation:
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
         lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts()[rater]
-        facts = {"words": words(lang), "lang": lang, "other": "en" if lang == "zh" else "zh", "scheme": self.name}
+        facts = {
+            "words": texts_of("annotate/page/words.toml")[lang],
+            "lang": lang,
+            "other": "en" if lang == "zh" else "zh",
+            "scheme": self.name,
+        }
         facts |= {"stale": "stale" in asked, "rater": asked["rater"], "done": done, "tasks": tasks, "open": found}
         facts |= {"last": self.store.last(rater, found.label if found else 0)}
         facts |= {} if found is None else self._shown(found)

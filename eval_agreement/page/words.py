@@ -1,14 +1,12 @@
 """What the audit's pages say in the same words: p-values, properties, estimates, sections, the gate."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from math import ceil
 
 from critic.page.blocks import Bounds, Part, Section, Table, TableCell, interval, listed, number, row, share, shares
 from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
+from eval_agreement.texts import texts_of
 
 MOST_TASKS = 3
 """Tasks that the headline names."""
@@ -97,16 +95,11 @@ def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
     return f" Do not use it for {listed(said[:MOST_TASKS])}{more}." if said else ""
 
 
-@cache
-def _texts() -> dict[str, dict[str, str]]:
-    return tomllib.loads((files("eval_agreement") / "sections.toml").read_text("utf-8"))
-
-
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
     """The section of those parts that say something, its texts (`sections.toml`) filled with values; none where no
     part does."""
     said = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
-    texts = {name: text.format(**values) for name, text in _texts()[key].items()}
+    texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
     where, heading, note = texts.get("key", key), texts["heading"], texts.get("note", "")
     return [Section(key=where, heading=heading, parts=said, note=note)] if said else []
 
