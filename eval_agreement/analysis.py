@@ -18,8 +18,7 @@ from eval_agreement.differences import ModelDifference, differences
 from eval_agreement.metrics import Agreement, measured
 from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.raters import EPSILON, BesideRaters, beside_raters, leave_one_out
-from eval_agreement.rows import JudgedRows
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import JudgedRows, RatedSample
 from eval_agreement.widths import Widths, widths
 
 Kind = Literal["judge", "other", "people", "baseline"]

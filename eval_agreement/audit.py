@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +25,7 @@ from eval_agreement.items import Kind, read_items
 from eval_agreement.page import report
 from eval_agreement.page.decision import verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import models_of, sections
-from eval_agreement.page.two_judges import change_sections, exchange_sections
+from eval_agreement.page.scores import change_sections, exchange_sections, models_of, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
@@ -53,7 +51,7 @@ Files = Mapping[str, Source]
 """Who is in which file."""
 
 Tables = Mapping[str, tuple[Source, Files]]
-"""People and judges of each sample."""
+"""People and judges of each sample; of judgments no judges, who stand in the same file."""
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 
@@ -167,22 +165,17 @@ def main(
         return _two_judges(inputs.of_judges(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
     people, judges = inputs.parse_sources(human, judge or [], mapped, on)
-    read: Tables = {inputs.sample_name(people.path): (people, judges)} if people else {}
-    find = partial(inputs.found_sources, mapped=mapped, scales=on)
-    if files and (found := _found(files, find)):
-        files, (kind, read) = {}, found
-    else:
-        _refuse({"--map": files and mapped}, "files of judgments")
-        kind = _kind(files, people)
+    kind, read = _tables(files, partial(inputs.found_sources, mapped=mapped, scales=on), people, judges)
+    if not all(sources for _, sources in read.values()):
+        _refuse({"--map": mapped}, "files of judgments")
+        _refuse(scales if kind == "score" else {}, f"judgments, which are on {_SCALE}")
     if kind != "score":
         _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
         asked = AuditRequest(epsilon=epsilon, within=within)
-        return _write(_audit_labels(files, read, kind, asked, target), target)
-    if files:
-        _refuse(scales, f"judgments, which are on {_SCALE}")
-    samples = _samples(files, read)
+        return _write(_audit_labels(read, kind, asked, target), target)
+    samples = _samples(read)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -235,19 +228,16 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
             raise UsageError(f"{option} says nothing about {what}")
 
 
-def _kind(files: Mapping[str, Path], people: Source | None) -> Kind:
-    """What is audited."""
+def _tables(
+    files: Mapping[str, Path],
+    find: Callable[[Mapping[str, Path]], tuple[Kind, Source, Files] | None],
+    people: Source | None,
+    judges: Files,
+) -> tuple[Kind, Tables]:
+    """The kind of verdicts, with the sources of people and judges by sample: those that are named or, in files that are
+    no judgments, found: of each file where each holds scores of both, else of all together."""
     from eval_agreement.sources import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
 
-    kinds = map(kind_of, [people] if people else map(Source, files.values()))
-    return next((kind for kind in kinds if kind != "score"), "score")
-
-
-def _found(
-    files: Mapping[str, Path], find: Callable[[Mapping[str, Path]], tuple[Kind, Source, Files] | None]
-) -> tuple[Kind, Tables] | None:
-    """The kind of verdicts in files that are no judgments, with the sources of people and judges by sample: of each
-    file where each holds scores of both, else of all together."""
     try:
         alone = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
     except UsageError:
@@ -255,24 +245,26 @@ def _found(
     each = {name: (one[1], one[2]) for name, one in alone.items() if one and one[0] == "score"}
     if each and len(each) == len(files):
         return "score", each
-    found = find(files)
-    return found and (found[0], {inputs.sample_name(found[1].path): (found[1], found[2])})
+    if files and (found := find(files)):
+        return found[0], {inputs.sample_name(found[1].path): (found[1], found[2])}
+    read: Tables = {name: (Source(path), {}) for name, path in files.items()}
+    if people:
+        read = {inputs.sample_name(people.path): (people, judges)}
+    return next((kind for rated, _ in read.values() if (kind := kind_of(rated)) != "score"), "score"), read
 
 
-def _samples(files: Mapping[str, Path], read: Tables) -> list[tuple[RatedSample, Files]]:
+def _samples(read: Tables) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
-    if files:
-        judged = ((sample, path) for name, path in files.items() for sample in of_judgments(name, path))
-        samples: list[tuple[RatedSample, Files]] = [(sample, {sample.judge: Source(path)}) for sample, path in judged]
-    elif not read:
+    if not read:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    else:
-        samples = []
-        for name, (people, judges) in read.items():
-            sample = replace(of_tables(people, judges), name=name)
-            samples.append((sample, {PEOPLE: people, **judges}))
+    samples: list[tuple[RatedSample, Files]] = []
+    for name, (people, judges) in read.items():
+        if judges:
+            samples.append((replace(of_tables(people, judges), name=name), {PEOPLE: people, **judges}))
+        else:
+            samples += [(sample, {sample.judge: people}) for sample in of_judgments(name, people.path)]
     for sample, sources in samples:
         inputs.check_no_attacks(sample.ids, next(iter(sources.values())).path)
     return samples
@@ -298,7 +290,7 @@ def _audit_scores(
     saved = savings(found)
     content["savings"] = msgspec.to_builtins(saved)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    verdicts[first.name] += map(attrgetter("reading"), injections)
+    verdicts[first.name] += [attacks.reading for attacks in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
     if lines := row_lines(rated, found):
         tables.write_csv(target.out / "rows.csv", lines)
@@ -336,20 +328,15 @@ def _lines(
         yield saved.reading
 
 
-def _audit_labels(
-    files: Mapping[str, Path], read: Tables, kind: Kind, asked: AuditRequest, target: _Target
-) -> _Audited:
+def _audit_labels(read: Tables, kind: Kind, asked: AuditRequest, target: _Target) -> _Audited:
     """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
-    if read:
-        ((name, (people, sources)),) = read.items()
-    elif len(files) > 1:
+    if len(read) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
-    else:
-        ((name, path),) = files.items()
-        people, sources = Source(path), {judge_in(path)[0]: Source(path)}
+    ((name, (people, judges)),) = read.items()
+    sources = judges or {judge_in(people.path)[0]: people}
     given = of_labels(people, sources, kind)
     inputs.check_no_attacks(given.ids, people.path)
     judge, source = next(iter(sources.items()))

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import JudgedRows
+from eval_agreement.sample import JudgedRows
 from eval_agreement.texts import texts_of
 
 FEWEST_LABEL_GROUPS = 20

@@ -15,7 +15,7 @@ from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import half_up, mean_estimate
-from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
+from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
 from eval_agreement.texts import say
 
 FEWEST_BIN_GROUPS = 10

@@ -1,4 +1,4 @@
-"""What an audit works on: scored answers, one row an answer."""
+"""What an audit works on: scored answers, one row an answer, and judged rows with their resamples."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.records import Judgment, Response
-from critic.stats.arrays import Floats, group_numbers
+from critic.stats.arrays import Floats, Group, group_numbers
+from critic.stats.estimate import SEED, Bootstrap
+from eval_agreement.metrics import Indices, Scores, paired
+
+FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
+"""Folds of whole groups for cross-fitting; nothing is fitted on fewer groups or made from fewer rows."""
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
@@ -119,3 +124,39 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         column = np.array(self.parts.get(part, []), dtype=object)
         for name in self.said(part):
             yield name, column == name
+
+
+class JudgedRows:
+    """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
+
+    `human` and `judge`, shape (n,) each, are of the rows with a judgment, which `kept` marks among all, and so are
+    `resamples`. Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    """
+
+    def __init__(
+        self,
+        human: Scores,
+        judge: Scores,
+        group: Group,
+        resamples: int | None = None,
+        seed: int = SEED,
+    ) -> None:
+        self._human, self._judge, self.kept = paired(human, judge, group)
+        self._group, self._drawn = group_numbers(group), (resamples, seed)
+        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
+        self.n, self.failed = len(self.human), int((~self.kept).sum())
+        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
+
+    def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
+        """The rows for which `which`, of all rows, is true."""
+        return JudgedRows(self._human[which], self._judge[which], self._group[which], *self._drawn)
+
+
+def folds(group: Indices) -> Indices:
+    """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
+    _, member, size = np.unique(group, return_inverse=True, return_counts=True)
+    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
+    for number in np.argsort(size, kind="stable")[::-1]:
+        fold[number] = np.argmin(filled)
+        filled[fold[number]] += size[number]
+    return np.asarray(fold[member])

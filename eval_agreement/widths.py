@@ -17,8 +17,7 @@ from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.rows import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, folds
-from eval_agreement.sample import RatedSample
+from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
 from eval_agreement.texts import say
 
 CONFORMAL_LEVEL = 0.9

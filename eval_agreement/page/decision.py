@@ -6,10 +6,11 @@ from math import ceil
 from critic.page.blocks import interval, listed, number
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from eval_agreement.analysis import Findings
-from eval_agreement.compare import MARGINS, Comparison
+from eval_agreement.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import not_for, not_kept, undecided, with_labels, within
+from eval_agreement.texts import say
 
 WITHIN = 0.2
 """Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
@@ -19,17 +20,17 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
     """What a sample says of the judge, the decision first, in a few sentences."""
     judge, who, n = findings.judge, findings.sample.judge, len(findings.sample.ids)
     if judge.mae is None:
-        return [f"On {name} every judgment failed ({n} of {n}): there is nothing to rely on."]
-    constant = next((line for line in findings.of("baseline") if line.name == "constant"), None)
+        return [say("every_failed", name=name, n=n)]
     trivial = ""
-    if constant:
-        about = constant.about.replace("always", "always answering")
-        trivial = f", against {number(constant.result.mae)} for {about}"
+    for line in findings.of("baseline"):
+        if line.name == "constant":
+            about = line.about.replace("always", "always answering")
+            trivial = f", against {number(line.result.mae)} for {about}"
     questions = f"to {judge.groups} questions" if not findings.sample.ungrouped else "without groups by question"
+    facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson), "within": _within(judge)}
     return [
         not_kept(outcome for outcome in outcomes if outcome.sample == name) or _decision(findings, most_failed),
-        f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge)}{trivial}; Pearson "
-        f"{number(judge.pearson)}. {judge.n} answers {questions}, {judge.failed} failed.",
+        say("of_scores", name=name, who=who, judge=judge, **facts),
         *_against_people(findings),
     ]
 
@@ -42,11 +43,14 @@ def _decision(findings: Findings, most_failed: float) -> str:
     """One sentence a person can act on, from what the intervals allow to be said, with the figure behind it and the
     option that would change it; and the tasks that the judge is not for."""
     who, judge = findings.sample.judge, findings.judge
-    total = judge.n + judge.failed
-    if why := undecided(who, judge.failed, total, judge.groups or 0, most_failed, "answers"):
+    if why := undecided(who, judge.failed, judge.n + judge.failed, judge.groups or 0, most_failed, "answers"):
         return why
-    refused = _not_better(findings) or _worse(findings)
-    return refused or f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
+    if unbeaten := [pair for pair in findings.over_trivial if _side(pair) >= 0]:
+        trivial = f"trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])}"
+        return say("unbeaten", who=who, beat=f"beat the {trivial} in mean error", seen=_seen(unbeaten[0]))
+    if better := [pair.second for pair in findings.comparisons if pair.first == who and _side(pair) > 0]:
+        return say("worse", who=who, others=listed(better), things="data", how="is further from people")
+    return f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
 
 
 def _with_labels(findings: Findings) -> str:
@@ -64,63 +68,46 @@ def _not_for(findings: Findings) -> str:
     return not_for("Pearson", enough, "ranks these answers")
 
 
-def _not_better(findings: Findings) -> str:
-    unbeaten = [pair for pair in findings.over_trivial if _side(pair) >= 0]
-    if not unbeaten:
-        return ""
-    trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])} in mean error"
-    return f"Do not use {findings.sample.judge} here: it is not shown to beat {trivial}{_seen(unbeaten[0])}."
-
-
-def _seen(pair: Comparison) -> str:
-    """The difference in mean error and, where it is on the judge's side, how many labels would show it."""
-    line = next((line for line in pair.differences if line.metric == "mae"), None)
-    if line is None or line.value is None or line.interval is None:
-        return ""
-    figure = f" ({number(line.value)} points, {interval(line.interval)}"
-    if line.value >= 0:
-        return f"{figure}; {number(line.detectable)} would be seen 8 times in 10)"
-    needed = ceil(pair.groups * ((line.interval[1] - line.interval[0]) / 2 / line.value) ** 2)
-    return f"{figure}; if that stays, labels on {needed} questions would show it)"
+def _mae(pair: Comparison) -> MetricDifference | None:
+    return next((line for line in pair.differences if line.metric == "mae"), None)
 
 
 def _side(pair: Comparison) -> int:
     """-1 where the first judge's mean error is shown to be the smaller one, 1 where it is shown to be the larger."""
-    return next((line.side for line in pair.differences if line.metric == "mae"), 0)
+    line = _mae(pair)
+    return line.side if line else 0
 
 
-def _worse(findings: Findings) -> str:
-    who = findings.sample.judge
-    better = [pair.second for pair in findings.comparisons if pair.first == who and _side(pair) > 0]
-    if not better:
+def _seen(pair: Comparison) -> str:
+    """The difference in mean error and, where it is on the judge's side, how many labels would show it."""
+    line = _mae(pair)
+    if line is None or line.value is None or line.interval is None:
         return ""
-    return f"Do not use {who} in the place of {listed(better)} on such data: it is further from people."
+    more = say("seen_8_in_10", size=number(line.detectable))
+    if line.value < 0:
+        half_width = (line.interval[1] - line.interval[0]) / 2
+        more = say("seen_with_labels", needed=ceil(pair.groups * (half_width / line.value) ** 2))
+    return f" ({number(line.value)} points, {interval(line.interval)}{more})"
 
 
 def _in_place_of(findings: Findings) -> str:
     who, test, places = findings.sample.judge, findings.beside.replaces, []
-    if test and test.passes:
-        places.append(f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
+    alone = "alone, " if test and test.passes else ""
+    if alone:
+        places.append(say("in_place_of_raters", test=test))
     for pair in findings.comparisons:
         # Every margin could be tested, and holds.
         held = {line.metric for line in pair.differences if line.no_worse}
         if pair.first == who and held == set(MARGINS) and pair.groups >= FEWEST_TO_DECIDE:
             allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in MARGINS.items()])
-            places.append(f"{pair.second} (no worse by more than {allowed})")
-    if places:
-        alone = "alone, " if test and test.passes else ""
-        return f"Use {who} {alone}in the place of {listed(places)} on such data."
-    return ""
+            places.append(say("no_worse", name=pair.second, margins=allowed))
+    return say("in_place_of", who=who, alone=alone, places=listed(places)) if places else ""
 
 
 def _against_people(findings: Findings) -> list[str]:
     lines = findings.of("people")
     if not lines:
         return []
-    people, judge = (line.result for line in lines)
-    ceiling = (
-        f"Against the mean of the other raters, a rater is off by {number(people.mae)}{_within(people)} and the judge "
-        f"by {number(judge.mae)}{_within(judge)}."
-    )
+    people, judge = (f"{number(line.result.mae)}{_within(line.result)}" for line in lines)
     test = findings.beside.replaces
-    return [ceiling, *([test.reading] if test else [])]
+    return [say("ceiling", people=people, judge=judge), *([test.reading] if test else [])]

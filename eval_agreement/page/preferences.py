@@ -8,13 +8,13 @@ from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, lis
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from critic.stats.verdicts import VerdictAgreement
 from eval_agreement.gate import Outcome
-from eval_agreement.page.people import people_part
 from eval_agreement.page.words import (
     estimates,
     not_for,
     not_kept,
     p_text,
     part_name,
+    people_part,
     percent,
     points,
     section,
@@ -23,6 +23,7 @@ from eval_agreement.page.words import (
     within,
 )
 from eval_agreement.preferences import CONSTANT, LONGER, PairAgreement, PairedDifference, PreferenceAudit
+from eval_agreement.texts import say
 
 WITHIN = 0.05
 """Half width of the share that labels are counted for, unless --target-half-width names another."""
@@ -54,12 +55,12 @@ def preference_verdict(
     """What a sample says of the first judge, the decision first; `half_width` is that of a share (0..1)."""
     judge, result = next(iter(found.agreement.items()))
     if result.accuracy.value is None:
-        return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
+        return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
+    facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
+    facts |= {"within": _within(result.accuracy), "things": found.things}
     sentences = [
         not_kept(outcomes) or _decision(judge, found, most_failed, half_width or WITHIN),
-        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} {found.things}"
-        f"{_within(result.accuracy)}, kappa {number(result.kappa.value)}; {result.failed} failed, "
-        f"{result.unasked} not asked.",
+        say("of_verdicts", name=name, who=judge, result=result, **facts),
     ]
     if rates := found.rates.get(judge):
         said = [f"{name} {share(rate.value)}{_within(rate)}" for name, rate in rates.items()]
@@ -88,10 +89,10 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width
     if trivial or result.kappa.side <= 0:
         than = listed(trivial) if trivial else "chance"
         seen = _figure(others[trivial[0]]) if trivial else ""
-        return f"Do not use {judge} here: it is not shown to agree with people more than {than}{seen}."
+        return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
     if better:
-        place = f"in the place of {listed(better)} on such {found.things}"
-        return f"Do not use {judge} {place}: it agrees with people less{_figure(others[better[0]])}."
+        how = f"agrees with people less{_figure(others[better[0]])}"
+        return say("worse", who=judge, others=listed(better), things=found.things, how=how)
     than = listed(["chance", *found.baselines])
     figure = f"more than {than}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
     parts = [*found.by[judge].get("task", {}).items(), *found.by[judge].get("category", {}).items()]
@@ -99,13 +100,10 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width
     not_here = not_for("kappa", enough, "agrees with people on these")
     beside = found.beside.get(judge)
     if beside and beside.replaces and beside.replaces.passes:
-        test = f"alternative annotator test, epsilon {beside.replaces.epsilon:g}"
-        return (
-            f"Use {judge} alone in the place of one of these raters ({test}): it agrees with people {figure}.{not_here}"
-        )
+        raters = say("in_place_of_raters", test=beside.replaces)
+        return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
     if beside and beside.soft and beside.soft.difference.side > 0:
-        often = f"it agrees with a rater more often than raters do, {figure}"
-        return f"Use {judge} alone on such {found.things}: {often}.{not_here}"
+        return say("verdicts_alone", who=judge, things=found.things, figure=figure) + not_here
     return f"{_with_labels(judge, found, half_width)}{not_here}"
 
 
@@ -120,7 +118,7 @@ def _with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:
 
 def _figure(estimate: Estimate) -> str:
     """What is seen of a difference or, where nothing is, would be."""
-    seen = f"; {share(estimate.unseen)} would be seen 8 times in 10" if estimate.unseen else ""
+    seen = say("seen_8_in_10", size=share(estimate.unseen)) if estimate.unseen else ""
     return f" ({share(estimate.value)}, {shares(estimate.interval)}{seen})"
 
 

@@ -1,4 +1,4 @@
-"""What an audit of scores found, as sections of sentences and tables."""
+"""What an audit of scores found, and what became of a judge's, as sections of sentences and tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +15,20 @@ from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection, VariantEffect
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.people import people_part
-from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
+from eval_agreement.page.words import (
+    estimates,
+    gate_sections,
+    measured,
+    p_text,
+    part_name,
+    people_part,
+    percent,
+    points,
+    section,
+)
 from eval_agreement.ppi import CorrectedMean
 from eval_agreement.savings import Savings
+from eval_agreement.two_judges import Change, Conversion, Converted
 from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
 MOST_UNFOLDED = 15
@@ -327,3 +337,28 @@ def _models(lines: Sequence[ModelDifference]) -> Said:
     caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
     table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
     return [f"{shown} of {pairs} pairs of models are told apart."] if lines else [], [table]
+
+
+_CONVERTED = Columns[Converted](
+    ("Mean of", lambda line: line.name),
+    ("n", lambda line: line.mean.n),
+    ("before", lambda line: number(line.score)),
+    ("converted", lambda line: points(line.mean, 2)),
+    ("rank", lambda line: "–" if line.rank is None else "{}–{}".format(*line.rank)),
+    bar=lambda line: bar(line.mean.value, line.mean.interval),
+)
+
+
+def change_sections(name: str, found: Change) -> list[Section]:
+    parts = {"of the mean": found.total, "by the judge": found.judge, "by the model": found.model}
+    table = estimates("Mean score now less then, in points.", parts, lambda change: points(change, 2))
+    return section("since", [Part(heading=name, readings=[found.reading], tables=[table])])
+
+
+def exchange_sections(found: list[Conversion]) -> list[Section]:
+    parts = []
+    for one in found:
+        caption = f"{one.source}'s scores on {one.target}'s scale, by {one.anchors} answers that both scored."
+        table = _CONVERTED.table(caption, one.lines, axis=(1.0, 10.0), drawn=3)
+        parts.append(Part(heading=f"{one.source} to {one.target}", tables=[table]))
+    return section("exchange", parts)

@@ -1,12 +1,26 @@
-"""What the audit's pages say in the same words: p-values, properties, estimates, sections, the gate."""
+"""What the audit's pages say in the same words: p-values, estimates, decisions, sections, single raters, the gate."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 
-from critic.page.blocks import Bounds, Part, Section, Table, TableCell, interval, listed, number, row, share, shares
+from critic.page.blocks import (
+    Bounds,
+    Columns,
+    Part,
+    Section,
+    Table,
+    TableCell,
+    interval,
+    listed,
+    number,
+    row,
+    share,
+    shares,
+)
 from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
-from eval_agreement.texts import texts_of
+from eval_agreement.raters import BesideRaters, RaterTest
+from eval_agreement.texts import say, texts_of
 
 MOST_TASKS = 3
 """Tasks that the headline names."""
@@ -59,18 +73,15 @@ def within(bounds: str) -> str:
 def not_kept(outcomes: Iterable[Outcome]) -> str:
     """The decision where a gate is not kept."""
     broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
-    return f"The gate is not kept: {listed(broken)}." if broken else ""
+    return say("gate_broken", limits=listed(broken)) if broken else ""
 
 
 def undecided(who: str, lost: int, total: int, groups: int, most_failed: float, things: str) -> str:
     """Why nothing is decided on a judge that failed on `lost` of its verdicts; empty where something is."""
     if lost > most_failed * total:
-        allowed = f"more than {most_failed:.1%}: judge these again, or allow more by --max-failed"
-        return f"No decision on {who}: it has no verdict on {lost} of {total} {things}, {allowed}."
-    if groups < FEWEST_TO_DECIDE:
-        more = f"label answers to {FEWEST_TO_DECIDE - groups} more"
-        return f"No decision on {who}: {groups} questions are too few, {FEWEST_TO_DECIDE} are needed; {more}."
-    return ""
+        return say("failed_too_often", who=who, lost=lost, total=total, things=things, most=most_failed)
+    more = FEWEST_TO_DECIDE - groups
+    return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
 
 
 def with_labels(who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int) -> str:
@@ -78,10 +89,8 @@ def with_labels(who: str, deviation: float, r: float, half_width: float, what: s
     and the variance that PPI++ leaves where everything is judged, 1 - r² of that of labels alone."""
     labels = (1.96 * deviation / half_width) ** 2
     corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
-    return (
-        f"Use {who} with {corrected} labels a month: they put {what} within {size} (--target-half-width), for which "
-        f"labels alone take {alone} (Pearson {number(r)})."
-    )
+    counts = {"corrected": corrected, "alone": alone, "r": number(r)}
+    return say("labels_a_month", who=who, what=what, size=size, **counts)
 
 
 def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
@@ -91,8 +100,7 @@ def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
         f"{name.replace('_', ' ')} ({what} {number(one.value)}, {interval(one.interval)})"
         for name, one in shown.items()
     ]
-    more = f"; more labels there may show that it {does}"
-    return f" Do not use it for {listed(said[:MOST_TASKS])}{more}." if said else ""
+    return say("not_for", tasks=listed(said[:MOST_TASKS]), does=does) if said else ""
 
 
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
@@ -107,3 +115,31 @@ def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
 def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
     """One section, or none without a gate."""
     return section("gate", [Part(readings=[outcome.text for outcome in outcomes])])
+
+
+_RATERS = Columns[RaterTest](
+    ("Rater", lambda line: line.rater),
+    ("n", lambda line: line.n),
+    ("judge as close", lambda line: share(line.judge_advantage)),
+    ("rater as close", lambda line: share(line.rater_advantage)),
+    ("p", lambda line: p_text(line.p)),
+    ("judge does as well", lambda line: "yes" if line.rejected else "no"),
+    strong=lambda line: line.rejected,
+)
+
+
+def people_part(name: str, beside: BesideRaters) -> Part:
+    """What a judge is beside single raters; empty where no item has two."""
+    soft, agreement, test, tables = beside.soft, beside.raters, beside.replaces, []
+    if agreement:
+        both, change = agreement.with_judge, agreement.difference
+        rows = {"people": agreement.people, "people and the judge": both, "difference": change}
+        tables.append(estimates(say("alpha", of=agreement), rows, points))
+    if soft:
+        shares = {"the judge": soft.judge, "another rater": soft.people, "an ideal judge": soft.ceiling}
+        caption = "Chance that a rater drawn at random gives the rating of …"
+        tables.append(estimates(caption, {**shares, "judge less rater": soft.difference}, percent))
+    if test and test.lines:
+        caption = say("alternative_annotator", test=test, omega=number(test.omega), rho=number(test.rho))
+        tables.append(_RATERS.table(caption, test.lines))
+    return Part(heading=name, readings=[found.reading for found in (soft, test) if found], tables=tables)

@@ -21,7 +21,7 @@ from eval_agreement.bias import (
     verbosity,
 )
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import JudgedRows
+from eval_agreement.sample import JudgedRows
 
 Floats = NDArray[np.float64]
 

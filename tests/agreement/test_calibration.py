@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from eval_agreement import calibration
 from eval_agreement.calibration import calibrate, fitted
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import JudgedRows
+from eval_agreement.sample import JudgedRows
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]
