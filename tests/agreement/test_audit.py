@@ -207,6 +207,14 @@ class Tags(HTMLParser):
         self.text += data
 
 
+def assert_whole(page: str) -> None:
+    """Every table has a caption, and the contents name every section."""
+    tags = Tags(page).tags
+    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) > 0
+    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+
+
 @pytest.fixture(scope="module")
 def page(audited: Path) -> str:
     return (audited / "out" / "report.html").read_text("utf-8")
@@ -236,9 +244,7 @@ def test_report_is_accessible(page: str) -> None:
     tags = Tags(page).tags
     assert ("html", {"lang": "en"}) in tags
     assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
-    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) > 0
-    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
-    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+    assert_whole(page)
 
 
 def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
@@ -516,10 +522,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     readings += found["calibration"]["readings"]
     for reading in readings:
         assert reading in shown, reading
-    tags = Tags(page).tags
-    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags)
-    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
-    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+    assert_whole(page)
     for mistake, message in {
         ("--attacked", "j.jsonl"): "j.jsonl: response id 'r0' ends in the name of no attack",
     }.items():
@@ -548,9 +551,7 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
         "Provenance",
     ]  # fmt: skip
     assert "Where it errs" not in page and 'id="failures"' not in page
-    tags = Tags(page).tags
-    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
-    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+    assert_whole(page)
     assert "The gate is not kept: kappa>=0.9" in done.stdout
     # People's verdicts as 1, 1/2 and 0: what labels of their variance take for ±5 %, and what r² of it leaves.
     codes = [["a", "tie", "b"].index(line.split(",")[1]) / 2 for lines in (people, judge) for line in lines[1:]]

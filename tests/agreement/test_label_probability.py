@@ -131,19 +131,13 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
 
 
-def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    people = write_jsonl(tmp_path / "p.jsonl", [{"id": "a", "score": 5, "label_probability": 1.5}])
-    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
-    assert_one_line_error(done, "p.jsonl:1", "label_probability")
+def test_a_label_without_its_chance_is_refused_and_a_row_without_label_needs_none(tmp_path: Path) -> None:
+    def audited(lines: list[dict[str, Any]]) -> Any:
+        people = write_jsonl(tmp_path / "p.jsonl", lines)
+        return run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+
     lines = [{"id": str(n), "score": 5, "label_probability": 0.5 if n else None} for n in range(30)]
-    people = write_jsonl(tmp_path / "p.jsonl", lines)
-    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
-    assert_one_line_error(done, "p.jsonl", "label_probability is given for some labels, but not for that of")
-    pairs = [{"id": str(n), "preference": "ab"[n % 2], "label_probability": 0.5 if n else None} for n in range(30)]
-    people = write_jsonl(tmp_path / "p.jsonl", pairs)
-    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
-    assert_one_line_error(done, "p.jsonl", "label_probability is given for some labels, but not for that of")
-    pairs[0] = {"id": "0", "preference": None, "label_probability": None}  # was not labelled, and needs no chance
-    people = write_jsonl(tmp_path / "p.jsonl", pairs)
-    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+    assert_one_line_error(audited(lines), "p.jsonl", "label_probability is given for some labels, but not for that of")
+    pairs = [{"id": str(n), "preference": "ab"[n % 2], "label_probability": 0.5} for n in range(30)]
+    done = audited([{"id": "0", "preference": None, "label_probability": None}, *pairs[1:]])
     assert done.returncode == 0, done.stderr

@@ -1,12 +1,8 @@
 """How much faster the audit's bootstrap is than a loop over SciPy: 5,000 pairs, one thread, in CPU seconds.
 
-python tests/bench/audit_bootstrap.py [--sizes]
-
-With --sizes: fractional scores alone, 1,000 to 100,000 rows in groups of 1, 10 and 20, by turns with the loop.
+python tests/bench/audit_bootstrap.py
 """
 
-import argparse
-import itertools
 import json
 import os
 import platform
@@ -97,29 +93,7 @@ def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], re
     return {"ratio": round(ratio, 1), "us": round(micros, 1), "largest_difference": difference}
 
 
-def sizes() -> None:
-    """A line for each size, with the median ratio of the rounds and their spread, one core on both sides."""
-    for rows, resamples, looped in ((1000, 2000, 20), (10_000, 1000, 6), (100_000, 200, 2)):
-        random = np.random.default_rng(0)
-        quality = random.normal(5.5, 2.5, rows)
-        judge, smooth = (np.clip(quality + random.normal(0, 1, rows), 1, 10) for _ in range(2))
-        for each, (sides, human) in itertools.product((1, 10, 20), (("one", np.rint(smooth)), ("both", smooth))):
-            group, times = np.arange(rows) // each, []
-            for _ in range(ROUNDS):
-                theirs = seconds(lambda: loop(human, judge, Bootstrap(group, looped))) / looped  # noqa: B023 - run at once
-                ours = seconds(lambda: measured(human, judge, group, None, resamples).interval) / resamples  # noqa: B023
-                times.append((theirs / ours, ours * 1e6, theirs * 1e6))
-            ratio, mine, library = np.median(times, axis=0)
-            spread = f"{min(times)[0]:.0f}-{max(times)[0]:.0f}"
-            print(f"{rows} | {each} | {sides} | {mine:.1f} us | {library:.0f} us | {ratio:.0f} ({spread})", flush=True)
-
-
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--sizes", action="store_true")
-    if options.parse_args().sizes:
-        sizes()
-        return
     human, judge = simulated()
     smooth = np.clip(judge + np.random.default_rng(1).normal(0, 0.3, PAIRS), 1, 10)
     rough = np.clip(human + np.random.default_rng(3).normal(0, 0.3, PAIRS), 1, 10)
