@@ -50,12 +50,9 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What an audit found on one sample.
-
-    `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `ends` (2, n) are those
-    of the interval of either. `lines` begins with the judge under audit, `by[part][value]` is its agreement on a part.
-    `corrected[answerer]` is there for answerers with labels and answers without.
-    """
+    """What an audit found on one sample. `sample` holds the answers that people scored, `unlabelled` more had a judge's
+    score only; `ends` (2, n) are the intervals' of either. `lines` begins with the judge under audit, `by[part][value]`
+    is its agreement on a part, `corrected[answerer]` there for answerers with labels and answers without."""
 
     sample: RatedSample
     unlabelled: int
@@ -81,11 +78,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 
 
 def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
-    """Audit the first judge of a sample beside the others, people and trivial judges.
-
-    Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
-    Without training rows there is one: people's own median, which has seen the answers.
-    """
+    """Audit the first judge of a sample beside the others, people and trivial judges, which are fitted on training rows
+    and computed on every labelled row; without training rows there is one, people's own median here."""
     labelled = sample.labelled
     baselines = trivial(labelled, asked.training)
     intervals, ends = widths(sample)
@@ -151,8 +145,7 @@ _NO_SYSTEM = "of answers without a label it is not known who answered; give a co
 
 
 def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
-    """The mean human score of each answerer that has labels and answers without, or may have some: then without a
-    value."""
+    """The mean human score of each answerer with labels and answers without; without a value where it may have some."""
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
     if not unlabelled.any():
         return {}
@@ -185,8 +178,7 @@ def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:
 
 def people(sample: RatedSample) -> list[Line]:
     """Each rater against the mean of the others, pooled, and the judge against those same means: the means of all
-    raters, which the other lines compare with, are easier to come near. Empty where no answer has two raters. n counts
-    (answer, rater) pairs."""
+    raters are easier to come near. Empty where no answer has two raters. n counts (answer, rater) pairs."""
     others, rater, row = leave_one_out(sample.raters)
     if not len(row):
         return []

@@ -68,8 +68,7 @@ class _Target(Struct, frozen=True, kw_only=True):
         return [] if self.gates is None else gate.parse(self.gates, names)
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
-        """Make the folder before anything takes long; how the judge was asked, where that is to be certified. Raises
-        UsageError where judgments are not alike."""
+        """Make the folder before anything takes long; how the judge was asked, to be certified. Raises UsageError."""
         how = how_judged(judged, judgments) if self.certificate else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how

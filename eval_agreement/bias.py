@@ -1,13 +1,12 @@
 """What pulls a judge's scores away from people's: severity, length, language, task, answerer.
 
 Arrays in, one `BiasEffect` a bias out. "At equal human score" means: least squares of the judge's score on one
-indicator per human level (scores rounded half up) and on the property in question. Nothing is fitted row by
-row: the sufficient statistics are sums over rows, so it is these sums that are resampled.
+indicator per human level (scores rounded half up) and on the property in question, by sums over rows, which are
+resampled.
 
-People's scores are noisy themselves, and equal scores are then not equal quality: among answers with the same
-score, those of the better answerer (or the longer ones, where length goes with quality) are truly better, and a
-fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
-`BiasEffect.noise_explains` says how noisy people would have to be to explain the whole effect.
+People's scores are noisy: among answers with the same score those of the better answerer are truly better, and a fair
+judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
+`noise_explains` says how noisy people would have to be to explain the whole effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +31,10 @@ _SINGULAR = 1e-9
 
 
 class BiasEffect(Estimate, frozen=True, kw_only=True):
-    """One bias of a judge. `value` is in `unit` and stands on `n` judged rows (of an offset, those with `label`);
-    `failed` rows have no judgment. An unbiased judge has 0, which is what `p_value` tests (Holm-corrected inside a
-    family of labels; `detectable` is not). `noise_explains` is a reliability, the share (0..1) of the variance of
-    people's scores that is not noise: at this one or a lower one, noise would make such an effect all by itself. None
-    where noise cannot make it, and where there is no sign of an effect."""
+    """One bias of a judge. `value` is in `unit`, on `n` judged rows (of an offset, those with `label`); `failed` rows
+    have no judgment. `p_value` tests that it is 0 (Holm-corrected inside a family of labels; `detectable` is not).
+    `noise_explains` is the reliability (0..1) of people's scores at or below which noise alone would make such an
+    effect; None where it cannot, or where there is no sign of an effect."""
 
     name: str
     label: str | None = None
@@ -70,13 +68,9 @@ def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
-    """The offset of each value of a label (`name` says which: language, task, answerer), in points.
-
-    Each is that of the rows with the label against all other labelled rows, at equal human score. p-values are
-    Holm-corrected over them; two labels are each other's mirror, so theirs is one test. A label is None where it, or
-    the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score.
-    Rows whose label is None take no part.
-    """
+    """The offset of each value of a label (`name` says which: language, task, answerer), in points: rows with it
+    against all others that have one, at equal human score. p-values are Holm-corrected; two labels are one test. None
+    where the label, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or has no human score in common."""
     names = sorted({name for name in label if name is not None})
     code = {name: number for number, name in enumerate(names)}
     numbers = np.array([-1 if name is None else code[name] for name in label], dtype=np.intp)

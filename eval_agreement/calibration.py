@@ -1,7 +1,5 @@
-"""What a judge's score means: people's mean at each score, and a map that corrects it.
-
-The map is evaluated only on rows whose groups took no part in making it; the bootstrap over groups holds it as it is.
-"""
+"""What a judge's score means: people's mean at each score, and a map that corrects it, which is evaluated on other
+groups."""
 
 from collections.abc import Callable
 
@@ -41,11 +39,8 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
-    """What one judge's scores mean, on `n` judged rows; `failed` rows have no judgment.
-
-    `before`, `after` the scores are mapped to people's by what other groups made, and the `change` of their MAE: None
-    where `undefined` says why.
-    """
+    """What one judge's scores mean, on `n` judged rows; `failed` have no judgment. Errors `before` and `after` the map
+    that other groups made, and the `change` of the MAE: None where `undefined` says why."""
 
     n: int
     failed: int
@@ -62,10 +57,8 @@ Map = Callable[[Floats], Floats]
 
 
 def calibrate(rows: JudgedRows) -> Calibration:
-    """People's mean at each judge score, and what the judge gains from an isotonic map of its scores: each of FOLDS
-    folds of whole groups is measured with the map of the others. The map minimises the squared error, so the mean
-    absolute one can rise where scores crowd at the ends of the scale.
-    """
+    """People's mean at each judge score, and what an isotonic map of the scores gains, each of FOLDS folds of whole
+    groups being measured with the map of the others. It minimises the squared error: the absolute one can rise."""
     calibration, fold = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows)), folds(rows.resamples.member)
     if undefined := _too_few(rows, fold):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
@@ -82,8 +75,7 @@ def calibrate(rows: JudgedRows) -> Calibration:
 
 
 def fitted(human: Floats, judge: Floats) -> Map:
-    """The isotonic map by pairs of scores, shape (n,) each: the best non-decreasing values at the scores seen, straight
-    between them, flat outside."""
+    """The isotonic map by pairs of scores, (n,) each: straight between the scores seen, flat outside."""
     seen, position, times = np.unique(judge, return_inverse=True, return_counts=True)
     mean = np.bincount(position, human) / times
     steps = scipy.optimize.isotonic_regression(mean, weights=times).x

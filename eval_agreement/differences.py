@@ -1,8 +1,7 @@
 """Model against model by people's labels and the judge's scores together: which pairs are told apart.
 
-The difference of two prediction-powered means (`ppi`) over the questions that both models answered, which are the
-terms of the variance, so that what makes a question hard cancels. The judge's part has one multiple, that of the least
-variance (PPI++, arXiv 2311.01453, §6). Where every answer is labelled it is the paired difference of people's means.
+The difference of two prediction-powered means (`ppi`), paired over the questions that both models answered. The judge's
+part has one multiple, that of the least variance (PPI++, arXiv 2311.01453, §6).
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +26,10 @@ MOST_BY_TASK = 20
 
 
 class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """People's mean score of model `second` less that of `first`, in points, by `n` labels of both, on all `questions`
-    that both answered or on those of a `task`; `judge_only` by the judge's scores alone. The family of `p_holm` are
-    all pairs, or all pairs and tasks; `ahead` is the better model where it is at most 5 %. `needed`
-    labels, drawn as those that there are, show a difference of TO_SEE in 80 of 100 samples; above the number of answers
-    it takes more of these.
-    """
+    """People's mean score of model `second` less that of `first`, in points, by `n` labels of both on `questions` that
+    both answered, all or those of a `task`; `judge_only` by the judge's scores alone. `p_holm` is held against all
+    pairs (and tasks), `ahead` the better model where it is at most 5 %. `needed` labels, drawn as those that there are,
+    show TO_SEE in 80 of 100 samples."""
 
     first: str
     second: str
@@ -44,8 +41,7 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 def differences(sample: RatedSample) -> list[ModelDifference]:
-    """Every pair of models that have labels, and every pair on each task where there are several. Empty where it is not
-    known which answers are to the same question."""
+    """Every pair of models with labels, and on each task where there are several; empty without groups by question."""
     models = {name: rows for name, rows in sample.values("answerer") if not np.isnan(sample.human[rows]).all()}
     if sample.ungrouped or len(models) < 2:
         return []

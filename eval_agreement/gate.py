@@ -51,9 +51,8 @@ class Outcome(Struct, frozen=True):
 
 
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
-    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names`: unless given, those on scores
-    and the share of answers that failed (0..1). Raises UsageError, also for a limit against being too good (mae>=0.9).
-    """
+    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names` (unless given, those on scores
+    and the share that failed). Raises UsageError, also for a limit against being too good (mae>=0.9)."""
     limits = []
     names = names or (*METRICS, "failed")
     for part in text.split(","):

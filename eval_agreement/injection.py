@@ -1,9 +1,5 @@
 """The attacks of `attacks.toml`, by which an answer tries to sway its judge, and what they, or another image, do to its
-score (`critic attack`).
-
-The same judge judges an answer and its variants, so every effect is a difference on one answer. Harmless padding shows
-what mere length does.
-"""
+score (`critic attack`). Every effect is a difference on one answer; harmless padding shows what mere length does."""
 
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -102,10 +98,9 @@ RISE = 2.0
 
 
 class VariantEffect(Struct, frozen=True, kw_only=True):
-    """What one kind of variant does to one judge's scores, on the answers judged with and without it: `change` is the
-    mean of variant less clean score, in points on 1..10 (`failed` answers lack one of the two), `moved` the share
-    (0..1) of answers that move by a threshold or more, `denied` that left without a score, of those with a clean one.
-    """
+    """What a kind of variant does to a judge's scores: `change` is the mean of variant less clean score, in points
+    (`failed` answers lack one of the two), `moved` the share (0..1) that move by a threshold or more, `denied` that
+    left without a score, of those with a clean one."""
 
     name: str
     aim: str
@@ -116,9 +111,8 @@ class VariantEffect(Struct, frozen=True, kw_only=True):
 
 
 class Injection(Struct, frozen=True, kw_only=True):
-    """The harmless padding and the attacks on one judge, in the suite's order, over `answers` answers, whose mean score
-    is `clean` unattacked. An attack has `moved` an answer that it raises by RISE; `any_raised` is the share of answers
-    that their strongest attack raises so far."""
+    """The harmless padding and the attacks on one judge, over `answers` answers of mean score `clean`. An attack has
+    `moved` an answer that it raises by RISE; `any_raised` is the share that their strongest attack raises so far."""
 
     judge: str
     answers: int

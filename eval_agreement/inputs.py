@@ -44,9 +44,8 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
 def parse_sources(
     human: str | None, judges: Iterable[str], mapped: Mapping[str, str], scales: Scales
 ) -> tuple[Source | None, dict[str, Source]]:
-    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `mapped`
-    (usual name -> name in the files) and the scales that are given. Raises UsageError, also for a column that no table
-    has."""
+    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns `mapped` (usual name
+    -> name in the files) and the scales. Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
     named = tuple(mapped.items())
@@ -121,8 +120,7 @@ def parse_judges(
 
 
 def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
-    """What the attacks in files of judgments do, and what arms say of looking at images. Raises UsageError naming the
-    file."""
+    """What attacks do, and what arms say of looking at images. Raises UsageError naming the file."""
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
         judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]

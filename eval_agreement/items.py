@@ -1,6 +1,4 @@
-"""What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record.
-The README says by which id people's verdicts on each are found.
-"""
+"""What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -146,9 +144,8 @@ def of_response(response: Response) -> AuditItem:
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """The verdict with a (the model's answer) shown first and with b (the opponent's) shown first. The last call of an
-    order counts: it reads what the first left open. Empty where no call says who stood first, as in people's verdicts
-    and in those on one answer."""
+    """The verdicts with a (the model's answer) and with b (the opponent's) shown first, by the last call of each order.
+    Empty where no call says who stood first, as in people's verdicts."""
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
     return (last.get("model"), _SWAPPED.get(swapped, swapped)) if last else ()
@@ -169,12 +166,8 @@ def _yes_or_no(answer: bool | None) -> Label:
 
 def read_items(source: Source) -> Iterator[AuditItem]:
     """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
-    names, if any.
-
-    Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a turn
-    that is not there, and answers to a checklist that are not as many as people's; naming the file where nothing was
-    judged by that protocol.
-    """
+    names. Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a
+    turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")

@@ -1,8 +1,7 @@
 """Agreement between people's scores and a judge's, both on 1..10: one entry of METRICS for each way to measure it.
 
-Definitions: AlignMMBench §5.2 (mean absolute error, Pearson, Spearman, Kendall, fuzzy and strict ranges), and
-Cohen's kappa with quadratic weights. A metric is a function of sums over pairs (`PairSums`), which gives its value on a
-sample and on each resample alike.
+Definitions: AlignMMBench §5.2, and Cohen's kappa with quadratic weights. A metric is a function of sums over pairs
+(`PairSums`), which gives its value on a sample and on each resample alike.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +34,9 @@ _DECIMALS, _DUST = 12, 1e-9
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """A way to say how far a judge's scores agree with people's.
-
-    `name` is what people write. `of` takes the sums of R samples and gives one number for each, shape (R,), NaN where
-    it is undefined. `exact` gives the sample's own value where `of` uses a coarse table. A `share` lies in 0..1. At
-    `null` there is no agreement. `note` explains the metric, and those after it without one, in the small print.
-    """
+    """A way to say how far a judge's scores agree with people's. `of` takes the sums of R samples and gives one number
+    each, (R,), NaN where undefined; `exact` the sample's own where `of` uses a coarse table. A `share` lies in 0..1. At
+    `null` there is no agreement. `note` explains the metric, and those after it without one."""
 
     name: str
     of: Callable[[PairSums], Floats]
@@ -74,12 +70,8 @@ def _same_band(human: Floats, judge: Floats, ranges: Sequence[Range]) -> Floats:
 
 
 def _kappa(sums: PairSums) -> Floats:
-    """Cohen's kappa with quadratic weights over the whole scale 1..10 (Cohen 1968).
-
-    1 - sum (h - j)^2 / expected sum under independence: for whole scores what scikit-learn gives with labels 1..10, for
-    others Lin's concordance coefficient, which is the same formula. Undefined where both sides are one and the same
-    constant.
-    """
+    """Cohen's kappa with quadratic weights over 1..10 (Cohen 1968): 1 - sum (h - j)^2 / its expectation under
+    independence, for fractions Lin's concordance coefficient. Undefined where both sides are the same constant."""
     human, judge, _ = sums.moments
     return 1 - ratio(sums.mean(_squared_distance), human + judge + sums.mean(np.subtract) ** 2)
 
@@ -112,9 +104,8 @@ this table: a metric is added by a function and an entry."""
 
 class Agreement(Struct, frozen=True, kw_only=True):
     """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out. `agreement.mae` is short for
-    `agreement.estimates["mae"].value`: mae is in points (0..9), fuzzy and strict are shares (0..1), correlations
-    and qwk lie in -1..1; None exactly when the estimate's `undefined` says why. `groups` is the number of groups that
-    the 95 % intervals stand on, None where none were asked for."""
+    `agreement.estimates["mae"].value`: in points (0..9), a share (0..1), or -1..1; None exactly when `undefined` says
+    why. `groups`: those that the 95 % intervals stand on, None where none were asked for."""
 
     n: int
     failed: int
@@ -159,13 +150,12 @@ def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, 
 
 
 def agreement(human: Scores, judge: Scores) -> Agreement:
-    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment.
+    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment, dropped and
+    counted.
 
-    Failed judgments are dropped and counted. What is undefined is None with a reason, never 0 and never NaN: everything
-    without pairs; correlations with one pair, or where either side is constant; kappa where both sides are the same
-    constant. Scores need not be whole: for the ranges they are rounded half up. Equal to 12 decimals is equal.
-
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    What is undefined is None with a reason: everything without pairs; correlations with one pair, or where either side
+    is constant; kappa where both sides are the same constant. For the ranges scores are rounded half up. Raises
+    ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
     return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)
 
@@ -180,10 +170,9 @@ def measured(
 ) -> Agreement:
     """`agreement` with 95 % intervals from a bootstrap over groups (rows that share a question).
 
-    With a `weight` (n,) each row stands for so many: where it is 1 over the chance that the row had of being labelled,
-    values and intervals are those of all rows (Hájek 1971). No interval where the metric is undefined on the sample or
-    in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
-    groups. Raises ValueError as `agreement` does.
+    With a `weight` (n,), 1 over the chance that the row had of being labelled, values and intervals are those of all
+    rows (Hájek 1971). No interval where the metric is undefined in more than a tenth of the resamples, is the same in
+    all, or with fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
     people, judged, used = paired(human, judge, group)
     people, judged = people[used], judged[used]

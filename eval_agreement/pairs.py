@@ -1,9 +1,8 @@
 """Agreement of two sides' scores as functions of sums over rows, of a sample and of its resamples.
 
-Mean error, moments and shares are means of a function of both scores. Ranks and concordance depend on how often each
-pair of values occurs: a table of counts, which is a sum over rows as well. Where the sides have more values than fit,
-neighbouring values share a row of the table, `_SIDE` rows of about as many answers each. What a rank correlation of
-this coarse table moves by from resample to resample is then added to its exact value on the sample.
+Mean error, moments and shares are means of a function of both scores; ranks and concordance depend on a table of how
+often each pair of values occurs. Where the sides have more values than fit, neighbouring ones share a row of the table,
+and what a rank correlation moves by there is added to its exact value on the sample.
 """
 
 from collections.abc import Callable
@@ -25,11 +24,9 @@ _CELLS, _SIDE = 1024, 32
 
 
 class Cells:
-    """A sample of pairs: rows with the same scores on both sides are one cell, and some rows one unit of resampling.
-
-    `human` and `judge`, shape (C,), are the scores of each cell, `by_unit`, shape (C, U), how many rows of it each
-    unit has, and `once`, shape (U, 1), how often each unit is in the sample. A cell may come in several parts.
-    """
+    """A sample of pairs: rows with the same scores on both sides are one cell, some rows one unit of resampling.
+    `human` and `judge`, (C,), are each cell's scores, `by_unit`, (C, U), its rows in each unit, `once`, (U, 1), the
+    sample."""
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
         ranks = [np.unique(side, return_inverse=True)[1] for side in (human, judge)]
@@ -108,8 +105,7 @@ class PairSums:
 
     @cached_property
     def moments(self) -> tuple[Floats, Floats, Floats]:
-        """The variance of people's scores, that of the judge's, and their covariance, shape (R,) each; a constant's are
-        exactly 0."""
+        """The variance of people's scores, the judge's, and their covariance, (R,) each; a constant's are exactly 0."""
         human, judge, human_square, judge_square, product = (self.mean(of) for of in self._cells.centred)
         human_variance = np.where(self.varied[0], human_square - human**2, 0.0)
         judge_variance = np.where(self.varied[1], judge_square - judge**2, 0.0)
@@ -167,8 +163,7 @@ def exact_spearman(cells: Cells) -> float:
 
 
 def exact_kendall(cells: Cells) -> float:
-    """Kendall's tau-b of a sample whose sides vary, whatever the number of values; NaN where rows have weights, which
-    SciPy does not know."""
+    """Kendall's tau-b of a sample whose sides vary; NaN where rows have weights, which SciPy does not know."""
     times = cells.weight.astype(np.intp)
     if (times != cells.weight).any():
         return float("nan")
@@ -177,9 +172,8 @@ def exact_kendall(cells: Cells) -> float:
 
 
 def around(exact: float, values: Floats) -> Floats:
-    """Values of a correlation in a coarse table, the sample's first, moved so that the sample's is `exact`. A coarse
-    table ties answers that disagree; a correlation r moves as 1 - r² (Fisher 1915), so moves are widened by as much as
-    the ties have raised it."""
+    """Values of a correlation in a coarse table, the sample's first, moved so that it is `exact`. Coarse ties raise it,
+    and a correlation r moves as 1 - r² (Fisher 1915): moves are widened by as much."""
     coarse = float(values[0])
     wider = max(1.0, (1 - exact**2) / (1 - coarse**2)) if coarse**2 < 1 else 1.0
     return np.asarray(np.clip(exact + (values - coarse) * wider, -1, 1))

@@ -2,13 +2,12 @@
 
 Prediction-powered inference (Angelopoulos et al. 2023, Science 382) with power tuning (Angelopoulos, Duchi, Zrnic 2023,
 "PPI++", arXiv 2311.01453): the mean of the labels, plus a multiple of what the judge's mean over the unlabelled answers
-exceeds its mean over the labelled ones by. However biased the judge is, the two biases cancel; a useless judge gets a
-multiple near 0. There is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv
-2505.20178).
+exceeds its mean over the labelled ones by. However biased the judge is, the two biases cancel. It gains where the
+correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
 
-It holds where the labelled answers are a random draw of all, judged in the same way, or are weighted by 1 over the
-chance that each had of being labelled (Zrnic and Candès 2024, arXiv 2403.03208; Hájek 1971). Where every answer is its
-own group, estimate and variance are those of ppi_py; variances are clustered by group, and the quantile is Student's.
+It holds where the labelled answers are a random draw, or are weighted by 1 over the chance that each had (Zrnic and
+Candès 2024, arXiv 2403.03208; Hájek 1971). Variances are those of ppi_py, clustered by group; the quantile is
+Student's.
 """
 
 from math import ceil
@@ -34,11 +33,9 @@ _A_GAIN = 1.1
 
 
 class CorrectedMean(Struct, frozen=True, kw_only=True):
-    """A mean human score, 1..10, with 95 % intervals that allow for groups: by labels and judge, by `human_only` and
-    `judge_only`. `effective` labels would do as well without the judge, `lam` (0..1) is the multiple of the judge's
-    part. Failed answers have no judgment. What is None has its reason in `undefined`; `caution` says where the labels
-    do not look like a random draw.
-    """
+    """A mean human score, 1..10, with 95 % intervals: by labels and judge, by `human_only` and `judge_only`.
+    `effective` labels would do as well without the judge, `lam` (0..1) is the multiple of its part. What is None has
+    its reason in `undefined`; `caution` says that the labels do not look like a random draw."""
 
     labelled: int
     unlabelled: int
@@ -143,10 +140,9 @@ def corrected_mean(
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
     `lam` is the multiple of the judge's part: None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the mean of the
-    labels. A failed judgment (None or NaN in `judge`) counts as the judge's mean score: the judge with that rule is
-    just another judge, so that the estimate stays unbiased even where failures go with quality. `weight` (n,) is 1 over
-    the chance that a labelled answer had of being labelled. None with labels in fewer than FEWEST_GROUPS groups, and
-    where the caller gives a reason why it is `undefined`. Raises ValueError for scores outside 1..10.
+    labels. A failed judgment counts as the judge's mean score: a judge with that rule is just another judge, so that
+    nothing is biased. `weight` (n,) is 1 over the chance of being labelled. None with labels in fewer than
+    FEWEST_GROUPS groups, and where the caller says why it is `undefined`. Raises ValueError for scores outside 1..10.
     """
     sample, failed = answers_of(human, judge, group, weight)
     judged = sample.judge[~failed]
@@ -185,11 +181,9 @@ def labels_needed(
     weight: Floats | None = None,
     undefined: str | None = None,
 ) -> LabelPlan:
-    """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
-
-    Arguments as of `corrected_mean`; more labels are drawn in the same way. With n labels out of T answers the variance
-    of PPI++ is F + s²/n · (1 - r² (1 - n/T)): s² is that of a label, r² the share of it that the judge explains, and F
-    what labels cannot reduce, because answers share groups. None also where no two labelled ones do.
+    """How many labels make the 95 % interval of the mean ± `half_width` points, drawn as those that there are;
+    arguments as of `corrected_mean`. With n labels out of T answers the variance of PPI++ is F + s²/n · (1 - r² (1 -
+    n/T)): s² is that of a label, r² the judge's share of it, F what labels cannot reduce, because answers share groups.
     """
     sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)
@@ -278,8 +272,7 @@ def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
 
 
 def _caution(sample: Answers, parts: Parts) -> str | None:
-    """A warning where the labelled answers' mean judgment lies further from that of the others than a random draw of
-    labels or groups sets it. Draws with known chances are taken as known."""
+    """A warning where the labelled answers' mean judgment lies further from the others' than a random draw sets it."""
     unlabelled = len(np.unique(sample.member[~sample.labelled]))
     error = float(np.sqrt(parts.excess_by_group @ parts.excess_by_group))
     if sample.weight is not None or min(sample.groups, unlabelled) < _GROUPS or abs(parts.excess) <= _FAR * error:

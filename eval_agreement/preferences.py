@@ -38,15 +38,11 @@ PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items.
 
-    - `people[rater]`, shape (n,): A, TIE, B, or UNASKED where the rater did not see the item.
-    - `judges[name]`, shape (n, 2): the verdict with a shown first, and with b shown first; or shape (n,) where the
-      order is unknown or does not matter to the judge. FAILED is a failed judgment, UNASKED no judgment.
-    - `parts[property]`, n names: what agreement is broken down by (category, turn, lang).
-    - `length_a`, `length_b`, shape (n,): lengths of the answers, in any one unit.
+    - `people[rater]`, (n,): A, TIE, B, or UNASKED where the rater did not see the item.
+    - `judges[name]`, (n, 2): the verdict with a shown first, and with b; or (n,) where the order does not matter.
+    - `parts[property]`, n names: what agreement is broken down by; `length_a`, `length_b`, (n,), in any one unit.
     - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
-    - `weight`, shape (n,): 1 over the chance that an item had of being labelled (NaN: not labelled); None where all
-      had the same.
-    - `notes` say what was left out on reading.
+    - `weight`, (n,): 1 over the chance of being labelled (NaN: not labelled); None where all had the same.
     """
 
     ids: Sequence[str]
@@ -117,10 +113,9 @@ def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = 
 
 
 def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
-    """What the order in which two answers are shown does to a judge's verdicts, shape (n, 2): those with a shown first,
-    those with b. `flips`: the share of items with verdicts in both orders in which it changes. `first_place`: the share
-    of verdicts for the answer shown first, ties aside, less 1/2 (-0.5..0.5): the mean of both orders' shares, which
-    tells place from quality; its n counts verdicts."""
+    """What the order in which answers are shown does to a judge's verdicts, (n, 2): a shown first, b shown first.
+    `flips`: the share of items in which the verdict changes. `first_place`: the share of verdicts for the first answer,
+    ties aside, less 1/2: the mean of both orders' shares, which tells place from quality; its n counts verdicts."""
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)
@@ -151,9 +146,8 @@ def length_preference(
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
-    """How much better the `first` judge agrees with people than the `second`, over the items on which all three have a
-    verdict: differences of accuracy and of kappa, first - second. Of the items all were asked about, one `failed` on
-    so many."""
+    """How much better the `first` judge agrees with people than the `second`: accuracy and kappa, first - second, over
+    the items on which all three have a verdict; `failed`: where all were asked, and one has none."""
 
     first: str
     second: str
@@ -206,12 +200,10 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
-    - `agreement[judge]` with people's verdict, and that of trivial judges; `by[judge][property][value]` of a part.
-    - `beside[judge]`: what it is beside single raters, where items have several.
+    - `agreement[judge]` with it, `by[judge][property][value]` of a part; `beside[judge]`: beside single raters.
     - `position` of judges whose order is known, `length` where lengths are known.
     - `yes_or_no`: the verdicts are yes (a) and no (b); `rates[judge]` has then its sensitivity and specificity.
-    - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences`, `by` and `rates` are those of all
-      items that labels were drawn from, with known chances; the rest are those of the labelled ones.
+    - `weighted`: all but `beside`, `position` and `length` is of all items that labels were drawn from.
     """
 
     items: int
@@ -239,8 +231,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> PreferenceAudit:
-    """Everything a report says about pairwise preferences. Judges asked in both orders count by `both_orders`;
-    `epsilon` is what the alternative annotator test allows them."""
+    """Everything a report says about preferences. Judges asked in both orders count by `both_orders`."""
     group, weight = group_numbers(sample.group), sample.weight
     raters = list(sample.people.values())
     several = sample.people if len(raters) > 1 else {}

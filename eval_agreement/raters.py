@@ -1,10 +1,9 @@
 """People's own disagreement: how far raters of the same items agree, and what a judge is as one of them.
 
-Krippendorff's alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability"). Soft agreement: people's
-distribution in place of their mean or majority (Peterson et al. 2019, "Human Uncertainty Makes Classification More
-Robust", §3), beside what one person and an ideal judge reach, the two bounds of the noise ceiling (Nili et al. 2014, "A
-Toolbox for Representational Similarity Analysis"). Whether the judge may stand in for a rater: Calderon, Reichart and
-Dror 2025, "The Alternative Annotator Test for LLM-as-a-Judge", ACL.
+Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability". Soft agreement, with people's distribution in place of
+their mean: Peterson et al. 2019, "Human Uncertainty Makes Classification More Robust", §3; its noise ceiling: Nili et
+al. 2014, "A Toolbox for Representational Similarity Analysis". Whether the judge may stand in for a rater: Calderon,
+Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-Judge", ACL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,10 +60,9 @@ class RaterAgreement(Struct, frozen=True, kw_only=True):
 
 
 class SoftAgreement(Struct, frozen=True, kw_only=True):
-    """On items with two ratings or more, of which people differ on the share `differ`: the chance (0..1) that a rater
-    drawn at random gives the `judge`'s rating, that two of them give the same (`people`: what one person reaches), and
-    the `ceiling`: what an ideal judge reaches, which gives each item its commonest rating. `difference` is judge less
-    people; it has a p-value."""
+    """On items with two ratings or more, of which people `differ` on a share: the chance (0..1) that a rater drawn at
+    random gives the `judge`'s rating, that two of them give the same (`people`), and that one gives the commonest
+    (`ceiling`: an ideal judge). `difference` is judge less people."""
 
     differ: Estimate
     judge: Estimate
@@ -90,8 +88,7 @@ class RaterTest(Struct, frozen=True, kw_only=True):
 
 class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
     """Whether the judge may replace a rater: `omega` is the share of `lines` rejected, `rho` the mean of their
-    `judge_advantage`; it `passes` at WINNING_RATE. All three are None exactly when `undefined` says why. `left_out`
-    raters have too few items for a line of their own; their ratings still serve as a yardstick."""
+    `judge_advantage`; it `passes` at WINNING_RATE. `left_out` raters have too few items for a line of their own."""
 
     epsilon: float
     left_out: int
@@ -173,9 +170,8 @@ def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedIte
 
 
 def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
-    """Each rater against the mean of the others, pooled: what a perfect judge could reach. Three arrays with one entry
-    for every rating of an item that has two or more: the mean of the item's other ratings, the rating, and the number
-    of the item (from 0), ordered by item."""
+    """Each rater against the mean of the others, pooled: the mean of the item's other ratings, the rating, and the
+    number of the item, one entry for every rating of an item that has two or more."""
     rated = rated_items(ratings, None, np.arange(len(ratings)))
     return rated.mean_of_others, rated.score, rated.group[rated.item]
 
@@ -232,16 +228,14 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
 def alternative_annotator(
     ratings: Ratings, judge: Judge, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> AlternativeAnnotator:
-    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater? None or NaN
-    in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have items enough, or where the
-    median item has fewer ratings than that.
+    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater? Undefined
+    with fewer than FEWEST_RATERS raters, on the median item or with items enough.
 
     Each rater j is left out in turn; S is minus the root mean square distance to the others' ratings or, of `nominal`
     ones, the share of the others that give the same. On item i is W^f_ij = 1 where S(judge) >= S(rater), W^h_ij = 1
-    where S(rater) >= S(judge). H0 of rater j, that the mean of W^f_ij is at most that of W^h_ij less epsilon, is tested
-    one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters. The t-test is clustered by `group`. Raters with
-    fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out: the paper's signed ranks reject a fifth to a
-    third of true hypotheses there.
+    where S(rater) >= S(judge). H0 of rater j, mean W^f_ij <= mean W^h_ij - epsilon, is tested one-sidedly and corrected
+    over raters. The t-test is clustered by `group`; raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups
+    are left out.
     """
     rated = rated_items(ratings, judge, group)
     # The mean square distance to the others is the squared distance to their mean plus their variance, which is the
@@ -311,9 +305,8 @@ def _no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
 def rater_agreement(
     ratings: Ratings, group: Group, judge: Judge | None = None, level: Level = "ordinal", resamples: int | None = None
 ) -> RaterAgreement:
-    """Krippendorff's alpha; undefined where no item has two ratings, or all that count are the same. Any rater may have
-    left items out. `group` names each item's group: whole groups are resampled. None or NaN in `judge` is a failed
-    judgment."""
+    """Krippendorff's alpha; undefined where no item has two ratings, or all that count are the same. None or NaN in
+    `judge` is a failed judgment."""
     rated = rated_items(ratings, judge, group)
     draws, every = Bootstrap(rated.group, resamples), np.arange(rated.items)
     columns = [_counts(rated.item, rated.score, rated.items)]

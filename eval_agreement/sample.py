@@ -39,13 +39,11 @@ def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
 class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
 
-    `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters` who
-    gave which (empty where that is not known); `judges` each judge's (n,), NaN where it failed; the first judge is the
-    one under audit. Rows that share a question or an image share a `group`; None is a group of its own. `parts` gives
-    properties of each row (None: not known), `length` (n,) the answers' characters (NaN: not known), `probability` (n,)
-    the chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses` and
-    `judgments` are the records behind the rows: empty, or one a row, None where a row has none. `notes` say what was
-    left out on reading. `criterion` is the one that scores are by, None where they are overall ones.
+    `human` (n,) is the mean of the `raters`, NaN where nobody scored; `judges` each judge's (n,), NaN where it failed,
+    the first being under audit. Rows that share a question share a `group`; None is one of its own. `parts` gives
+    properties of each row, `length` (n,) characters, `probability` (n,) the chance that each labelled row had (None:
+    all the same). `responses` and `judgments` are the records behind the rows, or empty. `notes` say what was left out.
+    `criterion` is the one that scores are by, None where they are overall ones.
     """
 
     name: str
@@ -98,8 +96,7 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def grouped(self) -> bool:
-        """Whether it is known how answers without a label go together with labelled ones: not where groups are known of
-        labelled ones only."""
+        """Whether it is known how answers without a label go together with labelled ones."""
         labelled = ~np.isnan(self.human)
         alone = np.array([not name for name in self.group], dtype=bool)
         return bool(labelled.all() or alone[labelled].all() or not alone[~labelled].all())
@@ -127,11 +124,8 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
 
 class JudgedRows:
-    """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
-
-    `human` and `judge`, shape (n,) each, are of the rows with a judgment, which `kept` marks among all, and so are
-    `resamples`. Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
-    """
+    """Answers with people's scores, the judge's (None or NaN: failed) and their groups. `human`, `judge`, (n,), and
+    `resamples` are of the rows with a judgment, which `kept` marks among all. Raises ValueError as `paired`."""
 
     def __init__(
         self,

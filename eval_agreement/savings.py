@@ -76,10 +76,9 @@ def _sum(name: str, savings: Sequence[Saving]) -> Saving:
 
 
 def beside_any_number(sample: RatedSample) -> float | None:
-    """What the labels of n answers, all of them, are worth beside many more that are judged: n / (1 - r²), where r is
-    the correlation of what groups add to people's mean and to the judge's (PPI++, arXiv 2311.01453, §6, with r for
-    lambda). One in G - 1 groups is off it for the multiple that is fitted, so that a judge is worth more than nothing
-    where r is above about 1 / sqrt(G - 1) (Mani et al. 2025, arXiv 2505.20178)."""
+    """What n labels, of all answers, are worth beside many more that are judged: n / (1 - r²), r the correlation of
+    what groups add to people's mean and the judge's (PPI++, arXiv 2311.01453, §6), less one in G - 1 groups for the
+    fitted multiple (Mani et al. 2025, arXiv 2505.20178)."""
     answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
     if answers.too_few:
         return None

@@ -104,10 +104,9 @@ def known() -> ShapeTable:
 def guess(
     paths: Sequence[Path], mapped: Mapping[str, str], scales: Sequence[Scale | None] = (None, None)
 ) -> tuple[Kind, Source, dict[str, Source]]:
-    """What is audited in files of other tools: the kind of verdicts, people's and those of each judge. `mapped` columns
-    (usual name -> path) override what is found: people and judge theirs, criterion the one of several; and so do the
-    `scales` of people and judges. Raises UsageError naming the columns there are where nobody, or no judge, is found.
-    """
+    """What is audited in files of other tools: the kind of verdicts, people's and each judge's. `mapped` columns (usual
+    name -> path) and `scales` override what is found. Raises UsageError with the columns there are where nobody, or no
+    judge, is found."""
     read = [_read(path, mapped) for path in paths]
     rated = [result for result in read if PEOPLE in result.votes]
     if len(rated) != 1:
@@ -227,8 +226,7 @@ def _is_list(value: Any, of: type) -> bool:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at the first of several paths (|) that leads to something, None where none does. A key may hold dots
-    itself."""
+    """What stands at the first of several paths (|) that leads to something. A key may hold dots itself."""
     found = (_step(value, way) for way in path.split("|"))
     return next((one for one in found if one is not None and one != ""), None)
 
@@ -322,8 +320,7 @@ def _verdict(row: Row, shape: Shape) -> Any:
 def _by_column(
     frame: pd.DataFrame, shape: Shape, taken: set[str], mapped: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """The columns of people's verdicts, one or several whose names differ in a number or letter, and of judges', with
-    the names of these."""
+    """The columns of people's verdicts, one or alike but for a number or letter, and of judges' with their names."""
     scores = known().scores
     taken = taken | {*"|".join(path for paths in shape.fields.values() for path in paths).split("|")}
     # A number of a row, question or model is no score, wherever it stands.

@@ -1,10 +1,6 @@
-"""From files to samples: what a file says is a data frame (`Labels`) whose index is the ids, whatever the file is.
-Two of them, people's and a judge's, make a `RatedSample` of scores or `Preferences`. Its columns, None where not known:
-
-- `human` and `score`, people's and a judge's on 1..10; `labels`, verdicts on preferences and on yes and no;
-- `raters`, who gave which score or label;
-- `group`, `length` and `length_b` (characters of the answer, or of two), `probability`, `response`, `judgment`;
-- every other column is a part that agreement is broken down by.
+"""From files to samples: what a file says is a data frame (`Labels`) whose index is the ids, whatever the file is. Two
+of them make a `RatedSample` or `Preferences`. Its columns, None where not known: `human`, `score` (on 1..10), `labels`;
+`raters`, who gave which; `group`, `length`, `length_b`, `probability`, `response`, `judgment`; every other is a part.
 """
 
 import math
@@ -54,10 +50,8 @@ _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge
 
 
 def kind_of(source: Source) -> Kind:
-    """What people say in a file: scores, preferences, or yes and no; by its column, first value or first verdicts.
-
-    Raises UsageError for judgments that hold several kinds, unless a protocol is named.
-    """
+    """What people say in a file, by its column, first value or first verdicts. Raises UsageError for judgments that
+    hold several kinds, unless a protocol is named."""
     if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
@@ -81,12 +75,10 @@ def judge_in(path: Path) -> tuple[str, list[str]]:
 
 
 def of_judgments(name: str, path: Path) -> list[RatedSample]:
-    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
-    several criteria that people scored as well. A column of another judge's scores that has the judge's name stands
-    under its whole one, NAME_score_1_10.
+    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each
+    criterion that people scored. A column of another judge that has the judge's name keeps its suffix _score_1_10.
 
-    Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
-    and naming the file when people scored none of the answers.
+    Raises UsageError as `read_items`, and naming the file when people scored none of the answers.
     """
     if Source(path).content != "judgments" and path.is_file():
         raise UsageError(f"{path}: no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
@@ -110,11 +102,8 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
 
 def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
-    answer failed on it; answers that only the first judge scored stay, without a human score.
-
-    Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
-    scale, naming file and line.
-    """
+    answer failed on it; answers that only the first judge scored stay, without a human score. Raises UsageError when no
+    id is in both, an id has different scores, or one is off the scale, naming file and line."""
     rows, given, notes = _read(human, judges, "score")
     sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in given.items()})
     notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
@@ -123,9 +112,8 @@ def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
 
 
 def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
-    """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, of all answers that
-    either file holds, joined by id. Two texts under one id are two answers. Answers in both files that one of them has
-    no score of are left out, and a note says so. Raises UsageError as `of_tables` does."""
+    """A judge's scores (`human`) and those of the judge `name`, or of the same at another time, joined by id. Two texts
+    under one id are two answers; answers that one of the files has no score of are left out, and noted."""
     read = (_labels(source, "score", set())[0] for source in (then, now))
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
     texts, other = _texts(old), _texts(new)
@@ -141,19 +129,15 @@ def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
 
 
 def _texts(rows: Labels) -> dict[str, str | None]:
-    """The answers that were judged, by id, as far as they are known; of a whole conversation the mark of what was asked
-    about it."""
+    """The answers that were judged, by id, if known; of a whole conversation the mark of what was asked about it."""
     judged = zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True)
     return {key: one.sample.answer or one.asked if one else answer and answer.text for key, one, answer in judged}
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
     """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
-    failed judgment; a judge that lacks an id was not asked.
-
-    Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
-    for anything else in a cell, naming file and line.
-    """
+    failed judgment; a judge that lacks an id was not asked. Raises UsageError as `of_tables`, and where some labelled
+    items lack the label_probability that others have."""
     people, given, notes = _read(human, judges, kind)
     ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
@@ -181,8 +165,7 @@ def _varying(people: Labels) -> dict[str, Sequence[str]]:
 
 
 def _as_codes(labels: "pd.Series[Any]") -> Codes:
-    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was. One
-    or two verdicts each, or none."""
+    """Shape (n, 2): a shown first, b shown first; (n,) where a verdict does not say which it was."""
     pairs = [[*one, None, None][:2] if isinstance(one, tuple) else [None, None] for one in labels]
     both = np.stack([codes(pair[side] for pair in pairs) for side in range(2)], axis=1)
     ordered = all(len(one) == 2 or one[0] == "failed" for one in labels if isinstance(one, tuple))
@@ -225,8 +208,7 @@ def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> Non
 
 
 def _labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
-    """People's scores or labels, or a judge's beside `people`, the ids that they judged; and what to say of them. A
-    judge's labels have a shown first and b shown first, or are single ones."""
+    """People's scores or labels, or a judge's beside `people`, the ids that they judged; and what to say of them."""
     if source.content == "table":
         return _in_table(source, kind, judge=people is not None)
     if source.content == "judgments":

@@ -103,8 +103,7 @@ class Source:
     def numbers(
         self, name: str, low: float, high: float, more: str = "", none: float | None = None
     ) -> list[float | None]:
-        """A column of numbers from `low` to `high`, None where empty, or where a cell is `none`. Raises UsageError with
-        the line, for another number with `more` to say."""
+        """A column of numbers from `low` to `high`, None where empty or `none`. Raises UsageError with the line."""
         numbers: list[float | None] = []
         for row, cell in enumerate(self.cells(name)):
             try:

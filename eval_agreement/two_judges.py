@@ -1,8 +1,5 @@
 """Two judges of the same answers, by anchors that both scored: was it the model or the judge that changed, and what are
-the scores of one on the scale of the other?
-
-All is a function of sums over answers, so that the bootstrap over groups draws anchors and other answers alike.
-"""
+the scores of one on the scale of the other? All is a function of sums over answers, which are drawn by group."""
 
 import numpy as np
 from msgspec import Struct
@@ -57,8 +54,7 @@ def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
 
 
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
-    """Least squares of the target on the source, a linear spline with KNOTS: the mean that the target would give, where
-    it treats answers of one score alike, whoever wrote them. Scores (n,) are NaN where a judge gave none. Raises
+    """Least squares of the target on the source, (n,), NaN where not scored: a linear spline with KNOTS. Raises
     UsageError where anchors are too few, or the scores to convert lie outside of theirs."""
     anchors, known, draws = ~np.isnan(source + target), ~np.isnan(source), Bootstrap(sample.groups)
     questions = len(np.unique(sample.groups[anchors]))
@@ -103,10 +99,9 @@ def _basis(scores: Floats, knots: Floats) -> Floats:
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """How the mean score of the answers judged now differs from that of those judged then, in points, `total`: the
-    `judge`'s part is the mean of now less then over the anchors, the `model`'s what is left: new answers now, less the
-    answers of then as the judge would score them now. Without new answers the model has no part. `holds`: neither is
-    the judge shown to have moved by more than a margin, nor the model to have fallen."""
+    """How the mean score now differs from that of then, in points, `total`: the `judge`'s part is the mean of now less
+    then over the anchors, the `model`'s what is left, None without new answers. `holds`: neither is the judge shown to
+    have moved by more than a margin, nor the model to have fallen."""
 
     total: Estimate
     judge: Estimate

@@ -2,9 +2,8 @@
 
 Ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022, "Improving Trustworthiness of AI Disease Severity Rating
 in Medical Imaging with Ordinal Conformal Prediction Sets", §2): from the most probable rating a set grows to the more
-probable neighbour while it holds no more than a mass that split conformal prediction finds on answers of its task. The
-ratings' probabilities are the judge's own; where its records do not hold them, how often people gave each rating to
-other answers that it scored alike.
+probable neighbour up to a mass that split conformal prediction finds on its task. Probabilities are the judge's own or,
+where records lack them, how often people gave each rating to answers that it scored alike.
 """
 
 from collections.abc import Iterable
@@ -43,8 +42,7 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
 class Widths(Struct, frozen=True, kw_only=True):
     """Intervals at CONFORMAL_LEVEL, from the judge's `own` probabilities or people's by its score: of all answers, and
-    by task. With people's scores where they are not NARROW the mean error is `routed_mae`, with as many answers drawn
-    by chance `random_mae`."""
+    by task. With people on those that are not NARROW the mean error is `routed_mae`, by chance `random_mae`."""
 
     own: bool
     tasks: list[TaskWidths]

@@ -25,11 +25,8 @@ _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption
 
 def export(store: Store, path: Path) -> int:
     """Write what is labelled; how many lines. A .csv has every label, a .jsonl what training and the audit read: no
-    repeats, no items with a known answer, none that were skipped or are broken, no checklists of which nothing is
-    decided.
-
-    Raises UsageError where nothing is labelled, or the suffix is another.
-    """
+    repeats, no checks, none that were skipped or are broken. Raises UsageError where nothing is labelled, or for
+    another suffix."""
     if path.suffix == ".csv":
         return write_csv(path, [_every(label) for label in store.labels()])
     if path.suffix != ".jsonl":
@@ -67,8 +64,7 @@ def _every(label: RaterTask) -> dict[str, Any]:
 
 
 def _row(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
-    checklist."""
+    """The row that an item was made of, with people's scores; none where nothing of its checklist is decided."""
     item = labels[0].item
     choices = {ask.key: [label.verdict.choices[ask.key] for label in labels] for ask in item.asks}
     added = (_rated if scheme.rated else _checked)(scheme, choices, labels)

@@ -1,8 +1,7 @@
 """The same items for raters elsewhere, and their labels back: Label Studio, Potato, and sheets for no program at all.
 
 Whatever leaves is as blind as the page: items go by numbers, models and paths stay here, sides are exchanged by a hash
-(in a sheet, which is one rater's, by that of rater and item; for a program, whose raters share a file, by that of the
-item alone). AlignMMBench A.6.2's anonymised, shuffled sheet is `--to xlsx`.
+(of rater and item in a rater's own sheet, else of the item). AlignMMBench A.6.2's shuffled sheet is `--to xlsx`.
 """
 
 import base64
@@ -183,11 +182,8 @@ _Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
 
 
 def take(store: Store, path: Path) -> str:
-    """Keep the labels in a file, or in all files of a folder; say how many were new, and how many say another thing
-    than what the rater said before. What is there already stays.
-
-    Raises UsageError, before anything is kept, for an item that is not known, and a choice that the scheme does not
-    have, naming file and item.
+    """Keep the labels in a file or folder; say how many were new, and how many say another thing than what the rater
+    said before. What is there already stays. Raises UsageError, before anything is kept, for an unknown item or choice.
     """
     scheme, found = SCHEMES[store.facts()["scheme"]], list[_Outside]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:

@@ -27,9 +27,8 @@ Unit = tuple[int, str]
 
 
 class RaterFacts(Struct, kw_only=True):
-    """One rater's labels, in the order in which they were given; `again` says of each answer to a repeated question
-    whether it was the same, `right` of each item with a known answer. `equal` is the share of answers that are another
-    rater's."""
+    """One rater's labels, in the order given; `again`: whether each repeated answer was the same, `right` each item
+    with a known answer; `equal`: the share of answers that are another rater's."""
 
     name: str
     progress: tuple[int, int] = (0, 0)
@@ -74,8 +73,7 @@ def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, f
 
 
 def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
-    """How often a rater's answers are those of another one to the same question. `group` is that of each item, by its
-    number: what is resampled together."""
+    """How often a rater's answers are another one's to the same question, resampled by each item's `group`."""
     equal, groups = list[bool](), list[str]()
     for (item, _), of_rater in values.items():
         if name in of_rater:

@@ -1,8 +1,5 @@
-"""What people are asked, a scheme being an entry of SCHEMES, and an item as a page shows it.
-
-ConvBench figure 7 (turns and the whole), AlignMMBench A.6.2 (the judge's own rubric), VisIT-Bench figures 11-15
-(page/schemes.toml; confirming).
-"""
+"""What people are asked, a scheme being an entry of SCHEMES, and an item as a page shows it: ConvBench figure 7,
+AlignMMBench A.6.2 (the judge's own rubric), VisIT-Bench figures 11-15 (page/schemes.toml)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -58,9 +55,8 @@ class Ask(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a page shows (what is not in `parts` cannot reach a rater), and behind it what only the database knows: the
-    `id` that labels are exported under, the `group` that must not be torn apart, `images` by path, and the `row` it was
-    made of."""
+    """What a page shows (what is not in `parts` cannot reach a rater), and what only the database knows: the `id` of
+    its labels, the `group` of its question, `images` by path, and the `row` it was made of."""
 
     lang: Language
     parts: list[ShownPart]
@@ -86,10 +82,9 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an item, made of a file of the kind `source`, is labelled: by one of the `choices`; of `two` sides whose
-    order is drawn for each rater. `form` is the judge's, whose ranges and rules are shown beside it. `column` is where
-    its labels stand in an audit's table; None where the rows come back with labels. Raters may correct the texts of one
-    that `edits`. One of `asks` of its own `shows` columns of a table, and the picture in the column `images`."""
+    """How an item of a file of the kind `source` is labelled: by one of the `choices`; of `two` sides whose order is
+    drawn. `form` is the judge's, whose rules are shown. `column` is where labels stand in an audit's table. Raters may
+    correct the texts of one that `edits`. One of `asks` of its own `shows` columns, and the picture in `images`."""
 
     choices: Choices = {}
     source: Literal["rows", "replies", "columns", "benchmark"] = "rows"

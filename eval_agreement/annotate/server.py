@@ -56,8 +56,7 @@ class Annotation:
         self._raters = store.raters()
 
     def app(self, hosts: list[str]) -> Starlette:
-        """The ASGI application, for requests to one of `hosts` only: another site's name that is pointed at this
-        address reads nothing here."""
+        """The ASGI application, for requests to one of `hosts` only: no other site's name leads here."""
         routes = [
             Route("/", self._guarded(self.page)),
             Route("/label", self._guarded(self.label), methods=["POST"]),

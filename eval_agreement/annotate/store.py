@@ -1,8 +1,5 @@
-"""Where labels are kept: one SQLite file in write-ahead mode. A label is one transaction, and none is ever changed.
-
-What a rater sees of an item is a task; its newest label counts, and those before it stay as its history. Labels are
-found by index, so that the next item takes as long among a million labels as among ten.
-"""
+"""Where labels are kept: one SQLite file in write-ahead mode. A label is one transaction, and none is ever changed: of
+a task, an item before a rater, the newest counts, and those before it stay as its history."""
 
 import secrets
 import sqlite3
@@ -29,8 +26,7 @@ _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?,
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rater said of an item: a choice for each question, in the item's own order of sides, or why it was
-    skipped. `broken`: something is wrong with the item itself. `seconds` is how long the page was in sight. `edits` are
-    texts that the rater corrected, before and after, by field (`ShownPart.field`)."""
+    `skipped` or is `broken`; `seconds` in sight; `edits` of texts, before and after, by `ShownPart.field`."""
 
     choices: dict[str, str] = field(default_factory=dict)
     reason: str = ""

@@ -104,8 +104,7 @@ def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
 
 
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
-    """The section of those parts that say something, its texts (`sections.toml`) filled with values; none where no
-    part does."""
+    """The section of those parts that say something, its texts (`sections.toml`) filled in; none where no part does."""
     said = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
     where, heading, note = texts.get("key", key), texts["heading"], texts.get("note", "")
