@@ -61,7 +61,12 @@ def main(
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
     what = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
-    usable = [number for number, response in enumerate(loaded.responses) if _is_usable(response, below, images)]
+    usable = [
+        number
+        for number, response in enumerate(loaded.responses)
+        # A mean of tenths may lie a hair above.
+        if (response.question.images if images else response.human and round(response.human.score, 12) <= below)
+    ]
     if not usable:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {what}")
     drawn = draw(loaded, usable, limit)
@@ -89,13 +94,6 @@ def _sources(rows: Path, out: Path) -> list[Path]:
     if out.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"--out {out} is among the rows to attack; choose another")
     return sources
-
-
-def _is_usable(response: Response, below: float, images: bool) -> bool:
-    if images:
-        return bool(response.question.images)
-    # A mean of tenths may lie a hair above.
-    return response.human is not None and round(response.human.score, 12) <= below
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:

@@ -24,7 +24,7 @@ def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tupl
     if not training:
         median = _median(sample.human, sample.weight)
         return {"constant": (np.full(rows, median), f"always {median:.3g}, people's median here")}
-    median = float(np.median(_human(training)))
+    median = _median(_human(training), None)
     judges = {"constant": (np.full(rows, median), f"always {median:.3g}")}
     if sample.length is not None:
         characters = np.array([len(response.text) for response in training], dtype=np.float64)
@@ -38,9 +38,8 @@ def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tupl
 
 def _median(scores: Floats, weight: Floats | None) -> float:
     """The score with half of the weight on either side; halfway between two such, as without weights."""
-    if weight is None:
-        return float(np.median(scores))
-    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
+    times = np.ones(len(scores)) if weight is None else weight
+    low, high = (sign * np.quantile(sign * scores, 0.5, weights=times, method="inverted_cdf") for sign in (1, -1))
     return float(low + high) / 2
 
 

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from critic.stats.estimate import LEVEL, Bootstrap, CorrectedEstimate, Interval, holm
 from eval_agreement.metrics import METRICS, resampled
@@ -50,31 +50,16 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
     draws = Bootstrap(sample.groups[both])
     weight = None if sample.weight is None else sample.weight[both]
     mine, theirs = resampled(human, [one, other], draws, weight) if both.any() else ({}, {})
-    found = []
-    for name in mine:
-        estimate = draws.estimate(mine[name] - theirs[name], len(human), null=0.0)
-        if estimate.value is not None:
-            found.append(
-                MetricDifference(
-                    metric=name,
-                    first=float(mine[name][0]),
-                    second=float(theirs[name][0]),
-                    no_worse=_within_margin(name, estimate.interval),
-                    **asdict(estimate),
-                )
-            )
-    adjusted = []
-    for line, p in zip(found, holm([line.p_value for line in found]), strict=True):
-        ahead = (first, second)[((line.value or 0) > 0) == METRICS[line.metric].lower_is_better]
-        adjusted.append(replace(line, p_holm=p, better=ahead if p is not None and p <= 1 - LEVEL else None))
-    return Comparison(
-        first=first,
-        second=second,
-        n=int(both.sum()),
-        left_out=int((~both).sum()),
-        groups=draws.groups,
-        differences=adjusted,
-    )
+    found = {name: draws.estimate(mine[name] - theirs[name], len(human), null=0.0) for name in mine}
+    found = {name: estimate for name, estimate in found.items() if estimate.value is not None}
+    lines, adjusted = [], holm([estimate.p_value for estimate in found.values()])
+    for (name, estimate), p in zip(found.items(), adjusted, strict=True):
+        ahead = (first, second)[((estimate.value or 0) > 0) == METRICS[name].lower_is_better]
+        values = {"first": float(mine[name][0]), "second": float(theirs[name][0]), **asdict(estimate)}
+        values |= {"p_holm": p, "better": ahead if p is not None and p <= 1 - LEVEL else None}
+        lines.append(MetricDifference(metric=name, no_worse=_within_margin(name, estimate.interval), **values))
+    counts = {"n": int(both.sum()), "left_out": int((~both).sum()), "groups": draws.groups}
+    return Comparison(first=first, second=second, differences=lines, **counts)
 
 
 def _within_margin(metric: str, interval: Interval | None) -> bool | None:

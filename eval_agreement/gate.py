@@ -53,8 +53,7 @@ class Outcome(Struct, frozen=True):
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names` (unless given, those on scores
     and the share that failed). Raises UsageError, also for a limit against being too good (mae>=0.9)."""
-    limits = []
-    names = names or (*METRICS, "failed")
+    limits, names = [], names or (*METRICS, "failed")
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
         if not match:
@@ -81,11 +80,8 @@ def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Out
     """Every limit on every sample it is about. `results`: the judge by sample. A limit that cannot be decided (no
     interval, an undefined metric, few groups) is not kept. Raises UsageError for a sample that is not there."""
     check_samples(limits, results)
-    outcomes = []
-    for limit in limits:
-        chosen = results if limit.sample is None else {limit.sample: results[limit.sample]}
-        outcomes += [_outcome(name, limit, result) for name, result in chosen.items()]
-    return outcomes
+    about = ((limit, name) for limit in limits for name in results if limit.sample in (None, name))
+    return [_outcome(name, limit, results[name]) for limit, name in about]
 
 
 def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
@@ -105,6 +101,5 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
             reason = "no interval" if enough else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
     undecided = "" if bound is not None else f" (not decided: {reason})"
-    verdict = "kept" if holds else "NOT kept"
-    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {verdict}: {shown}{undecided}"
+    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {'' if holds else 'NOT '}kept: {shown}{undecided}"
     return Outcome(sample, limit, bound, holds, text)

@@ -103,10 +103,6 @@ class Looking(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def has_arms(judgments: Sequence[Judgment]) -> bool:
-    return any(judgment.sample.id.rpartition(SEPARATOR)[2] in ARMS for judgment in judgments)
-
-
 def looking(judgments: Sequence[Judgment]) -> Looking:
     """What the arms show. Raises UsageError as `by_mark` does, and where nothing was judged blind."""
     judged = by_mark(judgments, (CLEAN, *ARMS))

@@ -8,7 +8,7 @@ from pathlib import Path
 from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
-from eval_agreement.image_grounding import ARMS, Looking, has_arms, looking
+from eval_agreement.image_grounding import ARMS, Looking, looking
 from eval_agreement.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.items import COLUMN_SUFFIX, Kind
 from eval_agreement.tables import USED, Scale, Source
@@ -125,7 +125,7 @@ def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looki
     for path in dict.fromkeys(paths):
         judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
         try:
-            if has_arms(judgments):
+            if any(judgment.sample.id.rpartition(SEPARATOR)[2] in ARMS for judgment in judgments):
                 looks[path] = looking(judgments)
             else:
                 injections.append(injection(judgments))

@@ -71,7 +71,7 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     if isinstance(form.kind, ChoiceKind):
         return [_choice(base, judgment, form)]
     if isinstance(form.kind, ChecklistKind):
-        return _checklist(base, judgment)
+        return [*_checklist(base, judgment)]
     if isinstance(form.kind, CriteriaKind):
         return [base, *_by_criterion(base, judgment)]
     return [] if isinstance(form.kind, AnswerKind) else [base]
@@ -101,19 +101,18 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     )
 
 
-def _checklist(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
+def _checklist(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
     """The judge's answers and people's, item by item. Raises UsageError where they are not as many."""
     human, asked = judgment.sample.human, judgment.sample.asked
     right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
     # A judge that was never asked has no answers, which are as many failures as there are items.
-    answers, items = judgment.verdict.answers or [None] * len(right), []
+    answers = judgment.verdict.answers or [None] * len(right)
     if len(answers) != len(right):
         raise UsageError(f"people's and the judge's answers are not alike: {len(right)} and {len(answers)}")
     for number, (answer, person) in enumerate(zip(answers, right, strict=True), 1):
         label = None if person is None else _yes_or_no(person)
         item = replace(base, id=f"{base.id}/item={number}", kind="yes or no", score=None, human_label=label)
-        items.append(replace(item, labels=(_yes_or_no(answer),)))
-    return items
+        yield replace(item, labels=(_yes_or_no(answer),))
 
 
 def _by_criterion(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:

@@ -238,14 +238,9 @@ def resampled(
             sums = PairSums(cells, block)
             for name, metric in METRICS.items():
                 values[name].append(metric.of(sums))
-    return [
-        {name: _exact(METRICS[name], cells, np.concatenate(parts)) for name, parts in values.items()}
-        for cells, values in zip(samples, blocks_of, strict=True)
-    ]
-
-
-def _exact(metric: Metric, cells: Cells, values: Floats) -> Floats:
-    if metric.exact is None or not cells.coarse or np.isnan(values[0]):
-        return values
-    exact = metric.exact(cells)
-    return values if np.isnan(exact) else around(exact, values)
+    found = [{name: np.concatenate(parts) for name, parts in values.items()} for values in blocks_of]
+    for cells, of_judge in zip(samples, found, strict=True):
+        for name, metric in METRICS.items() if cells.coarse else ():
+            if metric.exact and not np.isnan(of_judge[name][0]):
+                of_judge[name] = around(metric.exact(cells), of_judge[name])
+    return found

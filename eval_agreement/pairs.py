@@ -85,7 +85,7 @@ class PairSums:
     @cached_property
     def size(self) -> Floats:
         """Pairs of each sample, or what they weigh: shape (R,)."""
-        return self._cells.column(_one) @ self._drawn
+        return np.asarray(self._cells.by_unit.sum(axis=0)) @ self._drawn
 
     @cached_property
     def table(self) -> Floats:
@@ -115,10 +115,6 @@ class PairSums:
         """`top` over the root of `left` times `right`, cut to -1..1; NaN in samples where either side is constant."""
         values = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
         return np.where(self.varied[0] & self.varied[1], np.clip(values, -1, 1), np.nan)
-
-
-def _one(human: Floats, _: Floats) -> Floats:
-    return np.ones_like(human)
 
 
 def pearson(sums: PairSums) -> Floats:
@@ -175,5 +171,7 @@ def around(exact: float, values: Floats) -> Floats:
     """Values of a correlation in a coarse table, the sample's first, moved so that it is `exact`. Coarse ties raise it,
     and a correlation r moves as 1 - r² (Fisher 1915): moves are widened by as much."""
     coarse = float(values[0])
+    if np.isnan(exact):
+        return values
     wider = max(1.0, (1 - exact**2) / (1 - coarse**2)) if coarse**2 < 1 else 1.0
     return np.asarray(np.clip(exact + (values - coarse) * wider, -1, 1))

@@ -261,16 +261,13 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:
-            frame[usual] = columns[0] if len(columns) == 1 else list(map(_joined, *columns))
+            joined = ("/".join(filter(None, cells)) for cells in zip(*columns, strict=True))
+            frame[usual] = columns[0] if len(columns) == 1 else list(joined)
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
     if "group" not in taken and "question" in taken:
         frame["group"], taken["group"] = frame["question"], taken["question"]
     return taken
-
-
-def _joined(*cells: str | None) -> str:
-    return "/".join(filter(None, cells))
 
 
 def _named(frame: pd.DataFrame) -> dict[str, list[str]]:

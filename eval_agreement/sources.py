@@ -144,24 +144,19 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
     known, weighted = not np.isnan([length_a, length_b]).any(), not np.isnan(probability).all()
     raters = dict.fromkeys(rater for rated in people["raters"] for rater in rated)
+    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
     return Preferences(
         ids=ids,
         group=own_groups(_listed(people["group"]), ids),
         people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
         judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
-        parts=_varying(people),
+        parts={part: values for part, values in parts.items() if len(set(values)) > 1},
         length_a=length_a if known else None,
         length_b=length_b if known else None,
         yes_or_no=kind == "yes or no",
         weight=np.where(labelled, 1 / probability, np.nan) if weighted else None,
         notes=notes,
     )
-
-
-def _varying(people: Labels) -> dict[str, Sequence[str]]:
-    """The parts that have several values."""
-    parts = {part: _listed(people[part].fillna("unknown")) for part in people if part not in _NOT_PARTS}
-    return {part: values for part, values in parts.items() if len(set(values)) > 1}
 
 
 def _as_codes(labels: "pd.Series[Any]") -> Codes:
@@ -282,19 +277,14 @@ def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Label
     if judge:
         labels = [(label or "failed",) for label in _listed(verdicts)]
         return rows.assign(**({"score": verdicts.array} if kind == "score" else {"labels": labels})), notes
-    raters = _by_id(keys, verdicts)
+    by_id: dict[str, dict[str, Any]] = {key: {} for key in keys}
+    for (key, rater), verdict in verdicts.dropna().items():
+        by_id[key][rater] = verdict
+    raters = list(by_id.values())
     if kind == "score":
         rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters]
     rows["raters"] = raters if several or kind != "score" else [{} for _ in raters]
     return rows, notes
-
-
-def _by_id(keys: Iterable[str], verdicts: "pd.Series[Any]") -> list[dict[str, Any]]:
-    """Who said what of each id; the index of the verdicts is ids and raters."""
-    raters: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    for (key, rater), verdict in verdicts.dropna().items():
-        raters[key][rater] = verdict
-    return list(raters.values())
 
 
 def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:

@@ -91,15 +91,11 @@ def write_certificate(
 
 def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
     """Who is in which file, and column where one was named, its hash, and what made it."""
-
-    def facts(source: Source) -> dict[str, str]:
+    files = {}
+    for who, source in sources.items():
         column = {"column": source.column} if source.column else {}
-        return {"file": str(source.path), **column, "sha256": jsonl.sha256(source.path)}
-
-    return {
-        "files": {who: facts(source) for who, source in sources.items()},
-        "runs": {who: jsonl.facts(source.path) or None for who, source in sources.items()},
-    }
+        files[who] = {"file": str(source.path), **column, "sha256": jsonl.sha256(source.path)}
+    return {"files": files, "runs": {who: jsonl.facts(source.path) or None for who, source in sources.items()}}
 
 
 def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -123,12 +119,12 @@ def row_lines(samples: Iterable[RatedSample], found: Mapping[str, Findings]) -> 
     """Each row with the ends of its interval, and who should rate it: the judge where that is narrow."""
     lines = []
     for sample in samples:
-        if (ends := found[sample.name].ends) is not None:
-            for key, score, low, high in zip(sample.ids, sample.scores, *ends, strict=True):
-                facts = {"score": score, "low": low, "high": high}
-                shown = {name: "" if np.isnan(value) else f"{value:.4g}" for name, value in facts.items()}
-                by = "judge" if high - low <= NARROW else "people"
-                lines.append({"sample": sample.name, "id": key, **shown, "rate_by": by})
+        ends = found[sample.name].ends
+        for key, *values in zip(sample.ids, sample.scores, *ends, strict=True) if ends is not None else ():
+            shown = ["" if np.isnan(value) else f"{value:.4g}" for value in values]
+            facts = dict(zip(("score", "low", "high"), shown, strict=True))
+            by = "judge" if values[2] - values[1] <= NARROW else "people"
+            lines.append({"sample": sample.name, "id": key, **facts, "rate_by": by})
     return lines
 
 

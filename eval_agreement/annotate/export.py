@@ -39,8 +39,8 @@ def export(store: Store, path: Path) -> int:
         raise UsageError(f"{store.path}: nothing is labelled yet")
     facts, edits, lines = store.facts(), store.edits(), list[dict[str, Any]]()
     scheme = SCHEMES[facts["scheme"]]
-    usual = _row if scheme.column is None else _table
-    lines_of = {"columns": _collected, "benchmark": _reviewed}.get(scheme.source, usual)
+    own = {"columns": _collected, "benchmark": _reviewed}
+    lines_of = own.get(scheme.source, _table if scheme.column else _row)
     for number, some in sorted(labels.items()):
         item = _edited(some[0].item, edits.get(number, []), facts.get("benchmark"))
         lines += lines_of(scheme, [label._replace(item=item) for label in some])

@@ -37,16 +37,18 @@ _WEIGHTED = (
 def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     """All there is to say, in reading order."""
     several = len(found.beside) > 1
-    people = [people_part(f"{name}: {judge}" if several else name, beside) for judge, beside in found.beside.items()]
-    return [
-        *_agreement(name, found),
-        *_matrix(name, found),
-        *section("people", people),
-        *_position(name, found),
-        *_length(name, found),
-        *_differences(name, found),
-        *_parts(name, found),
-    ]
+    differing = f"Differences on the same {found.things}, from the same resamples."
+    parts = {
+        "yes_or_no" if found.yes_or_no else "preferences": [_agreement(name, found)],
+        "matrix": [_matrix(name, found)],
+        "people": [people_part(f"{name}: {judge}" if several else name, one) for judge, one in found.beside.items()],
+        "position": [_position(name, found)],
+        "length": [_length(name, found)],
+        "differences": [Part(heading=name, tables=[_DIFFERENCES.table(differing, found.differences)])],
+        "kinds": [_kinds(name, found)],
+    }
+    things = "items" if found.yes_or_no else "pairs of answers"
+    return [one for key, said in parts.items() for one in section(key, said, things=things, thing=found.things[:-1])]
 
 
 def preference_verdict(
@@ -122,10 +124,6 @@ def _figure(estimate: Estimate) -> str:
     return f" ({share(estimate.value)}, {shares(estimate.interval)}{seen})"
 
 
-def _section(key: str, name: str, tables: list[Table], readings: Sequence[str] = (), **values: object) -> list[Section]:
-    return section(key, [Part(heading=name, readings=[*readings], tables=tables)], **values)
-
-
 def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:
     counts = result.n, result.failed, result.unasked
     decided = [percent(result.decided)] if ties else []
@@ -143,7 +141,7 @@ def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
 
 
-def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
+def _agreement(name: str, found: PreferenceAudit) -> Part:
     ties = not found.yes_or_no
     rows = [
         _row(judge, "the judge under audit" if not place else "another judge", result, ties, strong=not place)
@@ -153,20 +151,18 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
     tied = f" ({share(found.people_ties.value)} ties)" if ties else ""
     caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
     readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
-    key = "yes_or_no" if found.yes_or_no else "preferences"
     tables = [_table(caption, "Verdicts by", rows, ties)]
     several = len(found.rates) > 1
     rates = {f"{judge}: {key}" if several else key: one for judge, of in found.rates.items() for key, one in of.items()}
     tables.append(estimates("What it finds of people's yes (sensitivity) and no (specificity).", rates, percent))
-    return _section(key, name, tables, readings)
+    return Part(heading=name, tables=tables, readings=readings)
 
 
-def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
+def _matrix(name: str, found: PreferenceAudit) -> Part:
     by_turn = found.matrix.by.get("turn", {})
     pairs = {f"All {found.things}": found.matrix.overall, **{f"Turn {turn}": one for turn, one in by_turn.items()}}
-    things = "items" if found.yes_or_no else "pairs of answers"
     tables = [_matrix_table(caption, one) for caption, one in pairs.items()] if len(found.matrix.overall) > 1 else []
-    return _section("matrix", name, tables, things=things)
+    return Part(heading=name, tables=tables)
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
@@ -177,7 +173,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-def _position(name: str, found: PreferenceAudit) -> list[Section]:
+def _position(name: str, found: PreferenceAudit) -> Part:
     readings, rows = [], dict[str, Estimate]()
     for judge, bias in found.position.items():
         first = bias["first_place"]
@@ -186,22 +182,21 @@ def _position(name: str, found: PreferenceAudit) -> list[Section]:
             position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
             text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
             readings.append(f"{judge} {text}")
-    return _section("position", name, [estimates("What the order of the answers does.", rows, percent)], readings)
+    tables = [estimates("What the order of the answers does.", rows, percent)]
+    return Part(heading=name, tables=tables, readings=readings)
 
 
-def _length(name: str, found: PreferenceAudit) -> list[Section]:
+def _length(name: str, found: PreferenceAudit) -> Part:
     readings, rows = [], dict[str, Estimate]()
     for judge, length in found.length.items():
         names = judge, "people, the same pairs", f"{judge} less people"
         rows |= dict(zip(names, length.values(), strict=True))
         change = length["difference"]
         if direction := change.side:
-            more = "more" if direction > 0 else "less"
-            readings.append(
-                f"{judge} takes the longer answer {more} often than people, by {share(abs(change.value or 0))}."
-            )
+            how = f"{'more' if direction > 0 else 'less'} often than people, by {share(abs(change.value or 0))}"
+            readings.append(f"{judge} takes the longer answer {how}.")
     caption = "How often the longer answer wins, where neither says tie."
-    return _section("length", name, [estimates(caption, rows, percent)], readings)
+    return Part(heading=name, tables=[estimates(caption, rows, percent)], readings=readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](
@@ -216,16 +211,11 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def _differences(name: str, found: PreferenceAudit) -> list[Section]:
-    table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
-    return _section("differences", name, [table])
-
-
-def _parts(name: str, found: PreferenceAudit) -> list[Section]:
+def _kinds(name: str, found: PreferenceAudit) -> Part:
     tables = []
     for part, values in next(iter(found.by.values())).items():
         ties = not found.yes_or_no
         rows = [_row(value.replace("_", " "), "", result, ties, strong=True) for value, result in values.items()]
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
         tables.append(_table(caption, part_name(part).capitalize(), rows, ties))
-    return _section("kinds", name, tables, thing=found.things[:-1])
+    return Part(heading=name, tables=tables)

@@ -41,7 +41,11 @@ def write(
         "title": title,
         "about": about,
         "origin": origin,
-        "warnings": warnings(origin),
+        "warnings": [
+            f"{of['in_training']} of the {of['rows']} answers of {name} are also in the training file."
+            for name, of in origin["samples"].items()
+            if of.get("in_training")
+        ],
         "verdicts": verdicts,
         "sections": [*sections, *_failures_of(samples)],
         "confusion": {name: confusion(sample.human, sample.scores) for name, sample in samples.items()},
@@ -62,15 +66,6 @@ def confusion(human: Floats, judge: Floats) -> list[list[int]]:
     edges = np.append(RATINGS, RATINGS[-1] + 1) - 0.5
     table, _, _ = np.histogram2d(half_up(human[judged]), half_up(judge[judged]), bins=[edges, edges])
     return table.astype(int).tolist()  # type: ignore[no-any-return]
-
-
-def warnings(origin: dict[str, Any]) -> list[str]:
-    """What makes the numbers doubtful."""
-    return [
-        f"{facts['in_training']} of the {facts['rows']} answers of {name} are also in the training file."
-        for name, facts in origin["samples"].items()
-        if facts.get("in_training")
-    ]
 
 
 def worst(sample: RatedSample) -> list[int]:

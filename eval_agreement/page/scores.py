@@ -47,7 +47,7 @@ def sections(
         *_agreement(found),
         *gate_sections(outcomes),
         *_parts(found),
-        *_of_each("judges", found, lambda findings: _compared(findings.comparisons)),
+        *_of_each("judges", found, _compared),
         *section("people", [people_part(name, one.beside) for name, one in found.items()]),
         *section("bias", _biases_of(found)),
         *section("injection", map(_injection, attacked)),
@@ -131,8 +131,12 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
     return section("parts", parts)
 
 
-def _compared(pairs: Sequence[Comparison]) -> Said:
-    return [_standing(pair) for pair in pairs], [_comparison_table(pair) for pair in pairs]
+def _compared(findings: Findings) -> Said:
+    tables = []
+    for pair in findings.comparisons:
+        caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
+        tables.append(_differences(caption, (pair.first, pair.second), pair.differences))
+    return [_standing(pair) for pair in findings.comparisons], tables
 
 
 def _standing(pair: Comparison) -> str:
@@ -146,11 +150,6 @@ def _standing(pair: Comparison) -> str:
         return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
     leads = [f"{name} is ahead of the other in {blocks.listed(metrics)}" for name, metrics in ahead.items()]
     return f"{'; '.join(leads)} ({both}, {pair.n} answers)."
-
-
-def _comparison_table(pair: Comparison) -> Table:
-    caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
-    return _differences(caption, (pair.first, pair.second), pair.differences)
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}
@@ -188,8 +187,8 @@ def _biases_of(found: Mapping[str, Findings]) -> Iterator[Part]:
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
     """The label most favoured and the one least, where there is a sign of either."""
-    shown = sorted((effect for effect in family.effects if _shows(effect)), key=lambda effect: effect.value or 0.0)
-    return shown if len(shown) < 2 else [shown[-1], shown[0]]
+    shown = sorted(filter(_shows, family.effects), key=lambda effect: -(effect.value or 0.0))
+    return shown[:1] + shown[1:][-1:]
 
 
 def _shows(effect: BiasEffect) -> bool:
@@ -325,11 +324,11 @@ _MODELS = Columns[ModelDifference](
 
 def models_of(found: Mapping[str, Findings]) -> list[Section]:
     """Model against model, those told apart first."""
-    return _of_each("models", found, lambda findings: _models(findings.models))
+    return _of_each("models", found, _models)
 
 
-def _models(lines: Sequence[ModelDifference]) -> Said:
-    apart = [line for line in lines if line.ahead]
+def _models(findings: Findings) -> Said:
+    lines, apart = findings.models, [line for line in findings.models if line.ahead]
     pairs = sum(line.task is None for line in lines)
     shown = sum(line.task is None for line in apart)
     ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
