@@ -41,8 +41,7 @@ class Biases(Struct, frozen=True):
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
-    """What the user of an audit decides. `training`: rows that trivial judges are fitted on. `epsilon`: what the
-    alternative annotator test gives the judge for being cheaper. `within`: half width in points to plan labels for."""
+    """What the user decides: `training` rows for trivial judges, `epsilon`, half width in points to plan labels for."""
 
     training: Sequence[Response] = ()
     epsilon: float = EPSILON

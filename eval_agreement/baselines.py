@@ -17,9 +17,8 @@ CHRF_ROWS = 4000
 
 
 def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
-    """The trivial judges' scores, shape (n,), and what each does: the median of people's scores, a line on
-    log(1 + characters), which are skewed, and one on sentence chrF against the best reference. Where lengths or texts
-    are missing, those that need none; without training rows the constant alone, by the sample's own scores."""
+    """The trivial judges' scores, (n,), and what each does: people's median and, as far as lengths and texts are known,
+    lines on log(1 + characters) and on chrF; without training rows the median here."""
     rows = len(sample.ids)
     if not training:
         median = _median(sample.human, sample.weight)
@@ -48,8 +47,7 @@ def _human(responses: Sequence[Response]) -> Floats:
 
 
 def _line(x: Floats, train: Sequence[Response], feature: Floats) -> Floats:
-    """Least-squares line from one feature of the training rows, shape (t,), to the human score, at the `feature` of the
-    sample, shape (n,), cut to 1..10; flat if the training rows' is constant."""
+    """Least squares from a feature of the training rows, (t,), to the human score, at that of the sample, (n,)."""
     y = _human(train)
     known = ~np.isnan(x)
     slope, intercept = 0.0, float(np.mean(y))

@@ -60,8 +60,7 @@ def severity(rows: JudgedRows) -> BiasEffect:
 
 
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
-    """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
-    None where all answers with the same human score are equally long."""
+    """Points per doubling of `length` (characters; 0 counts as 1), at equal human score, where that varies."""
     x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
     alike = "answers with the same human score are all equally long"
     return _explained(_effect("verbosity", _at_equal_score(rows, x), rows, alike), rows, x)
@@ -101,9 +100,8 @@ def _centred(values: Floats) -> Floats:
 
 
 def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
-    """Points per unit of the regressor `x`, shape (n,), beside one indicator per human level: shape (1 + resamples,),
-    the sample first. The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a
-    resample lacks adds nothing."""
+    """Points per unit of `x`, (n,), at equal human score: (1 + resamples,), the sample first. The indicators of human
+    levels are projected out (Frisch-Waugh-Lovell)."""
     values, level = np.unique(half_up(rows.human), return_inverse=True)
     y, levels = _centred(rows.judge), len(values)
     at = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
@@ -140,9 +138,8 @@ def _reading(words: Mapping[str, str], effect: BiasEffect) -> str:
 
 
 def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
-    """The effect of the property `x`, shape (n,), with the reliability of people's scores that would explain all of it:
-    if the judge followed true quality only, and people's scores were quality plus noise, the correlation of `x` with
-    the judge would be r(x, human) r(human, judge) / reliability."""
+    """With the reliability of people's scores that would explain it: with a judge of true quality, and people's scores
+    that plus noise, r(x, judge) is r(x, human) r(human, judge) / reliability."""
     if not effect.side or effect.value is None:
         return effect
     human, judge, x = map(_centred, (rows.human, rows.judge, x))

@@ -15,9 +15,8 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 
 
 class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """A metric of judge `first` less that of judge `second`, on the answers both of them scored. The family of `p_holm`
-    are all metrics of the pair. `better` is the judge ahead where it is at most 5 %. `no_worse`: whether `first` is as
-    good as `second` but for the margin of MARGINS, by the whole interval (a one-sided test at 2.5 %)."""
+    """A metric of judge `first` less that of `second`. The family of `p_holm` are the pair's metrics; `better` is ahead
+    where it is at most 5 %. `no_worse`: as good but for the margin of MARGINS, by the whole interval."""
 
     metric: str
     first: float
@@ -27,8 +26,7 @@ class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two judges on the `n` answers that both scored, to `groups` questions; `left_out` answers had no score of one of
-    them."""
+    """Two judges on the `n` answers, to `groups` questions, that both scored; `left_out` ones lack a score."""
 
     first: str
     second: str

@@ -21,8 +21,7 @@ YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
 
 
 def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> Agreement:
-    """What limits on preferences look at. Pairs that the judge was not asked about count as failed: a gate must not
-    pass on a sample of them."""
+    """What limits on preferences look at: pairs that the judge was not asked about count as failed."""
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
 

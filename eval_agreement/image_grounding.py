@@ -1,7 +1,5 @@
-"""Does a judge look at the image? The same answers judged seeing, blind, with another image, and with one fact edited.
-
-`critic attack --images` makes the arms, each a row of its own beside the row as it is; all are judged by one judge.
-"""
+"""Does a judge look at the image? The same answers judged seeing, blind, with another image, and with one fact edited:
+the arms of `critic attack --images`, each a row of its own."""
 
 import hashlib
 import re
@@ -91,8 +89,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 class Looking(Struct, frozen=True, kw_only=True):
     """Whether a judge looks, over `answers` answers; `reached` images reached it. `differences` are of agreement seeing
-    less blind, on the answers scored both ways; `swap` is what another image does to answers that people scored HIGH or
-    more, `edit` what a changed fact does, which is noticed (moved) where the score falls by NOTICED or more."""
+    less blind; `swap` and `edit` what another image and a changed fact do to right answers."""
 
     judge: str
     answers: int
@@ -138,8 +135,7 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 
 
 def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
-    """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, and a
-    swapped image costs right answers points."""
+    """A judge looks where both are shown: seeing it agrees more with people, and a swapped image costs points."""
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
     gains, loses = bool(pearson and pearson.side > 0), swap.side < 0
     parts = []

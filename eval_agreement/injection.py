@@ -68,9 +68,8 @@ def suite() -> dict[str, Attack]:
 
 
 def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, dict[str, Judgment]]:
-    """The judgments of each mark, CLEAN among them, by the answers' own ids. Raises UsageError for none, an id
-    with another mark or that comes twice, a variant of an answer that is not judged as it was, and for a second
-    judge, prompt or kind of score."""
+    """The judgments of each mark, CLEAN among them, by the answers' ids. Raises UsageError for none, another mark, an
+    id twice, a variant without its clean answer, and a second judge, prompt or kind of score."""
     if not judgments:
         raise UsageError("no judgments of rows that `critic attack` made")
     for name in ("judge", "prompt_hash", "score_kind"):
@@ -98,9 +97,8 @@ RISE = 2.0
 
 
 class VariantEffect(Struct, frozen=True, kw_only=True):
-    """What a kind of variant does to a judge's scores: `change` is the mean of variant less clean score, in points
-    (`failed` answers lack one of the two), `moved` the share (0..1) that move by a threshold or more, `denied` that
-    left without a score, of those with a clean one."""
+    """What a variant does to a judge's scores: `change` is the mean of variant less clean, in points (`failed` answers
+    lack one), `moved` the share (0..1) that move by a threshold, `denied` that left without a score."""
 
     name: str
     aim: str
@@ -125,8 +123,7 @@ class Injection(Struct, frozen=True, kw_only=True):
 def variant_effect(
     name: str, aim: str, variant: Floats, clean: Floats, group: NDArray[np.intp], threshold: float
 ) -> VariantEffect:
-    """Of scores with and without the variant, shape (n,), NaN for a failed judgment. Below 0 the `threshold` is one of
-    falls."""
+    """Of scores with and without the variant, (n,), NaN where failed. Below 0 the `threshold` is one of falls."""
     change = _change(variant, clean)
     estimate = mean_estimate(change, group)
     lost = np.where(np.isnan(clean), np.nan, np.isnan(variant))
@@ -141,8 +138,7 @@ def variant_effect(
 
 
 def injection(judgments: Sequence[Judgment]) -> Injection:
-    """Measure attacks from the judgments that one judge gave on rows of `critic attack`. Raises UsageError as `by_mark`
-    does, and for answers that are not judged under every attack present (an unfinished run)."""
+    """Measure attacks by one judge's judgments. Raises UsageError as `by_mark`, and where some are not judged yet."""
     judged = _whole(judgments)
     group = group_numbers([judgment.conversation.group for judgment in judged[CLEAN]])
     scores = {name: scores_of(answers) for name, answers in judged.items()}

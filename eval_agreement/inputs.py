@@ -65,8 +65,7 @@ def parse_sources(
 
 
 def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[str, Source]:
-    """Two judges' sources, where the result file of another tool may stand for a table of scores: the first judge in it
-    counts. Raises UsageError, also where their scales are found not to be the same."""
+    """Two judges' sources; of a tool's results the first judge's scores. Raises UsageError, also for several scales."""
     from eval_agreement.shapes import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
     read = dict[str, Source]()
@@ -135,8 +134,7 @@ def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looki
 
 
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:
-    """Raises UsageError for copies of answers that `critic attack` made: as answers like the others they would count
-    for one many times over, and for what no model wrote."""
+    """Raises UsageError for copies of answers that `critic attack` made: one would count many times over."""
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:

@@ -55,8 +55,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Everything that one record says, each with the id by which people's verdicts are found. The form that it was
-    judged in says what to look for; a form that is not ours rates."""
+    """Everything that one record says, by its form (any other rates), each with the id of people's verdicts."""
     try:
         form = form_of(judgment.prompt)
     except UsageError:

@@ -224,9 +224,8 @@ def _varying(estimate: Estimate) -> Estimate:
 def resampled(
     human: Floats, judges: Sequence[Floats], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
-    """Every metric of each judge by name, the sample's value first and then each resample's: shape (1 + resamples,),
-    NaN where undefined. `human` and `judges` are the scores of the n rows that `draws` were made for, `weight` (n,)
-    what each counts for. All judges have the same resamples, so their values may be subtracted."""
+    """Every metric of each judge by name, the sample's first and then each resample's: (1 + resamples,), NaN where
+    undefined, from the n rows of `draws`, which count `weight` (n,) each. All judges have the same resamples."""
     first, cell = distinct(human, *judges)
     weight = None if weight is None else weight / weight.mean()
     by_unit, drawn = draws.units(cell, len(first), weight)

@@ -134,8 +134,7 @@ def spearman(sums: PairSums) -> Floats:
 
 
 def kendall(sums: PairSums) -> Floats:
-    """Tau-b in the table of each sample (Kendall 1945): concordant less discordant pairs of answers, over the root of
-    the pairs that people do not tie times those that the judge does not tie."""
+    """Tau-b in the table of each sample (Kendall 1945): concordant less discordant over the root of untied pairs."""
     balance, lead = np.zeros(len(sums.size)), np.zeros_like(sums.margins[1])
     for row in sums.table:
         # For each value of the judge's, `lead` is how many answers with lower scores of people lie below it, less those

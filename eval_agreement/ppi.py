@@ -55,8 +55,7 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
 
 
 class LabelPlan(Struct, frozen=True, kw_only=True):
-    """Labels among `rows` answers for a 95 % interval of ± `half_width` points, with the judge and without. None where
-    `undefined` says why."""
+    """Labels among `rows` answers for a 95 % interval of ± `half_width` points; None where `undefined` says why."""
 
     half_width: float
     rows: int

@@ -1,5 +1,4 @@
-"""Pairwise preferences: how far judges agree with people on which of two answers, a or b, is better, and what pulls
-them: places and lengths of the answers."""
+"""Preferences, yes and no: how far judges agree with people, and what pulls them: places and lengths of answers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations, product
@@ -63,8 +62,7 @@ def longer(length_a: Floats, length_b: Floats) -> Codes:
 
 
 class PairAgreement(Struct, frozen=True, kw_only=True):
-    """The share (0..1) of equal verdicts of two scorers, over the items on which both have one; of the items that both
-    were asked about, at least one of them `failed` on so many."""
+    """The share (0..1) of equal verdicts of two scorers, where both have one; one of them `failed` on so many."""
 
     first: str
     second: str
@@ -86,9 +84,8 @@ def matrix(
     raters: Collection[str] = (),
     weight: Floats | None = None,
 ) -> Matrix:
-    """Agreement among any judges and people (ConvBench, tables 3-7), columns of verdicts of shape (n,) by name; without
-    the pairs of PEOPLE and one of the `raters` that they are. `weight` as in `Preferences`: of two judges items may
-    count that nobody labelled, and then each counts once."""
+    """Agreement among judges and people (ConvBench, tables 3-7), columns of verdicts, (n,), by name; PEOPLE not with
+    its own `raters`. `weight` as in `Preferences`: items that nobody labelled count once each."""
     members = group_numbers(group)
 
     def of(rows: Integers) -> list[PairAgreement]:
@@ -136,8 +133,7 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
 def length_preference(
     people: Codes, judge: Codes, length_a: Floats, length_b: Floats, group: Group
 ) -> dict[str, Estimate]:
-    """How often the longer answer wins (0..1) in the verdicts of `people` and of a `judge`, and the `difference`, over
-    answers of different length where both have a verdict and neither says tie; all arrays of shape (n,)."""
+    """How often the longer answer wins by `people` and by a `judge`, and the `difference`, where neither says tie."""
     decided = (length_a != length_b) & labelled(people, judge) & (people != TIE) & (judge != TIE)
     wins = [(column == longer(length_a, length_b))[decided].astype(np.float64) for column in (judge, people)]
     members = group_numbers(group)[decided]
@@ -164,8 +160,7 @@ def paired_difference(
     names: tuple[str, str] = ("first", "second"),
     weight: Floats | None = None,
 ) -> PairedDifference:
-    """The difference of two judges' accuracy and kappa in the same resamples; arrays of shape (n,). `weight` as in
-    `verdict_agreement`: the difference is that of what it says of both."""
+    """The difference of two judges' accuracy and kappa in the same resamples, as in `verdict_agreement`."""
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows

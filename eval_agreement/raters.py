@@ -44,9 +44,8 @@ _DECIMALS, _DUST = 12, 1e-9
 
 
 class RaterAgreement(Struct, frozen=True, kw_only=True):
-    """Krippendorff's alpha (at most 1; 0 is chance, below 0 worse) of `raters` people, who gave `ratings` to `items`,
-    and with the judge as one more rater: `difference` is what that adds (below 0: it is the odd one out); both None
-    without a judge. Left out are `failed` items without a judgment, and `single` ones with fewer than two ratings."""
+    """Krippendorff's alpha (at most 1; 0 is chance) of `raters` people, and with the judge as one more; `difference` is
+    what it adds. Left out: `failed` items without a judgment, `single` ones with fewer than two ratings."""
 
     level: Level
     items: int
@@ -73,9 +72,8 @@ class SoftAgreement(Struct, frozen=True, kw_only=True):
 
 
 class RaterTest(Struct, frozen=True, kw_only=True):
-    """The judge against a rater on `n` items in `groups` groups. `judge_advantage` and `rater_advantage` are the shares
-    (0..1) of items on which either is at least as close to the other raters; a tie counts for both. A small `p` says
-    that the judge's is higher than the rater's less epsilon; `rejected` that it stays small over all raters."""
+    """The judge against a rater on `n` items in `groups` groups: the shares (0..1) of items on which either is at least
+    as close to the others. A small `p`: the judge's is higher than the rater's less epsilon."""
 
     rater: str
     n: int
@@ -109,9 +107,8 @@ class BesideRaters(Struct, frozen=True, kw_only=True):
 
 
 class RatedItems(NamedTuple):
-    """Ratings in long form, ordered by item: `item` and `rater` (numbers from 0; `names[rater]` is who) and `score`
-    have one entry a rating. Each item has two ratings or more, a `judge`'s score and the number of its `group`, shape
-    (items,); of the others `single` have fewer ratings, and `failed` no judgment."""
+    """Ratings in long form, ordered by item: `item`, `rater` (`names[rater]` is who), `score`. Each item has two or
+    more, a `judge`'s score and a `group`; `single` ones have fewer, `failed` no judgment."""
 
     names: list[str]
     item: Indices
@@ -177,8 +174,7 @@ def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
 
 
 def nearest_rating(ratings: Ratings, judge: Floats) -> Floats:
-    """The judge's scores, shape (n,), moved to the nearest rating that people use, if those are ten or fewer: a score
-    that lies between theirs could never be the same as one."""
+    """The judge's scores, (n,), moved to the nearest rating that people use, if those are ten or fewer."""
     used = np.unique(np.round([score for rated in ratings for score in rated.values()], _DECIMALS))
     if not 0 < len(used) <= len(RATINGS):
         return judge

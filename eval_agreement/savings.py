@@ -1,5 +1,4 @@
-"""What a judge saves, of labels and of rows that people would have to rate, pooled over all means and samples of an
-audit, so that the best of them does not stand alone."""
+"""What a judge saves, of labels and of rows to rate, pooled over all means and samples, not the best alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

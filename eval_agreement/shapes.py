@@ -284,8 +284,7 @@ def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
 def _by_line(
     path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
 ) -> dict[str, Source]:
-    """Of lines that say who rated: people's verdicts and each judge's; of several criteria those by the first that
-    people and a judge rated by."""
+    """Of lines that say who rated, verdicts of PEOPLE and of each judge, by the first criterion that both used."""
     raters = [_text(_at(row, shape.kind)) for row in rows]
     is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
     criteria = [_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
@@ -302,8 +301,7 @@ def _by_line(
 
 
 def _verdict(row: Row, shape: Shape) -> Any:
-    """What a line says, if it does; of verdicts in two orders a tie where they differ. By numbers, one below the middle
-    is for the first answer, and 0 a tie."""
+    """What a line says; a tie where orders differ. By numbers: below the middle is the first answer, 0 a tie."""
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
     if "error" in (value, second):
         return None

@@ -168,8 +168,7 @@ def _as_codes(labels: "pd.Series[Any]") -> Codes:
 
 
 def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labels, dict[str, Labels], list[str]]:
-    """What people say, with what the first judge's file says of the same, what each judge says, and what to tell of the
-    files. Raises UsageError also where people say nothing, or a judge nothing on the same ids."""
+    """What people say, what the first judge's file adds, what each judge says, and notes. Raises UsageError."""
     people, notes = _labels(human, kind)
     labelled = people["human"].notna() if kind == "score" else people["raters"].astype(bool)
     if not labelled.any():
@@ -243,8 +242,7 @@ def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[
 
 
 def _graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
-    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any, and what is left
-    out: what nobody meant to label is no answer without a label."""
+    """The verdicts by protocols, conditions or criteria by which people gave some, and a note on those left out."""
     notes = []
     for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
         by = {item.id: str(item.parts.get(part, item.criterion or "overall")) for item in items}
@@ -288,8 +286,7 @@ def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Label
 
 
 def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
-    """What a table says of each id beside scores and labels. `sides` are the suffixes of the columns of the answers: of
-    two _a and _b."""
+    """What a table says of each id beside scores and labels; answers' columns end in one of `sides`."""
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
     cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS)}
     cells |= {name: source.numbers(name, *ends) for name, ends in limits.items() if name in source.frame}
@@ -309,8 +306,7 @@ def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
 
 
 def _first(source: Source, rows: Labels, more: str = "") -> Labels:
-    """What the rows of a table say of each key, their index: in each column the first value that is known. Raises
-    UsageError with the line, and `more` to say, where another row says another thing."""
+    """In each column the first value that rows with a key, their index, have. Raises UsageError where two differ."""
     by_key = rows.groupby(level=[*range(rows.index.nlevels)], sort=False)
     for name in rows:
         first = by_key[name].transform("first")

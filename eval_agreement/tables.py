@@ -41,9 +41,8 @@ USED = {
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A file and the column that holds the scores; None: the usual one. `named` are pairs of the usual name of another
-    column and the name that it has here, if it is here at all; `scale` is that of its scores, SCALE unless given. A
-    result file that `shapes` has read is in `table`, with a `note` of what was taken for what."""
+    """A file and the column of the scores (None: the usual). `named` are pairs of the usual name of a column and its
+    name here, `scale` that of its scores; `table` what `shapes` read, `note` what was taken for what."""
 
     path: Path
     column: str | None = None
@@ -62,8 +61,7 @@ class Source:
 
     @cached_property
     def content(self) -> FileKind:
-        """What the file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it
-        names the protocol. Raises UsageError for JSONL that cannot be read."""
+        """What the file holds, by its first line; a column makes it a table, but of judgments names the protocol."""
         if self.table is not None or jsonl.suffix(self.path) != ".jsonl":
             return "table"
         _, first = next(jsonl.read(self.path, dict[str, Any]))
@@ -133,8 +131,7 @@ class Source:
 
 
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """What to say of files that are nothing but tables, of which `column` is the usual one of the scores: of columns
-    that an audit does not read, and that none names the question, unless it is `grouped`."""
+    """What to say of tables, of whose usual scores `column` is the name: columns not read, none for groups."""
     records = {source.path for source in sources if source.content != "table"}
     alone = [source for source in sources if source.path not in records]
     notes = list(dict.fromkeys(source.note for source in alone if source.note))

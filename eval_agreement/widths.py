@@ -52,8 +52,7 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
-    """What intervals of single rows are worth, and their ends, shape (2, n), NaN where the judge failed: of labelled
-    rows and others, each made from answers to other questions. None where too few are labelled."""
+    """What intervals of single rows are worth, and their ends, (2, n), made from other questions; None from too few."""
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
     fold = folds(group[known])

@@ -109,8 +109,7 @@ def _names(raters: int | None, invited: Sequence[str]) -> list[str]:
 
 
 def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
-    """The database with its plan, made now, or as it is where rows and options are what they were. Raises UsageError
-    where they are not, and for what cannot be shown."""
+    """The database with its plan, made now, or as it is if nothing is asked otherwise. Raises UsageError."""
     for path in filter(None, files.values()):
         if not path.is_file():
             raise UsageError(f"{path}: no such file")

@@ -125,8 +125,7 @@ def _majority(answers: Sequence[str]) -> bool | None:
 
 
 def _table(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """A line a label and question, as the audit's tables have them. The id of a verdict on a turn follows from that on
-    the whole conversation (eval_agreement.items)."""
+    """A line a label and question, as the audit's tables have them; ids of turns follow from the conversation's."""
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
     about = {"group": item.group} | {key: row[key] for key in _ABOUT + _PAIR if row.get(key) is not None}

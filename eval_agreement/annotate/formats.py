@@ -123,8 +123,7 @@ def _as_html(cells: Mapping[str, str]) -> str:
 
 
 def _sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
-    """One rater's tasks in their order, a line each, with the judge's rubric and an empty cell for every question (its
-    choices stand in the first line); pictures beside it."""
+    """A rater's tasks in their order, with the rubric, and an empty cell a question (choices in the first line)."""
     rows, asked = [], dict[str, str]()
     for opened in tasks:
         choices = {_column(ask): "" if ask.longest else " / ".join(scheme.choices) for ask in opened.item.asks}
@@ -208,8 +207,7 @@ def take(store: Store, path: Path) -> str:
 def _whole(
     scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], verdict: RaterVerdict
 ) -> RaterVerdict:
-    """What was said with its choices, in the item's own order of sides; as on the page without any where it was skipped
-    or is broken. Raises UsageError for one that is none."""
+    """What was said with its choices, in the item's order; none if skipped or broken. Raises UsageError."""
     if verdict.skipped or verdict.broken:
         return verdict
     said = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}

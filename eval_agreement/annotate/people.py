@@ -59,8 +59,7 @@ def by_rater(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
 
 
 def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
-    """What every rater said of each question about each item, as a number: a rating on 1..10, or what a choice between
-    two is worth; "cannot say", repeats and checks left out."""
+    """What every rater said of each question, as a number, 1..10 or a choice's worth; without repeats and checks."""
     worth = {**POINTS, "both bad": POINTS["tie"]}
     if scheme.rated:
         worth = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}

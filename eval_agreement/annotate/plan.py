@@ -14,8 +14,7 @@ Role = Literal["item", "repeat", "check"]
 
 
 class Task(NamedTuple):
-    """One item, by its id, before one rater, at a `place` (0..1) among its tasks. `swapped`: the side B of the item is
-    shown as A."""
+    """An item before a rater, at a `place` (0..1). `swapped`: the side B of the item is shown as A."""
 
     rater: str
     place: float

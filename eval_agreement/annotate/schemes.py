@@ -43,9 +43,8 @@ class ShownPart(Struct, frozen=True, omit_defaults=True):
 
 
 class Ask(Struct, frozen=True, omit_defaults=True):
-    """One question about an item: `key` is what its label goes by, `text` what it asks beyond the scheme's words. With
-    `longest` it is answered in writing, by so many characters at most; with `after` (KEY=CHOICE) it is asked only where
-    a question before it was answered so."""
+    """One question about an item: `key` is what its label goes by, `text` what it asks beyond the scheme's words.
+    `longest`: characters of a written answer; `after` (KEY=CHOICE): asked only after that answer."""
 
     key: str
     text: str = ""
@@ -124,8 +123,7 @@ SCHEMES = {
 
 
 def read_choices(item: LabelItem, scheme: Scheme, said: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
-    """The answers to an item's questions by key, in its own order of sides. Raises ValueError where one is missing or
-    may not be given."""
+    """The answers to an item's questions by key, in its own order of sides. Raises ValueError for a wrong one."""
     found, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
     for ask in item.asks:
         before, _, choice = ask.after.rpartition("=")

@@ -166,8 +166,7 @@ def _number(text: str | None) -> int | None:
 
 
 def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
-    """What a form says, checked. Raises HTTPException where a question is open of an item that is neither skipped nor
-    broken."""
+    """What a form says. Raises HTTPException where a question is open of an item neither skipped nor broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
     said = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
     try:

@@ -119,8 +119,7 @@ class Store:
         known: Mapping[str, dict[str, str]],
         tasks: Iterable[Task],
     ) -> None:
-        """Make the tables: the `raters` (name -> token), the items, the `known` answers to some by their ids, and what
-        is planned."""
+        """Make the tables: `raters` (name -> token), items, `known` answers by items' ids, and what is planned."""
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
@@ -166,16 +165,14 @@ class Store:
         return self._opened("t.rater = ? ORDER BY t.place", rater)
 
     def last(self, rater: str, before: int = 0) -> int | None:
-        """The task that the rater labelled last, or labelled before the label `before`. A label that was changed since
-        does not count: its task stands further on."""
+        """The task labelled last, or before the label `before`; a label that was changed stands further on."""
         query = "SELECT id FROM tasks WHERE rater = ? AND label < ? ORDER BY label DESC LIMIT 1"
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
 
     def label(self, rater: str, task: int, seen: int, verdict: RaterVerdict, version: str = "") -> None:
-        """Keep a label; a page leaves one, however often it is sent. Raises Stale where the task's newest label is not
-        the one that the page had `seen` and says another thing, or the item is of another `version`, and KeyError where
-        the task is not the rater's."""
+        """Keep a label; a page leaves one, however often it is sent. Raises Stale where another label than `seen`, or
+        another `version` of the item, is there, and KeyError for another rater's task."""
         with self._writing() as database:
             opened = self.opened(task, rater)
             if opened.label != seen or version not in ("", opened.item.version):
@@ -197,8 +194,7 @@ class Store:
                 database.execute(f"UPDATE raters SET done = ({done})")
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
-        """What raters corrected, by the item's number, in the order in which they did: who, when (seconds since 1970),
-        which text, and what it was before and after."""
+        """What raters corrected, by the item's number: who, when (seconds since 1970), which text, old and new."""
         found: dict[int, list[dict[str, Any]]] = {}
         query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
         for number, rater, at, said in self._rows(query):
@@ -208,8 +204,7 @@ class Store:
         return found
 
     def task_of(self, rater: str, item: int, swapped: bool) -> RaterTask:
-        """The task of an item that was labelled elsewhere, made where the rater had none, with the sides as they stood
-        there; of an item with a known answer it is a check. A label that it has already stays."""
+        """The task of an item labelled elsewhere, made where there was none, with the sides as they stood there."""
         with self._writing() as database:
             named = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)

@@ -40,8 +40,7 @@ def _within(result: Agreement) -> str:
 
 
 def _decision(findings: Findings, most_failed: float) -> str:
-    """One sentence a person can act on, from what the intervals allow to be said, with the figure behind it and the
-    option that would change it; and the tasks that the judge is not for."""
+    """One sentence to act on, with its figure and the option that would change it; then tasks to avoid."""
     who, judge = findings.sample.judge, findings.judge
     if why := undecided(who, judge.failed, judge.n + judge.failed, judge.groups or 0, most_failed, "answers"):
         return why

@@ -33,8 +33,7 @@ def write(
     found: Mapping[str, Findings],
     about: str = "How far a judge can stand in for people",
 ) -> Path:
-    """Write FOLDER/report.html in one step. `verdicts` opens the page with a few sentences on each sample; the worst
-    disagreements of the samples `found` on are shown; `origin` is the audit's provenance."""
+    """Write FOLDER/report.html: `verdicts` opens it, worst disagreements of the samples `found` on close it."""
     samples = {name: findings.sample for name, findings in found.items()}
     furthest = {name: worst(sample) for name, sample in samples.items()}
     facts = {

@@ -85,8 +85,7 @@ def undecided(who: str, lost: int, total: int, groups: int, most_failed: float, 
 
 
 def with_labels(who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int) -> str:
-    """Labels with the judge and alone as `planned` or, without a plan, by the standard deviation of people's verdicts
-    and the variance that PPI++ leaves where everything is judged, 1 - r² of that of labels alone."""
+    """Labels as `planned` or by people's deviation, and 1 - r² of these with the judge (PPI++ where all is judged)."""
     labels = (1.96 * deviation / half_width) ** 2
     corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
     counts = {"corrected": corrected, "alone": alone, "r": number(r)}
