@@ -129,14 +129,8 @@ def biases(sample: RatedSample, judge: str) -> Biases:
     effects = [bias.severity(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))
-    return Biases(
-        effects,
-        [
-            bias.offsets(part, rows, sample.parts[part])
-            for part in ("lang", "task", "answerer")
-            if len(sample.said(part)) > 1
-        ],
-    )
+    several = [part for part in ("lang", "task", "answerer") if len(sample.said(part)) > 1]
+    return Biases(effects, [bias.offsets(part, rows, sample.parts[part]) for part in several])
 
 
 _UNGROUPED = "only labelled answers have a group; give every answer's in a column group of the judge's file"

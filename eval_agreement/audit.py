@@ -23,8 +23,8 @@ from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, read_items
 from eval_agreement.page import report
-from eval_agreement.page.decision import verdict
-from eval_agreement.page.preferences import preference_sections, preference_verdict
+from eval_agreement.page.decision import preference_verdict, verdict
+from eval_agreement.page.preferences import preference_sections
 from eval_agreement.page.scores import change_sections, exchange_sections, models_of, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
@@ -54,18 +54,16 @@ Tables = Mapping[str, tuple[Source, Files]]
 """People and judges of each sample; of judgments no judges, who stand in the same file."""
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
+_GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
 
 
 class _Target(Struct, frozen=True, kw_only=True):
     """Where an audit goes, and by what it is decided."""
 
     out: Path
-    gates: str | None
+    limits: Sequence[gate.Limit]
     max_failed: float
     certificate: Path | None
-
-    def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
-        return [] if self.gates is None else gate.parse(self.gates, names)
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Make the folder before anything takes long; how the judge was asked, to be certified. Raises UsageError."""
@@ -152,7 +150,7 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    target = _Target(out=out, gates=gates, max_failed=max_failed, certificate=certificate)
+    target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
     on = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
@@ -167,7 +165,8 @@ def main(
     kind, read = _tables(files, partial(inputs.found_sources, mapped=mapped, scales=on), people, judges)
     if not all(sources for _, sources in read.values()):
         _refuse({"--map": mapped}, "files of judgments")
-        _refuse(scales if kind == "score" else {}, f"judgments, which are on {_SCALE}")
+        _refuse(scales, f"judgments, which are on {_SCALE}")
+    target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
     if kind != "score":
         _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
         if within and within >= 1:
@@ -279,11 +278,11 @@ def _audit_scores(
     injections, looks = attacked
     (first, first_files), *_ = samples
     rated = [sample for sample, _ in samples]
-    limits, judged = target.limits(), first_files[first.judge].path
-    gate.check_samples(limits, [sample.name for sample in rated])
+    judged = first_files[first.judge].path
+    gate.check_samples(target.limits, [sample.name for sample in rated])
     how = target.prepare(judged, first.judgments)
     found = {sample.name: run_audit(sample, asked) for sample in rated}
-    outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
+    outcomes = gate.check(target.limits, {name: findings.judge for name, findings in found.items()})
     content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
     content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     saved = savings(found)
@@ -331,7 +330,6 @@ def _audit_labels(read: Tables, kind: Kind, asked: AuditRequest, target: _Target
     """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
-    limits = target.limits(gate.YES_OR_NO if kind == "yes or no" else gate.PREFERENCES)
     if len(read) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     ((name, (people, judges)),) = read.items()
@@ -343,7 +341,8 @@ def _audit_labels(read: Tables, kind: Kind, asked: AuditRequest, target: _Target
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
     found = preference_audit(given, asked.epsilon)
     result = found.agreement[judge]
-    outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))})
+    held = gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))
+    outcomes = gate.check(target.limits, {name: held})
     verdicts = preference_verdict(name, found, outcomes, target.max_failed, asked.within)
     facts = {"verdicts" if found.yes_or_no else "pairs": found.items, **files_of({PEOPLE: people, **sources})}
     agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}

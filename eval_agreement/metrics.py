@@ -239,7 +239,7 @@ def resampled(
                 values[name].append(metric.of(sums))
     found = [{name: np.concatenate(parts) for name, parts in values.items()} for values in blocks_of]
     for cells, of_judge in zip(samples, found, strict=True):
-        for name, metric in METRICS.items() if cells.coarse else ():
-            if metric.exact and not np.isnan(of_judge[name][0]):
+        for name, metric in METRICS.items():
+            if cells.coarse and metric.exact and not np.isnan(of_judge[name][0]):
                 of_judge[name] = around(metric.exact(cells), of_judge[name])
     return found

@@ -202,9 +202,8 @@ def labels_needed(
         undefined = say("plan_too_far", rows=rows, smallest=smallest)
         reading = say("plan_unreached", half_width=half_width, why=undefined)
         return replace(plan, undefined=undefined, reading=reading)
-    counts = dict(
-        zip(("with_judge", "without_judge"), (max(FEWEST_GROUPS, ceil(count)) for count in labels), strict=True)
-    )
+    with_judge, without_judge = (max(FEWEST_GROUPS, ceil(count)) for count in labels)
+    counts = {"with_judge": with_judge, "without_judge": without_judge}
     return replace(plan, **counts, reading=say("plan", half_width=half_width, **counts))
 
 

@@ -318,17 +318,9 @@ def rater_agreement(
     alone, *both = (draws.estimate(values, rated.items, undefined=reason) for values in (people, *together))
     both += [draws.estimate(values - people, rated.items, undefined=reason, null=0.0) for values in together]
     with_judge, difference = both or (None, None)
-    return RaterAgreement(
-        level=level,
-        items=rated.items,
-        single=rated.single,
-        failed=rated.failed,
-        raters=len(np.unique(rated.rater)),
-        ratings=len(rated.score),
-        people=alone,
-        with_judge=with_judge,
-        difference=difference,
-    )
+    counts = {"items": rated.items, "single": rated.single, "failed": rated.failed}
+    counts |= {"raters": len(np.unique(rated.rater)), "ratings": len(rated.score)}
+    return RaterAgreement(level=level, **counts, people=alone, with_judge=with_judge, difference=difference)
 
 
 def _counts(item: Indices, score: Floats, items: int) -> Any:

@@ -257,7 +257,7 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
     fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
     for usual, paths in fields.items():
         columns = [[_text(_at(row, path)) for row in rows] for path in paths]
-        columns = [cells for cells in columns if any(cell is not None for cell in cells)]
+        columns = [cells for cells in columns if {*cells} != {None}]
         if usual in mapped and not columns:
             raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
         if columns:

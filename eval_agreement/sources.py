@@ -271,7 +271,7 @@ def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Label
     verdicts = _first(source, pd.DataFrame({column: values}, index=[keys, names], dtype=object), more)[column]
     if len(verdicts) < len(keys) and not (judge and several):
         notes.append(f"{source.path}: {len(keys) - len(verdicts)} rows repeat another row and count once")
-    rows = _about(source, keys, ("",) if kind == "score" else ("_a", "_b"))
+    rows = _about(source, keys, {"score": ("",)}.get(kind, ("_a", "_b")))
     if judge:
         labels = [(label or "failed",) for label in _listed(verdicts)]
         return rows.assign(**({"score": verdicts.array} if kind == "score" else {"labels": labels})), notes
@@ -281,7 +281,7 @@ def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Label
     raters = list(by_id.values())
     if kind == "score":
         rows["human"] = [sum(rated.values()) / len(rated) if rated else None for rated in raters]
-    rows["raters"] = raters if several or kind != "score" else [{} for _ in raters]
+    rows["raters"] = raters if several or kind != "score" else [{}] * len(raters)
     return rows, notes
 
 

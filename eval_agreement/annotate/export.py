@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
@@ -101,8 +101,10 @@ def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequenc
 
 
 def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
-    shares = {label.rater: _share(label.verdict.choices.values()) for label in labels}
-    scores = {rater: share for rater, share in shares.items() if share is not None}
+    scores = {}
+    for label in labels:
+        if said := [choice == "yes" for choice in label.verdict.choices.values() if choice in ("yes", "no")]:
+            scores[label.rater] = fmean(said)
     right = [_majority(some) for some in choices.values()]
     decided = [holds for holds in right if holds is not None]
     # Where they are of two minds on every item, the mean of what each says.
@@ -110,12 +112,6 @@ def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Seque
     votes = [[some.count("yes"), some.count("no")] for some in choices.values()]
     checked = {"checklist_answers": right, "checklist_votes": votes}
     return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": scores}
-
-
-def _share(choices: Iterable[str]) -> float | None:
-    """The share of yes among yes and no; None where there is neither."""
-    decided = [choice == "yes" for choice in choices if choice in ("yes", "no")]
-    return fmean(decided) if decided else None
 
 
 def _majority(answers: Sequence[str]) -> bool | None:

@@ -104,12 +104,8 @@ class Annotation:
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
         lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts()[rater]
-        facts = {
-            "words": texts_of("annotate/page/words.toml")[lang],
-            "lang": lang,
-            "other": "en" if lang == "zh" else "zh",
-            "scheme": self.name,
-        }
+        words, other = texts_of("annotate/page/words.toml")[lang], "en" if lang == "zh" else "zh"
+        facts = {"words": words, "lang": lang, "other": other, "scheme": self.name}
         facts |= {"stale": "stale" in asked, "rater": asked["rater"], "done": done, "tasks": tasks, "open": found}
         facts |= {"last": self.store.last(rater, found.label if found else 0)}
         facts |= {} if found is None else self._shown(found)

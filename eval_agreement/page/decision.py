@@ -1,19 +1,25 @@
-"""What an audit of scores decides, in sentences: the first is one that a person can act on."""
+"""What an audit decides, of scores and of preferences, in sentences: the first is one that a person can act on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from critic.page.blocks import interval, listed, number
-from critic.stats.estimate import FEWEST_TO_DECIDE
+import numpy as np
+
+from critic.page.blocks import interval, listed, number, share, shares
+from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
 from eval_agreement.analysis import Findings
 from eval_agreement.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.gate import Outcome
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import not_for, not_kept, undecided, with_labels, within
+from eval_agreement.page.words import within
+from eval_agreement.preferences import PreferenceAudit
 from eval_agreement.texts import say
 
-WITHIN = 0.2
-"""Half width in points of the mean that labels are counted for, unless --target-half-width names another."""
+POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
+"""Half width of the mean, in points, or of the share that labels are counted for without --target-half-width."""
+
+MOST_TASKS = 3
+"""Tasks that the headline names."""
 
 
 def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
@@ -29,7 +35,7 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
     questions = f"to {judge.groups} questions" if not findings.sample.ungrouped else "without groups by question"
     facts = {"trivial": trivial, "questions": questions, "pearson": number(judge.pearson), "within": _within(judge)}
     return [
-        not_kept(outcome for outcome in outcomes if outcome.sample == name) or _decision(findings, most_failed),
+        _not_kept(outcome for outcome in outcomes if outcome.sample == name) or _decision(findings, most_failed),
         say("of_scores", name=name, who=who, judge=judge, **facts),
         *_against_people(findings),
     ]
@@ -42,7 +48,7 @@ def _within(result: Agreement) -> str:
 def _decision(findings: Findings, most_failed: float) -> str:
     """One sentence to act on, with its figure and the option that would change it; then tasks to avoid."""
     who, judge = findings.sample.judge, findings.judge
-    if why := undecided(who, judge.failed, judge.n + judge.failed, judge.groups or 0, most_failed, "answers"):
+    if why := _undecided(who, judge.failed, judge.n + judge.failed, judge.groups or 0, most_failed, "answers"):
         return why
     if unbeaten := [pair for pair in findings.over_trivial if _side(pair) >= 0]:
         trivial = f"trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])}"
@@ -54,17 +60,17 @@ def _decision(findings: Findings, most_failed: float) -> str:
 
 def _with_labels(findings: Findings) -> str:
     who, r, plan = findings.sample.judge, findings.judge.pearson or 0.0, findings.plan
-    half_width = plan.half_width if plan else WITHIN
+    half_width = plan.half_width if plan else POINTS_WITHIN
     planned = (plan.with_judge, plan.without_judge) if plan and plan.with_judge and plan.without_judge else ()
     deviation, size = float(findings.sample.human.std()), f"±{half_width:g} points"
-    return with_labels(who, deviation, r, half_width, "a mean of people's scores", size, *planned)
+    return _labels_a_month(who, deviation, r, half_width, "a mean of people's scores", size, *planned)
 
 
 def _not_for(findings: Findings) -> str:
     """Tasks on which the judge is not shown to rank answers as people do at all."""
     tasks = findings.by.get("task", {}).items()
     enough = {name: result.estimates["pearson"] for name, result in tasks if (result.groups or 0) >= FEWEST_TO_DECIDE}
-    return not_for("Pearson", enough, "ranks these answers")
+    return _tasks_to_avoid("Pearson", enough, "ranks these answers")
 
 
 def _mae(pair: Comparison) -> MetricDifference | None:
@@ -110,3 +116,106 @@ def _against_people(findings: Findings) -> list[str]:
     people, judge = (f"{number(line.result.mae)}{_within(line.result)}" for line in lines)
     test = findings.beside.replaces
     return [say("ceiling", people=people, judge=judge), *([test.reading] if test else [])]
+
+
+def preference_verdict(
+    name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
+) -> list[str]:
+    """What a sample says of the first judge, the decision first; `half_width` is that of a share (0..1)."""
+    judge, result = next(iter(found.agreement.items()))
+    if result.accuracy.value is None:
+        return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
+    facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
+    facts |= {"within": within(shares(result.accuracy.interval)), "things": found.things}
+    sentences = [
+        _not_kept(outcomes) or _preference_decision(judge, found, most_failed, half_width or SHARE_WITHIN),
+        say("of_verdicts", name=name, who=judge, result=result, **facts),
+    ]
+    if rates := found.rates.get(judge):
+        said = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
+        sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
+    if beside := found.beside.get(judge):
+        sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
+    flips = found.position[judge]["flips"] if judge in found.position else None
+    if flips and flips.value is not None:
+        changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
+        sentences.append(f"Shown in the other order, {changed}.")
+    return sentences
+
+
+def _preference_decision(judge: str, found: PreferenceAudit, most_failed: float, half_width: float) -> str:
+    result = found.agreement[judge]
+    lost = result.failed + result.unasked
+    if why := _undecided(judge, lost, result.n + lost, found.groups, most_failed, found.things):
+        return why
+    others = {line.second: line.accuracy for line in found.differences if line.first == judge}
+    trivial = [name for name in found.baselines if others[name].side <= 0]
+    better = [name for name in others if name not in found.baselines and others[name].side < 0]
+    if trivial or result.kappa.side <= 0:
+        than = listed(trivial) if trivial else "chance"
+        seen = _figure(others[trivial[0]]) if trivial else ""
+        return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
+    if better:
+        how = f"agrees with people less{_figure(others[better[0]])}"
+        return say("worse", who=judge, others=listed(better), things=found.things, how=how)
+    than = listed(["chance", *found.baselines])
+    figure = f"more than {than}, on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
+    parts = [*found.by[judge].get("task", {}).items(), *found.by[judge].get("category", {}).items()]
+    enough = {name: part.kappa for name, part in parts if part.n >= FEWEST_TO_DECIDE}
+    not_here = _tasks_to_avoid("kappa", enough, "agrees with people on these")
+    beside = found.beside.get(judge)
+    if beside and beside.replaces and beside.replaces.passes:
+        raters = say("in_place_of_raters", test=beside.replaces)
+        return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
+    if beside and beside.soft and beside.soft.difference.side > 0:
+        return say("verdicts_alone", who=judge, things=found.things, figure=figure) + not_here
+    return f"{_share_with_labels(judge, found, half_width)}{not_here}"
+
+
+def _share_with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:
+    """For the share of yes, or of wins of answer a, a tie counting half."""
+    table = np.array(found.agreement[judge].table)
+    pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
+    what = "the share of people's yes" if found.yes_or_no else "the share of people's verdicts for a (ties half)"
+    r = float(np.corrcoef(pairs.T)[0, 1])
+    return _labels_a_month(judge, float(pairs[:, 0].std()), r, half_width, what, f"±{100 * half_width:g} %")
+
+
+def _figure(estimate: Estimate) -> str:
+    """What is seen of a difference or, where nothing is, would be."""
+    seen = say("seen_8_in_10", size=share(estimate.unseen)) if estimate.unseen else ""
+    return f" ({share(estimate.value)}, {shares(estimate.interval)}{seen})"
+
+
+def _not_kept(outcomes: Iterable[Outcome]) -> str:
+    """The decision where a gate is not kept."""
+    broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
+    return say("gate_broken", limits=listed(broken)) if broken else ""
+
+
+def _undecided(who: str, lost: int, total: int, groups: int, most_failed: float, things: str) -> str:
+    """Why nothing is decided on a judge that failed on `lost` of its verdicts; empty where something is."""
+    if lost > most_failed * total:
+        return say("failed_too_often", who=who, lost=lost, total=total, things=things, most=most_failed)
+    more = FEWEST_TO_DECIDE - groups
+    return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
+
+
+def _labels_a_month(
+    who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int
+) -> str:
+    """Labels as `planned` or by people's deviation, and 1 - r² of these with the judge (PPI++ where all is judged)."""
+    labels = (1.96 * deviation / half_width) ** 2
+    corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
+    counts = {"corrected": corrected, "alone": alone, "r": number(r)}
+    return say("labels_a_month", who=who, what=what, size=size, **counts)
+
+
+def _tasks_to_avoid(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
+    """What not to use a judge for: the tasks, MOST_TASKS at most, on which no agreement beyond chance is shown."""
+    shown = {name: one for name, one in tasks.items() if one.interval and one.interval[0] <= 0}
+    said = [
+        f"{name.replace('_', ' ')} ({what} {number(one.value)}, {interval(one.interval)})"
+        for name, one in shown.items()
+    ]
+    return say("not_for", tasks=listed(said[:MOST_TASKS]), does=does) if said else ""

@@ -1,32 +1,10 @@
 """What an audit of preferences found, as sections of sentences and tables."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
-from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
+from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, row, share
+from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
-from eval_agreement.gate import Outcome
-from eval_agreement.page.words import (
-    estimates,
-    not_for,
-    not_kept,
-    p_text,
-    part_name,
-    people_part,
-    percent,
-    points,
-    section,
-    undecided,
-    with_labels,
-    within,
-)
+from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points, section
 from eval_agreement.preferences import CONSTANT, LONGER, PairAgreement, PairedDifference, PreferenceAudit
-from eval_agreement.texts import say
-
-WITHIN = 0.05
-"""Half width of the share that labels are counted for, unless --target-half-width names another."""
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
@@ -49,79 +27,6 @@ def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     }
     things = "items" if found.yes_or_no else "pairs of answers"
     return [one for key, said in parts.items() for one in section(key, said, things=things, thing=found.things[:-1])]
-
-
-def preference_verdict(
-    name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
-) -> list[str]:
-    """What a sample says of the first judge, the decision first; `half_width` is that of a share (0..1)."""
-    judge, result = next(iter(found.agreement.items()))
-    if result.accuracy.value is None:
-        return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
-    facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
-    facts |= {"within": _within(result.accuracy), "things": found.things}
-    sentences = [
-        not_kept(outcomes) or _decision(judge, found, most_failed, half_width or WITHIN),
-        say("of_verdicts", name=name, who=judge, result=result, **facts),
-    ]
-    if rates := found.rates.get(judge):
-        said = [f"{name} {share(rate.value)}{_within(rate)}" for name, rate in rates.items()]
-        sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
-    if beside := found.beside.get(judge):
-        sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
-    flips = found.position[judge]["flips"] if judge in found.position else None
-    if flips and flips.value is not None:
-        changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
-        sentences.append(f"Shown in the other order, {changed}.")
-    return sentences
-
-
-def _within(estimate: Estimate) -> str:
-    return within(shares(estimate.interval))
-
-
-def _decision(judge: str, found: PreferenceAudit, most_failed: float, half_width: float) -> str:
-    result = found.agreement[judge]
-    lost = result.failed + result.unasked
-    if why := undecided(judge, lost, result.n + lost, found.groups, most_failed, found.things):
-        return why
-    others = {line.second: line.accuracy for line in found.differences if line.first == judge}
-    trivial = [name for name in found.baselines if others[name].side <= 0]
-    better = [name for name in others if name not in found.baselines and others[name].side < 0]
-    if trivial or result.kappa.side <= 0:
-        than = listed(trivial) if trivial else "chance"
-        seen = _figure(others[trivial[0]]) if trivial else ""
-        return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
-    if better:
-        how = f"agrees with people less{_figure(others[better[0]])}"
-        return say("worse", who=judge, others=listed(better), things=found.things, how=how)
-    than = listed(["chance", *found.baselines])
-    figure = f"more than {than}, on {share(result.accuracy.value)}{_within(result.accuracy)}"
-    parts = [*found.by[judge].get("task", {}).items(), *found.by[judge].get("category", {}).items()]
-    enough = {name: part.kappa for name, part in parts if part.n >= FEWEST_TO_DECIDE}
-    not_here = not_for("kappa", enough, "agrees with people on these")
-    beside = found.beside.get(judge)
-    if beside and beside.replaces and beside.replaces.passes:
-        raters = say("in_place_of_raters", test=beside.replaces)
-        return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
-    if beside and beside.soft and beside.soft.difference.side > 0:
-        return say("verdicts_alone", who=judge, things=found.things, figure=figure) + not_here
-    return f"{_with_labels(judge, found, half_width)}{not_here}"
-
-
-def _with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:
-    """For the share of yes, or of wins of answer a, a tie counting half."""
-    table = np.array(found.agreement[judge].table)
-    pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    what = "the share of people's yes" if found.yes_or_no else "the share of people's verdicts for a (ties half)"
-    r = float(np.corrcoef(pairs.T)[0, 1])
-    return with_labels(judge, float(pairs[:, 0].std()), r, half_width, what, f"±{100 * half_width:g} %")
-
-
-def _figure(estimate: Estimate) -> str:
-    """What is seen of a difference or, where nothing is, would be."""
-    seen = say("seen_8_in_10", size=share(estimate.unseen)) if estimate.unseen else ""
-    return f" ({share(estimate.value)}, {shares(estimate.interval)}{seen})"
 
 
 def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:

@@ -75,21 +75,16 @@ def worst(sample: RatedSample) -> list[int]:
 
 
 def _failures_of(samples: Mapping[str, RatedSample]) -> list[Section]:
-    caption = (
-        "Answers without a score, by reason, with the first of each. They are left out of the judge’s numbers above."
-    )
+    caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
     parts = []
     for name, sample in samples.items():
-        rows = [row(why, count, about=_examples(sample, few)) for why, count, few in failures(sample)]
+        judgments, rows = sample.judgments or [None] * len(sample.ids), []
+        for why, count, few in failures(sample):
+            details = {sample.ids[at]: (one.detail or "") if (one := judgments[at]) else "" for at in few}
+            about = "; ".join(f"{key} {detail[:200]}".strip() for key, detail in details.items())
+            rows.append(row(why, count, about=about))
         parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
     return section("failures", parts)
-
-
-def _examples(sample: RatedSample, rows: Sequence[int]) -> str:
-    """The ids of a few answers that failed, with what is known of why."""
-    judgments = [sample.judgments[row] if sample.judgments else None for row in rows]
-    details = [(judgment and judgment.detail) or "" for judgment in judgments]
-    return "; ".join(f"{sample.ids[row]} {detail[:200]}".strip() for row, detail in zip(rows, details, strict=True))
 
 
 def failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from critic.human_scored import BLIND
 from critic.page import blocks
-from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, number, share
+from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
@@ -15,17 +15,7 @@ from eval_agreement.gate import Outcome
 from eval_agreement.image_grounding import Looking
 from eval_agreement.injection import Injection, VariantEffect
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import (
-    estimates,
-    gate_sections,
-    measured,
-    p_text,
-    part_name,
-    people_part,
-    percent,
-    points,
-    section,
-)
+from eval_agreement.page.words import estimates, gate_sections, p_text, part_name, people_part, percent, points, section
 from eval_agreement.ppi import CorrectedMean
 from eval_agreement.savings import Savings
 from eval_agreement.two_judges import Change, Conversion, Converted
@@ -279,8 +269,8 @@ _WIDTHS = Columns[TaskWidths](
 
 _ANSWERERS = Columns[tuple[str, CorrectedMean]](
     ("Answerer", lambda pair: pair[0].replace("_", " ")),
-    ("corrected", lambda pair: measured(pair[1].value, pair[1].interval, pair[1].undefined)),
-    ("labels alone", lambda pair: measured(pair[1].human_only, pair[1].human_interval)),
+    ("corrected", lambda pair: TableCell(number(pair[1].value), interval(pair[1].interval), pair[1].undefined or "")),
+    ("labels alone", lambda pair: TableCell(number(pair[1].human_only), interval(pair[1].human_interval))),
     ("judge alone", lambda pair: number(pair[1].judge_only)),
     ("labels", lambda pair: pair[1].labelled),
     ("without", lambda pair: pair[1].unlabelled),

@@ -1,29 +1,12 @@
-"""What the audit's pages say in the same words: p-values, estimates, decisions, sections, single raters, the gate."""
+"""What the audit's pages say in the same words: p-values, estimates, sections, single raters, the gate."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import ceil
 
-from critic.page.blocks import (
-    Bounds,
-    Columns,
-    Part,
-    Section,
-    Table,
-    TableCell,
-    interval,
-    listed,
-    number,
-    row,
-    share,
-    shares,
-)
-from critic.stats.estimate import FEWEST_TO_DECIDE, RESAMPLES, Estimate
+from critic.page.blocks import Columns, Part, Section, Table, TableCell, interval, number, row, share, shares
+from critic.stats.estimate import RESAMPLES, Estimate
 from eval_agreement.gate import Outcome
 from eval_agreement.raters import BesideRaters, RaterTest
 from eval_agreement.texts import say, texts_of
-
-MOST_TASKS = 3
-"""Tasks that the headline names."""
 
 
 def p_text(p: float | None) -> str:
@@ -35,11 +18,6 @@ def p_text(p: float | None) -> str:
 def part_name(part: str) -> str:
     """The word for a property."""
     return {"lang": "language"}.get(part, part)
-
-
-def measured(value: float | None, bounds: Bounds | None, undefined: str | None = None, decimals: int = 2) -> TableCell:
-    """A value with its interval in small print, and why there is none where the mouse rests."""
-    return TableCell(number(value, decimals), interval(bounds), undefined or "")
 
 
 def points(estimate: Estimate, decimals: int = 3) -> TableCell:
@@ -68,38 +46,6 @@ def _unseen(size: str, estimate: Estimate) -> str:
 def within(bounds: str) -> str:
     """An interval in a sentence."""
     return f" (95 % interval {bounds})" if bounds else ""
-
-
-def not_kept(outcomes: Iterable[Outcome]) -> str:
-    """The decision where a gate is not kept."""
-    broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
-    return say("gate_broken", limits=listed(broken)) if broken else ""
-
-
-def undecided(who: str, lost: int, total: int, groups: int, most_failed: float, things: str) -> str:
-    """Why nothing is decided on a judge that failed on `lost` of its verdicts; empty where something is."""
-    if lost > most_failed * total:
-        return say("failed_too_often", who=who, lost=lost, total=total, things=things, most=most_failed)
-    more = FEWEST_TO_DECIDE - groups
-    return say("too_few_questions", who=who, groups=groups, fewest=FEWEST_TO_DECIDE, more=more) if more > 0 else ""
-
-
-def with_labels(who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int) -> str:
-    """Labels as `planned` or by people's deviation, and 1 - r² of these with the judge (PPI++ where all is judged)."""
-    labels = (1.96 * deviation / half_width) ** 2
-    corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
-    counts = {"corrected": corrected, "alone": alone, "r": number(r)}
-    return say("labels_a_month", who=who, what=what, size=size, **counts)
-
-
-def not_for(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
-    """What not to use a judge for: the tasks, MOST_TASKS at most, on which no agreement beyond chance is shown."""
-    shown = {name: one for name, one in tasks.items() if one.interval and one.interval[0] <= 0}
-    said = [
-        f"{name.replace('_', ' ')} ({what} {number(one.value)}, {interval(one.interval)})"
-        for name, one in shown.items()
-    ]
-    return say("not_for", tasks=listed(said[:MOST_TASKS]), does=does) if said else ""
 
 
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:

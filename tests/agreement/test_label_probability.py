@@ -12,7 +12,8 @@ from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
 from eval_agreement.baselines import trivial
 from eval_agreement.metrics import measured
-from eval_agreement.page.preferences import preference_sections, preference_verdict
+from eval_agreement.page.decision import preference_verdict
+from eval_agreement.page.preferences import preference_sections
 from eval_agreement.ppi import corrected_mean
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import RatedSample
