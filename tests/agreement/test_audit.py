@@ -340,15 +340,9 @@ def by(record: Judgment, judge: str) -> Judgment:
 MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
     "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no people's verdicts"),
     "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate id 'r2', first at j.jsonl:3"),
-    "human off scale": (
-        lambda rows: [*rows, judgment(90, 11.0, 5)],
-        ":7: the score 11 of 'r90' is outside 1..10",
-    ),
+    "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], ":7: the score 11 of 'r90' is outside 1..10"),
     "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: the score 0.5"),
-    "two judges": (
-        lambda rows: [*rows, by(judgment(90, 5, 5), "other")],
-        "j.jsonl:7: judged by 'other'",
-    ),
+    "two judges": (lambda rows: [*rows, by(judgment(90, 5, 5), "other")], "j.jsonl:7: judged by 'other'"),
     "empty": (lambda rows: [], "j.jsonl: the file is empty"),
 }
 
@@ -362,33 +356,31 @@ def test_mistakes_in_a_file_are_one_line(tmp_path: Path, mistake: str) -> None:
 
 def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "j.jsonl", judgments(6))
-    assert "missing.jsonl: no such file" in refused(tmp_path, "a=missing.jsonl", "--out", "out")
-    assert "the sample j is given twice" in refused(tmp_path, "j.jsonl", "j=j.jsonl", "--out", "out")
-    for name in ("people", "looking"):
-        assert f"cannot be called {name}" in refused(tmp_path, f"{name}=j.jsonl", "--out", "out")
-    assert "no metric 'mea'" in refused(tmp_path, "j.jsonl", "--out", "out", "--gate", "mea<=1")
-    assert "--judge 'j.jsonl': expected NAME=FILE" in refused(
-        tmp_path, "--human", "j.jsonl", "--judge", "j.jsonl", "--out", "out"
-    )
-    assert "not both" in refused(tmp_path, "j.jsonl", "--human", "j.jsonl", "--out", "out")
-    people = refused(tmp_path, "--human", "j.jsonl", "--judge", "people=j.jsonl", "--out", "out")
-    assert "--judge people: people, a rater or a trivial judge are called that" in people
-    for option in ("--scale", "--judge-scale"):
-        assert f"{option} says nothing about judgments, which are on 1:10" in refused(
-            tmp_path, "j.jsonl", option, "1:5", "--out", "out"
-        )
-    assert "nothing to audit" in refused(tmp_path, "--out", "out")
     (tmp_path / "t.csv").write_text("id,score\na,3\n")
     write_jsonl(tmp_path / "rows.jsonl", [human_row(0)])
-    for file in ("t.csv", "rows.jsonl"):
-        assert f"{file}: no " in refused(tmp_path, file, "--out", "out")
-    tables = ["--human", "t.csv", "--judge", "j=t.csv"]
+    human, tables = ["--human", "j.jsonl"], ["--human", "t.csv", "--judge", "j=t.csv"]
+    for words, message in (
+        (["a=missing.jsonl"], "missing.jsonl: no such file"),
+        (["j.jsonl", "j=j.jsonl"], "the sample j is given twice"),
+        (["people=j.jsonl"], "cannot be called people"),
+        (["looking=j.jsonl"], "cannot be called looking"),
+        (["j.jsonl", "--gate", "mea<=1"], "no metric 'mea'"),
+        ([*human, "--judge", "j.jsonl"], "--judge 'j.jsonl': expected NAME=FILE"),
+        (["j.jsonl", *human], "not both"),
+        ([*human, "--judge", "people=j.jsonl"], "--judge people: people, a rater or a trivial judge are called that"),
+        (["j.jsonl", "--scale", "1:5"], "--scale says nothing about judgments, which are on 1:10"),
+        (["j.jsonl", "--judge-scale", "1:5"], "--judge-scale says nothing about judgments, which are on 1:10"),
+        ([], "nothing to audit"),
+        (["t.csv"], "t.csv: no "),
+        (["rows.jsonl"], "rows.jsonl: no "),
+        ([*tables, "--certificate", "c.json"], "takes judgments made in one way"),
+        ([*tables, "--gate", "x:mae<=1"], "no sample 'x'; there are t"),
+        (["j.jsonl", "--gate", ""], "--gate ''"),
+        (["j.jsonl", "--target-half-width", "-1"], "--target-half-width"),
+        (["j.jsonl", "--scale", "5:1"], "--scale '5:1': 5 is not below 1"),
+    ):
+        assert message in refused(tmp_path, *words, "--out", "out")
     assert "t.csv: File exists" in refused(tmp_path, *tables, "--out", "t.csv")
-    assert "takes judgments made in one way" in refused(tmp_path, *tables, "--certificate", "c.json", "--out", "out")
-    assert "no sample 'x'; there are t" in refused(tmp_path, *tables, "--gate", "x:mae<=1", "--out", "out")
-    assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
-    assert "--target-half-width" in refused(tmp_path, "j.jsonl", "--target-half-width", "-1", "--out", "out")
-    assert "--scale '5:1': 5 is not below 1" in refused(tmp_path, "j.jsonl", "--scale", "5:1", "--out", "out")
 
 
 def of_responses(responses: list[Response], training: list[Response]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""eval_agreement.ppi against ppi_py, the definition of a clustered variance, and simulated answers."""
+"""eval_agreement.ppi against ppi_py, the definition of a clustered variance, and simulated answers; what is saved."""
 
 import json
 import math
@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import human_row, run, write_jsonl
 from numpy.typing import NDArray
 from scipy import stats
 
 from eval_agreement.metrics import half_up
 from eval_agreement.ppi import CorrectedMean, corrected_mean, labels_needed
+from eval_agreement.sample import RatedSample
+from eval_agreement.savings import beside_any_number
 
 Floats = NDArray[np.float64]
 TRUTH = 5.5
@@ -174,19 +177,6 @@ def test_a_warning_takes_five_standard_errors_and_thirty_groups(apart: float, re
     assert (found.caution is not None) == warned == ("above that on the others" in found.reading)
 
 
-@pytest.mark.parametrize(("size", "ceiling"), [(1, 0.0), (1, 0.95), (4, 0.0), (4, 0.95)])
-@pytest.mark.parametrize("rest", [3, 30, 60])
-def test_few_unlabelled_answers_are_not_said_to_be_no_random_draw(rest: int, size: int, ceiling: float) -> None:
-    """400 worlds with `rest` questions unlabelled at random, of scores that lie apart or crowd at 10. Student's test at
-    5 % warns in up to 280 of them where few are unlabelled."""
-    random, warned = np.random.default_rng(rest), 0
-    for _ in range(400):
-        _, labels, judge, group = answers(random, 60 * size, (60 + rest) * size, size, 1.0, whole_groups=True)
-        judge = np.where(random.random(len(judge)) < ceiling, 10, judge)
-        warned += corrected_mean(labels, judge, group).caution is not None
-    assert warned <= 2
-
-
 @pytest.mark.parametrize(
     ("size", "alike", "half_width", "slope"),
     [(1, 0.0, 0.12, 0.8), (1, 0.0, 0.25, 0.8), (1, 0.0, 0.25, 0.15), (6, 1.0, 0.2, 0.8), (6, 1.0, 0.3, 0.8)],
@@ -274,3 +264,53 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     errors = np.array([[(r.value or 0) - human.mean(), (r.human_only or 0) - human.mean()] for r in results])
     assert (errors**2).mean(axis=0)[0] < 0.7 * (errors**2).mean(axis=0)[1]
     assert 220 < np.mean([result.effective for result in results]) < 300
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.5, 30.0])
+def test_labels_beside_many_judged_answers_are_worth_what_is_said_of_them_alone(noise: float) -> None:
+    """Questions of two answers that share half of what they are worth; 600 of 60,000 answers are labelled."""
+    random = np.random.default_rng(4)
+    quality = 5.5 + random.normal(0, 0.7, (30_000, 1)) + random.normal(0, 0.7, (30_000, 2))
+    judge = np.clip(quality + random.normal(0, noise, quality.shape), 1, 10).ravel()
+    human, group = np.clip(quality, 1, 10).ravel(), [f"q{row // 2}" for row in range(60_000)]
+    beside = corrected_mean(np.where(np.arange(60_000) < 600, human, np.nan), judge, group)
+    facts: dict[str, Any] = {
+        "name": "s",
+        "ids": [str(row) for row in range(600)],
+        "human": human[:600],
+        "judges": {"j": judge[:600]},
+    }
+    worth = beside_any_number(RatedSample(**facts, group=[*group[:600]]))
+    assert worth is not None and worth == pytest.approx(beside.effective, rel=0.06)
+    r = np.corrcoef(human[:600], judge[:600])[0, 1]
+    plain = beside_any_number(RatedSample(**facts, group=[None] * 600))
+    assert noise > 1 or plain == pytest.approx(600 / (1 - r**2) * (1 - 1 / 599))
+
+
+def test_what_several_files_save_is_pooled_beside_the_best(tmp_path: Path) -> None:
+    """A good judge on 120 answers by two models and a blind one on 180: each file is a sample, none is left out."""
+    random = np.random.default_rng(0)
+    for name, count in {"good": 120, "blind": 180}.items():
+        human, blind = random.integers(1, 11, (2, count)).tolist()
+        judge = [min(one + 1, 10) for one in human] if name == "good" else blind
+        each = enumerate(zip(human, judge, strict=True))
+        rows = [
+            human_row(i, human_score=one, score_1_10=one) | {"j_score_1_10": float(other)} for i, (one, other) in each
+        ]
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    done = run("critic", "audit", "good.jsonl", "blind.jsonl", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out/summary.json").read_text())
+    saved, (good, blind) = found["savings"], found["savings"]["means"]
+    assert (good["name"], good["labels"], blind["name"], blind["labels"]) == ("good", 120, "blind", 180)
+    assert good["worth"] > 1200 and blind["worth"] < 190
+    assert saved["pooled"] == {"name": "all", "labels": 300, "worth": pytest.approx(good["worth"] + blind["worth"])}
+    assert f"With the judge 100 of these 300 labels are worth {saved['pooled']['worth'] / 3:.0f}: from" in done.stdout
+    assert saved["reading"] in done.stdout and saved["reading"] in (tmp_path / "out/report.html").read_text()
+    widths = [found[name]["widths"] for name in ("good", "blind")]
+    shares = {"left": [one["tasks"][0]["narrow"]["value"] for one in widths]}
+    shares |= {name: [one[name] for one in widths] for name in ("routed_mae", "random_mae")}
+    for name, values in shares.items():
+        assert saved[name] == pytest.approx(np.average(values, weights=[120, 180])), name
+    one = run("critic", "audit", "blind.jsonl", "--out", "one", cwd=tmp_path)
+    assert "labels are worth" in one.stdout and "(alpha)" in one.stdout, one  # of one sample its answerers
