@@ -514,17 +514,10 @@ def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path,
     out = tmp_path / "judged.jsonl"
     jsonl.write(out, [asyncio.run(judge.judge(one)) for one in loaded.responses])
     jsonl.write_sidecar(out, {"images": root.facts()})
-    judged_plain = judged_rows(plain, judge)
+    judged_plain, rows_of = tmp_path / "plain-judged.jsonl", human_scored.load(plain, pictures=True).responses
+    jsonl.write(judged_plain, [asyncio.run(judge.judge(one)) for one in rows_of])
     done = run("critic", "audit", judged_plain, "--attacked", out, "--out", tmp_path / "audit")
     assert "not shown to look at the image" in done.stdout, done.stdout + done.stderr
     found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
     assert found["looking"][0]["reached"] == 270
     assert "before_seeing" in json.dumps(found), "what people gave before they saw it is a judge beside ours"
-
-
-def judged_rows(rows: Path, judge: ResponseJudge) -> Path:
-    loaded = human_scored.load(rows, pictures=True)
-    jsonl.write(
-        out := rows.with_name("plain-judged.jsonl"), [asyncio.run(judge.judge(one)) for one in loaded.responses]
-    )
-    return out

@@ -142,10 +142,9 @@ def test_the_server_shows_the_certificate(ask: Ask) -> None:
     assert "certificate" not in plain.json()["data"][0] and "x-critic-certificate" not in plain.headers
 
 
-@pytest.mark.parametrize("wanted", ["judge@1"])
-def test_a_server_of_another_judge_does_not_start_under_it(tmp_path: Path, wanted: str) -> None:
+def test_a_server_of_another_judge_does_not_start_under_it(tmp_path: Path) -> None:
     content: dict[str, Any] = {"agreement": {}, "gate": [], "kept": True, "date": "2026-11-22"}
-    content["how"] = {"judge": wanted, "prompts": {"h": "pointwise"}, "setup": {}}
+    content["how"] = {"judge": "judge@1", "prompts": {"h": "pointwise"}, "setup": {}}
     content["labels"] = {"file": "l", "sha256": "s", "rows": 1, "raters": 1}
     content["judged"] = {"file": "j", "sha256": "s"}
     (tmp_path / "c.json").write_text(json.dumps(content))

@@ -67,13 +67,6 @@ def loop(human: Scores, judge: Scores, draws: Bootstrap) -> Scores:
     return values
 
 
-def largest_difference(human: Scores, judge: Scores) -> float:
-    """Between our metrics and the libraries', on the sample."""
-    found = agreement(human, judge)
-    ours = [getattr(found, name) for name in LIBRARY]
-    return float(np.abs(np.subtract(ours, by_library(human, judge))).max())
-
-
 def seconds(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
@@ -81,7 +74,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], resamples: int) -> dict[str, float]:
-    difference = largest_difference(human, judge)
+    found = agreement(human, judge)
+    difference = float(np.abs(np.subtract([getattr(found, name) for name in LIBRARY], by_library(human, judge))).max())
     assert difference <= 1e-12, difference
     ours, theirs = [], []
     for _ in range(ROUNDS):
