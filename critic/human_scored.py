@@ -36,6 +36,9 @@ UNUSABLE_FLAGS = {
 BLIND = "blind"
 """The flag of a row whose images are not shown, even to a judge that sees."""
 
+EDITED, SWAPPED = "edited", "swapped"
+"""The flags of answers that `critic attack --images` changed: people scored them with their own facts and image."""
+
 
 class Row(Struct, kw_only=True):
     """One line of a human-scored file. `annotators` gives each rater's score on the row's own scale."""

@@ -4,6 +4,7 @@ the arms of `critic attack --images`, each a row of its own."""
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.human_scored import BLIND, Loaded
+from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
 from eval_agreement.compare import MetricDifference, compare
@@ -20,7 +21,6 @@ from eval_agreement.items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
 from eval_agreement.texts import say, texts_of
 
-SWAPPED, EDITED = "swapped", "edited"
 ARMS = (BLIND, SWAPPED, EDITED)
 """An answer judged without the image; with another question's; with one fact changed that the image decides."""
 
@@ -35,12 +35,16 @@ _NUMBER = re.compile(
 """A number at the head of a line of a list, which is no fact, or one that is (group 1)."""
 
 
-def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> str | None:
-    """The text with one fact changed: `given` as {"old": …, "new": …}, else the first word of `edits.toml` or the first
-    number that is not one of a list; the same in every run by `key`. None where there is nothing to change."""
+_REASONS = {"en": "{old}, not {new}.", "zh": "应为{old}，而非{new}。"}
+
+
+def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> tuple[str, str] | None:
+    """The text with one fact changed, and why it is wrong now: the fact is `given` as {"old": …, "new": …}, else the
+    first word of `edits.toml` or the first number that is not one of a list; the same in every run by `key`. None where
+    there is nothing to change."""
     if given:
         changed = text.replace(given["old"], given["new"], 1)
-        return None if changed == text else changed
+        return None if changed == text else (changed, _REASONS[lang].format(**given))
     lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
     found: list[tuple[int, int, str]] = []
     for words in texts_of("edits.toml")[lang]:
@@ -54,18 +58,23 @@ def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = Non
     if not found:
         return None
     start, end, new = min(found)
-    return text[:start] + new + text[end:]
+    return text[:start] + new + text[end:], _REASONS[lang].format(old=text[start:end], new=new)
 
 
 def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
-    least HIGH. A row may name its fact in a column `edit`."""
+    least HIGH, with what is wrong in the place of people's reason. A row may name its fact in a column `edit`."""
     images = [response.question.images for response in loaded.responses]
+    shuffled = sorted(
+        (n for n, shown in enumerate(images) if shown),
+        key=lambda n: hashlib.sha256(loaded.rows[n].id.encode()).digest(),
+    )
+    place = {number: index for index, number in enumerate(shuffled)}
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
-        others = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
-        base = {**others, **typed}
+        columns = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
+        base = {**columns, **typed}
 
         def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:
             return {**base, "id": f"{base['id']}{SEPARATOR}{name}", **changes}
@@ -75,16 +84,13 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         if response.human is None or response.human.score < HIGH:
             continue
         own = set(images[number])
-        strange = [
-            n
-            for n, theirs in enumerate(images)
-            if theirs and loaded.rows[n].group != row.group and own.isdisjoint(theirs)
-        ]
-        if strange:
-            other = min(strange, key=lambda n: hashlib.sha256(f"{row.id} {loaded.rows[n].id}".encode()).digest())
-            yield arm(SWAPPED, image=None, images=images[other])
-        if (text := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
-            yield arm(EDITED, response=text)
+        others = chain(shuffled[place[number] + 1 :], shuffled[: place[number]])
+        strange = (n for n in others if loaded.rows[n].group != row.group and own.isdisjoint(images[n]))
+        if (other := next(strange, None)) is not None:
+            yield arm(SWAPPED, image=None, images=images[other], reason=None, flags=[*row.flags, SWAPPED])
+        if (changed := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
+            text, why = changed
+            yield arm(EDITED, response=text, reason=row.reason and why, flags=[*row.flags, EDITED])
 
 
 class Looking(Struct, frozen=True, kw_only=True):

@@ -133,14 +133,15 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import judges, read_with_options  # noqa: PLC0415
+    from recipe import judges, made_files, read_with_options  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)
     preflight.require_device(settings)
     preflight.require_served_tokens(settings)
     columns, teachers = judges(settings)
-    for file in [*human_scored.files(train), internal or train, *map(Path, teachers), Path(settings.foreign or train)]:
+    beside = map(Path, [*made_files(settings), settings.foreign or train])
+    for file in [*human_scored.files(train), internal or train, *beside]:
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)

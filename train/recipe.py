@@ -13,12 +13,13 @@ from tiny import TinySpec
 
 from critic.backends.identity import HEADS
 from critic.errors import UsageError
-from critic.judging.forms import COMPARED, REASON_FIRST, check_mix, head_gives, rates
+from critic.judging.forms import COMPARED, REASON_FIRST, RatingKind, check_mix, form_of, head_gives, rates
 from critic.judging.prompt import load
 from critic.records import Showing
 
 Count = Annotated[int, Meta(ge=1)]
 Weight = Annotated[float, Meta(ge=0.0)]
+Points = Annotated[float, Meta(ge=1.0, le=9.0)]
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -65,6 +66,17 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     initializer_range: float = 0.02
 
 
+class ArmsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Answers that `critic attack --images` changed: `file` is what it made of the training rows. With one fact
+    `edited`, or with another image (`swapped`), an answer is learned as worth so many points (1..9, on 1..10) less than
+    people gave it before, an assumption; those without points are left out. A row counts `weight`."""
+
+    file: str
+    edited: Points | None = None
+    swapped: Points | None = None
+    weight: Weight = 1.0
+
+
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Judging held-out rows every `every` steps, at most `rows` of them, with the averaged weights where there are
     some; the score is the expected rating."""
@@ -86,6 +98,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
     - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME judges whose column is
       NAME_score_1_10, by FILE.jsonl what `critic judge` wrote; each is an example of its own. Without it people's.
+    - `arms`: changed answers, each worth less than it was; of `pairwise` the worse answer beside what it was.
     - `foreign`: rows of a set that is not trained on; weights that are worse on them than the base are not kept.
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
@@ -107,6 +120,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
 
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
     labels: dict[str, Weight] | None = None
+    arms: ArmsSpec | None = None
     base: str | None = None
     revision: str | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
@@ -143,6 +157,11 @@ PEOPLE = "people"
 def labels(recipe: Recipe) -> dict[str, float]:
     """Whose scores count, and how much each."""
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
+
+
+def made_files(recipe: Recipe) -> list[str]:
+    """The files beside --train that rows are made of: judgments of teachers, changed answers."""
+    return [*judges(recipe)[1], *([recipe.arms.file] if recipe.arms else [])]
 
 
 def judges(recipe: Recipe) -> tuple[list[str], list[str]]:
@@ -228,7 +247,7 @@ def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec)
+    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, ArmsSpec, EvaluationSpec)
     known = [key for section in sections for key in section.__struct_fields__]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
@@ -284,6 +303,12 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
     learns = f"preferences (forms: {{{COMPARED}: 1}})" if compares else "ratings on 1..10"
     alone = f"objective {recipe.objective} learns {learns} alone, not {others}"
     require(recipe.objective not in HEADS or not others, alone)
+    if recipe.arms is not None:
+        require(bool(recipe.arms.edited or recipe.arms.swapped), "arms: say how many points edited or swapped costs")
+        shown = recipe.images == "show" and not compares
+        require(shown or not recipe.arms.swapped, "arms: swapped teaches ratings by images (images: show) alone")
+        rated = compares or any(isinstance(form_of(form).kind, RatingKind) for form in used)
+        require(rated, "arms teach ratings, or objective pairwise; give a form that rates, such as pointwise")
     judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {COMPARED} later"
     require(not compares or recipe.evaluation is None, judged)
     if recipe.evaluation is None:

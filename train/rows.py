@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 import transformers
 from msgspec import Struct
-from recipe import PEOPLE, Recipe, judges, labels
+from recipe import PEOPLE, Recipe, judges, labels, made_files
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
 from critic import human_scored, jsonl
 from critic.backends import parts_of
 from critic.errors import UsageError
-from critic.human_scored import Loaded
+from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
@@ -39,7 +39,7 @@ from critic.judging.forms import (
 )
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
-from critic.records import RATINGS, Example, HumanScore, Judgment, Response
+from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 
 FORMAT = 7
 """Of the cache; another number makes everybody tokenize again."""
@@ -79,7 +79,8 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
-        "teachers": [jsonl.sha256(Path(name)) for name in judges(recipe)[1]],
+        "teachers": [jsonl.sha256(Path(name)) for name in made_files(recipe)],
+        **({"arms": msgspec.to_builtins(recipe.arms)} if recipe.arms else {}),
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -162,7 +163,11 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
 
 def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     columns, teachers = judges(recipe)
-    return human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
+    loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
+    if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
+        what = f"{len(changed)} answers that `critic attack --images` changed ({changed[0]}) have no score by people"
+        raise UsageError(f"{train}: {what}; train on the rows as they were, and name this file in arms of the recipe")
+    return loaded
 
 
 def _as_raters(shares: list[float], key: str) -> HumanScore:
@@ -230,7 +235,7 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
             for row, each in zip(loaded.rows, loaded.responses, strict=True)
             if each.id in scores
         ]
-        forms = {form: share for form, share in forms.items() if isinstance(form_of(form).kind, learned)}
+        forms = _of_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     if recipe.objective == "pairwise":  # which of two stands first makes no difference
         once = {frozenset(each.ids): Planned(ONE_SIDE, each.ids) for each in planned.examples}
@@ -238,10 +243,50 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
     return Labelled(name, weight, {response.id: response for response in chosen}, planned)
 
 
+def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
+    """The answers of the recipe's `arms`, with the scores that it takes them to be worth; in a pair beside what they
+    were. Raises UsageError for arms of other rows than --train's, and where there is nothing to learn from."""
+    arms = recipe.arms
+    if arms is None:
+        return []
+    made = human_scored.load(Path(arms.file), pictures=sees(recipe))
+    points = {EDITED: arms.edited, SWAPPED: arms.swapped}
+    originals = {each.id: each for each in loaded.responses}
+    changed, pairs, unused = dict[str, Response](), list[Planned](), Counter[str]()
+    for row, response in zip(made.rows, made.responses, strict=True):
+        original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
+        if original not in originals or not (kind or _content(response) == _content(originals[original])):
+            other = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
+            raise UsageError(f"{other}; make it of the training rows: critic attack TRAIN --images --out FILE")
+        less = points[kind] if kind else None
+        if kind and less is None:
+            unused[f"{kind}, to which arms gives no points"] += 1
+        elif less is not None and response.human is not None:
+            changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
+            pairs.append(Planned(ONE_SIDE, (original, row.id)))
+    if not changed:
+        what = "has no answer with one fact edited or another image, to which arms gives points"
+        raise UsageError(f"arms: {arms.file} {what}; give --train answers with images that people scored 7 or more")
+    loaded.left_out.update(unused)
+    if recipe.objective == "pairwise":
+        return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
+    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _of_kind(recipe.forms, RatingKind)))]
+
+
+def _of_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
+    return {form: share for form, share in forms.items() if isinstance(form_of(form).kind, kind)}
+
+
+def _worth_less(human: HumanScore, points: float) -> HumanScore:
+    raters = {name: max(score - points, TEN[0]) for name, score in human.raters.items()}
+    return msgspec.structs.replace(human, score=max(human.score - points, TEN[0]), raters=raters)
+
+
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
     sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
+    sources += _changed(recipe, loaded)
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
     pieces = _pieces(sources)
     if not pieces:
@@ -268,7 +313,7 @@ def _build(
             "left_out": dict(left_out + failed),
             "rows": len(kept),
             "forms": dict(sorted(Counter(kept["form"]).items())),
-            **({"labels": by_source} if recipe.labels else {}),
+            **({"labels": by_source} if recipe.labels or recipe.arms else {}),
             "one_class": human_scored.one_class(every_row),
         }
         del made, kept

@@ -39,7 +39,7 @@ from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, judges, watched
+from recipe import LoraSpec, Recipe, made_files, watched
 from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
@@ -182,7 +182,7 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
     whole = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
-    also = [*judges(recipe)[1], *([recipe.foreign, str(internal)] if recipe.foreign else [])]
+    also = [*made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
         "recipe": {key: whole[key] for key in whole if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
@@ -389,7 +389,7 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     parts = [f"{n} with a shortened {section}" for section, n in counts["shortened"].items()]
     parts.append(f"{len(refused)} refused as too long" + (f" ({', '.join(refused[:3])}, …)" if refused else ""))
     parts += [f"{n} left out ({why})" for why, n in counts["left_out"].items()]
-    parts += [f"{n} scored by {name}" for name, n in counts.get("labels", {}).items()]
+    parts += [f"{n} labelled by {name}" for name, n in counts.get("labels", {}).items()]
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
     if one_class := counts.get("one_class"):

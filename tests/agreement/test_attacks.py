@@ -387,13 +387,12 @@ def rated(score: int) -> Reply:
     return Reply(text=json.dumps({"Rating": score, "Reason": "looked"}))
 
 
-def judged(rows: Path, answer: Any) -> Path:
-    images = Images(rows.parent)
+def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
+    images = Images(root or rows.parent)
     judge = ResponseJudge(ScriptedBackend(answer, sees=True), answer.__name__, "pointwise", "argmax", 64, images=images)
     loaded = human_scored.load(rows, pictures=True)
-    made = [asyncio.run(judge.judge(one)) for one in loaded.responses]
-    out = rows.with_name(f"judged-{answer.__name__}.jsonl")
-    jsonl.write(out, made)
+    out = rows.with_name(f"{rows.stem}-judged-{answer.__name__}.jsonl")
+    jsonl.write(out, [asyncio.run(judge.judge(one)) for one in loaded.responses])
     jsonl.write_sidecar(out, {"images": images.facts()})
     return out
 
@@ -424,20 +423,20 @@ def test_the_arms_are_what_they_say(arms: Path) -> None:
 
 
 def test_edits_change_one_fact_and_keep_the_rest() -> None:
-    assert edited("Three cats.", "en", "k") not in (None, "Three cats.")
-    assert edited("Three cats.", "en", "k") == edited("Three cats.", "en", "k")
     changed = edited("Three cats.", "en", "k")
-    assert changed is not None and changed[0].isupper() and changed.endswith(" cats.")
+    assert changed is not None and changed == edited("Three cats.", "en", "k")
+    number = changed[0].removesuffix(" cats.")
+    assert number != "Three" and number.istitle() and changed[1] == f"Three, not {number}."
     assert edited("The bride reddens.", "en", "k") is None, "no word within a word"
-    assert edited("左边有一只猫。", "zh", "k") == "右边有一只猫。"
-    assert edited("It shows 12 %.", "en", "k") != "It shows 12 %."
+    assert edited("左边有一只猫。", "zh", "k") == ("右边有一只猫。", "应为左，而非右。")
     assert edited("1. The picture shows a dog on a lawn.\n2. The dog runs.", "en", "k") is None, "a list's are no facts"
     for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
         made = edited(f"{head}12 cafes", "en", "k")
-        assert made is not None and made.startswith(head) and made != f"{head}12 cafes", head
-    assert edited("3.\nThe end.", "en", "k") not in (None, "3.\nThe end.")
+        assert made is not None and made[0].startswith(head) and made[0] != f"{head}12 cafes", head
+    for text in ("3.\nThe end.", "It shows 12 %."):
+        assert (made := edited(text, "en", "k")) is not None and made[0] != text
     assert edited("It costs 1.5 euros.", "en", "k") is None
-    assert edited("A cat.", "en", "k", {"old": "cat", "new": "dog"}) == "A dog."
+    assert edited("A cat.", "en", "k", {"old": "cat", "new": "dog"}) == ("A dog.", "cat, not dog.")
     assert edited("A cat.", "en", "k", {"old": "cow", "new": "dog"}) is None
 
 
@@ -508,15 +507,8 @@ def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path,
         url = [part["image_url"]["url"] for part in parts_of(request.messages[-1]) if part["type"] == "image_url"]
         return rated(random.Random(f"{len(url)} {request.messages}").randint(1, 10))
 
-    root = Images(given)
-    judge = ResponseJudge(ScriptedBackend(by_lot, sees=True), "lots", "pointwise", "argmax", 64, images=root)
-    loaded = human_scored.load(tmp_path / "arms.jsonl", pictures=True)
-    out = tmp_path / "judged.jsonl"
-    jsonl.write(out, [asyncio.run(judge.judge(one)) for one in loaded.responses])
-    jsonl.write_sidecar(out, {"images": root.facts()})
-    judged_plain, rows_of = tmp_path / "plain-judged.jsonl", human_scored.load(plain, pictures=True).responses
-    jsonl.write(judged_plain, [asyncio.run(judge.judge(one)) for one in rows_of])
-    done = run("critic", "audit", judged_plain, "--attacked", out, "--out", tmp_path / "audit")
+    out = judged(tmp_path / "arms.jsonl", by_lot, given)
+    done = run("critic", "audit", judged(plain, by_lot, given), "--attacked", out, "--out", tmp_path / "audit")
     assert "not shown to look at the image" in done.stdout, done.stdout + done.stderr
     found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
     assert found["looking"][0]["reached"] == 270
