@@ -1,16 +1,19 @@
 """A scoring head in vLLM, in this process and behind its server: by the same command transformers' own chances."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from conftest import asked_of, needs, run_apart, serving
+from conftest import asked_of, free_port, needs, run_apart, serving, write_jsonl
 from probabilities import by_transformers
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.judging.targets import source_ids
+from critic.records import Judgment
+from eval_agreement.image_grounding import looking
 
 pytestmark = pytest.mark.e2e
 
@@ -61,3 +64,39 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
             assert line["verdict"]["distribution"] == pytest.approx(shares, abs=1e-4)
     scores = [line["score"] for line in here.values()]
     assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("objective", "form"), [("head", "pointwise_short"), ("pairwise", "pairwise")])
+def test_a_head_that_sees_is_served_and_judges_as_in_process(objective: str, form: str, tmp_path: Path) -> None:
+    """One that rates judges the arms of its rows, and whether it looks is told; one that compares judges pairs."""
+    needs("PIL", "deepspeed", "vllm")
+
+    def done(*words: object) -> None:
+        made = run_apart(*words)
+        assert made.returncode == 0, made.stderr
+
+    rows, asked, judge = tmp_path / "rows.jsonl", tmp_path / "asked.jsonl", tmp_path / "judge"
+    done("data/sample_world.py", "--pictures", "--questions", 52, "--out", rows)
+    done("critic", "attack", rows, "--images", "--limit", 60, "--out", asked)
+    if form == "pairwise":
+        made = [row for _, row in jsonl.read(rows, dict[str, Any]) if not row["flags"]]
+        both = [{"response_a": one["response"], "response_b": other["response"]} for one, other in pairwise(made)]
+        said = [{"preference": "AB"[n % 2], "annotators": None} for n, _ in enumerate(both)]
+        rows = asked = write_jsonl(asked, [a | b | c for a, b, c in zip(made, both[:60], said, strict=False)])
+    given = {"objective": objective, "forms": f"{{{form}: 1.0}}", "training.max_steps": 40}
+    words = ["--data-root", tmp_path, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
+    done("critic", "train", "tiny-vl", "--train", rows, "--out", judge, *words, "--", "--master_port", free_port())
+    words = ["critic", "judge", asked, "--images", "show", "--data-root", tmp_path, "--prompt", form]
+    done(*words, "--judge", judge, "--out", tmp_path / "here.jsonl")
+    with serving(judge) as (_, url):
+        done(*words, "--judge", f"{url}/v1", "--out", tmp_path / "served.jsonl")
+    here, served = (
+        [one for _, one in jsonl.read(tmp_path / name, Judgment)] for name in ("here.jsonl", "served.jsonl")
+    )
+    ours = {one.sample.id: one.verdict.distribution for one in here}
+    assert len(ours) == len(served) > 50 and len({tuple(each or ()) for each in ours.values()}) > len(ours) / 2
+    for one in served:
+        assert one.verdict.distribution == pytest.approx(ours[one.sample.id], abs=1e-3)
+        assert one.images == (not one.sample.id.endswith("#blind"))
+    assert form == "pairwise" or looking(served).reached == looking(served).answers == 60

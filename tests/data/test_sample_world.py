@@ -16,7 +16,6 @@ from critic import human_scored
 from critic.records import Response
 
 EXTERNAL = "Nightjar-9B"
-DIALOGUE = {"Coherence", "Incoherence"}
 
 
 def made(out: Path, *options: str, hash_seed: str = "0") -> Done:

@@ -283,21 +283,6 @@ def test_so_many_answers_to_a_question_meet() -> None:
     assert len(alone) > 5, "the same answers meet in every epoch"
 
 
-def test_a_set_that_another_judge_did_not_score_is_learned_beside_one_that_it_did(tmp_path: Path) -> None:
-    folder, made = tmp_path / "sets", two_judges()
-    folder.mkdir()
-    people_alone = [human_row(n, id=f"alone-{n}") for n in range(4)]
-    write_rows(folder, people_alone).rename(folder / "a.jsonl")
-    write_rows(folder, made).rename(folder / "b.jsonl")
-    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25})
-    data, _ = prepared(recipe, folder, tmp_path / "cache")
-    assert data.counts["labels"] == {"people": 10, "gpt4": 10}
-    (folder / "b.jsonl").rename(tmp_path / "b.jsonl")
-    write_rows(folder, [human_row(9)]).rename(folder / "c.jsonl")
-    with pytest.raises(UsageError, match=r"sets: no row has gpt4_score_1_10; the columns on 1\.\.10: none"):
-        prepared(recipe, folder, tmp_path / "cache")
-
-
 @pytest.mark.parametrize("none", [None, -1, "", "absent"])
 def test_rows_that_a_judge_did_not_score_have_no_such_example(none: Any, tmp_path: Path) -> None:
     """The first row and another one, of which people scored one: what nobody scored is left out; all is counted."""

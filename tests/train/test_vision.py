@@ -272,8 +272,7 @@ def test_a_reason_may_name_the_token_of_an_image(tmp_path: Path) -> None:
         assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
 
 
-RIGHT = ["row-0", "row-6", "row-9"]
-"""The answers with an image that people scored 9."""
+RIGHT = ["row-0", "row-6", "row-9"]  # with an image, and scored 9
 
 
 def changed(folder: Path, column: str = "task") -> tuple[Path, Path]:
@@ -288,8 +287,8 @@ def changed(folder: Path, column: str = "task") -> tuple[Path, Path]:
     return write_rows(folder, made), folder / "arms.jsonl"
 
 
-def learned(folder: Path, rows: Path, arms: dict[str, Any] | None, **changes: Any) -> rows_module.Data:
-    recipe = recipes.read_recipe(write_recipe(folder, **{**SEEING, "arms": arms, **changes}))
+def learned(folder: Path, rows: Path, **changes: Any) -> rows_module.Data:
+    recipe = recipes.read_recipe(write_recipe(folder, **SEEING | changes))
     return rows_module.prepare(recipe, rows, folder / "cache", 1, Images(folder))[0]
 
 
@@ -298,7 +297,7 @@ def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
     reasons = {row["id"]: row["reason"] for _, row in jsonl.read(arms, dict[str, Any])}
     assert reasons["row-0#edited"].startswith("red, not ") and reasons["row-0#swapped"] is None
     forms = {"pointwise": 1.0, "pointwise_short": 1.0, "correct": 1.0}
-    data = learned(tmp_path, rows, {"file": str(arms), "edited": 4, "weight": 0.5}, forms=forms)
+    data = learned(tmp_path, rows, arms={"file": str(arms), "edited": 4, "weight": 0.5}, forms=forms)
     made = [row for row in data.rows if "#" in row["id"]]
     assert {(row["id"], row["form"]) for row in made} == {
         (f"{of}#edited", form) for of in RIGHT for form in [*forms][:2]
@@ -307,37 +306,35 @@ def test_a_changed_answer_is_worth_so_much_less(tmp_path: Path) -> None:
         original = next(each for each in data.rows if each["id"] in row["id"] and each["form"] == row["form"])
         assert (original["rating"], row["rating"], original["weight"], row["weight"]) == (9, 5, 1.0, 0.5)
         assert row["people"][3:5] == original["people"][7:9] == [0.5, 0.5], "each rater's"
-        assert row["images"] == original["images"]
     assert data.counts["left_out"]["swapped, to which arms gives no points"] == 3
     assert data.counts["labels"] == {"people": 3 * 12, "arms": 6}
-    swapped = [row for row in learned(tmp_path, rows, {"file": str(arms), "swapped": 9}).rows if "#" in row["id"]]
+    swapped = [*learned(tmp_path, rows, arms={"file": str(arms), "swapped": 9}).rows][12:]
     assert [row["id"] for row in swapped] == [f"{of}#swapped" for of in RIGHT]
     assert all(row["rating"] == 1 and row["images"] != ["red.png"] for row in swapped), "the scale ends at 1"
 
 
 def test_a_comparing_head_learns_that_the_edited_answer_is_worse(tmp_path: Path) -> None:
     rows, arms = changed(tmp_path)
-    how = {"objective": "pairwise", "forms": {"pairwise": 1.0}}
-    data = learned(tmp_path, rows, {"file": str(arms), "edited": 3}, **how)
-    assert [row["id"] for row in data.rows] == [f"{of}+{of}#edited" for of in RIGHT]
-    for row in data.rows:
-        assert row["people"] == [pytest.approx(3 / 9)] and row["other_ids"] != row["input_ids"][: row["source"]]
+    how = {"arms": {"file": str(arms), "edited": 3}, "objective": "pairwise", "forms": {"pairwise": 1.0}}
+    made = learned(tmp_path, rows, **how).rows
+    assert [row["id"] for row in made] == [f"{of}+{of}#edited" for of in RIGHT]
+    assert all(row["people"] == [pytest.approx(3 / 9)] for row in made)
 
 
 @pytest.mark.parametrize("column", ["id", "response", "question"])
 def test_arms_of_other_rows_are_refused(column: str, tmp_path: Path) -> None:
     rows, arms = changed(tmp_path, column)
     with pytest.raises(UsageError, match=r"row-0!?#clean is of no answer of --train.*critic attack TRAIN --images"):
-        learned(tmp_path, rows, {"file": str(arms), "edited": 3})
+        learned(tmp_path, rows, arms={"file": str(arms), "edited": 3})
 
 
 def test_changed_answers_are_no_rows_that_people_scored(tmp_path: Path) -> None:
     rows, arms = changed(tmp_path)
     with pytest.raises(UsageError, match=r"6 answers that `critic attack --images` changed \(row-0#swapped\)"):
-        learned(tmp_path, arms, None)
+        learned(tmp_path, arms)
     unchanged = [row for _, row in jsonl.read(arms, dict[str, Any]) if not row["flags"]]
     with pytest.raises(UsageError, match="has no answer with one fact edited or another image"):
-        learned(tmp_path, rows, {"file": str(write_rows(tmp_path, unchanged, "none.jsonl")), "edited": 3})
+        learned(tmp_path, rows, arms={"file": str(write_rows(tmp_path, unchanged, "none.jsonl")), "edited": 3})
 
 
 class Typed:
@@ -369,7 +366,6 @@ MISTAKES = [
     ({"images": "look"}, "look"),
     ({"arms": {"file": "f"}}, "how many points"),
     ({"arms": {"file": "f", "edited": 0.5}}, "edited"),
-    ({"arms": {"file": "f", "edits": 3}}, "did you mean edited"),
     ({"arms": {"file": "f", "swapped": 3}, "images": "blind", "vision": None}, "swapped teaches ratings by images"),
     ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "arms teach ratings"),
 ]
