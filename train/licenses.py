@@ -28,7 +28,7 @@ def folder_of(base: str, revision: str | None = None) -> Path:
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy a base's terms beside what was made from it, as those of Gemma ask for."""
+    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for."""
     for file in sorted(base.iterdir()) if base.is_dir() else ():
         if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
             shutil.copyfile(file, out / file.name)

@@ -21,6 +21,7 @@ from critic.errors import UsageError
 
 PUBLISHED = {
     "01-ai/Yi-1.5-6B-Chat": 4096,
+    "runs/chatglm3-6b": 8192,
     "runs/base/gemma-3-270m": 32768,
     "runs/base/gemma-3-270m-10": 32768,
     "runs/base/qwen2.5-coder-1.5b": 32768,

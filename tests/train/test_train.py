@@ -339,7 +339,7 @@ def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tyni"], "tyni: no such recipe; give a file, or one of critic-6b-full, "),
+        (["tyni"], "tyni: no such recipe; give a file, or one of chatglm3-6b, "),
         (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
         (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
         (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
