@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import ratings
 import request_limits
 from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
@@ -79,6 +80,7 @@ class JudgeLayer:
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
         watch()
+        ratings.watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # nothing is asked of a judge by one
@@ -162,7 +164,7 @@ class JudgeLayer:
         prompt: int | None = None
         while True:
             await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
-            token_budget = Room(self.turns.release)
+            token_budget = Room(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
             ROOM.set(token_budget)
             try:
                 asked = await self._asked(scope, body, request, prompt)
@@ -320,7 +322,9 @@ class JudgeLayer:
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
-        return answer.with_body(body, headers)
+        room = ROOM.get()
+        told = [(b"x-critic-ten", repr(room.ten).encode())] if room is not None and room.ten is not None else []
+        return answer.with_body(body, [*headers, *told])
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -28,12 +28,15 @@ SERVING = "vllm.entrypoints.openai.chat_completion.serving"
 @dataclass
 class Room:
     """`needed` tokens are to be left for the reply; `prompt` is the prompt's length, once vLLM knows it, and `short`
-    whether it leaves fewer. `prepared` is called then, or when the request has ended without."""
+    whether it leaves fewer. `prepared` is called then, or when the request has ended without. Where a `whole` rating is
+    asked for, `ten` is the probability that a 1 there goes on with a 0 (see ratings.py)."""
 
     prepared: Callable[[], None]
     needed: int = 0
     prompt: int | None = None
     short: bool = False
+    whole: bool = False
+    ten: float | None = None
 
     def done(self) -> None:
         self.prepared()

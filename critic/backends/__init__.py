@@ -55,7 +55,9 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
     ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
     `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight.
-    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache."""
+    `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache.
+    `ten_given_one`: the probability that a 1 at the rating would have been a 10, where another rating was written and
+    the source of replies tells."""
 
     text: str
     truncated: bool = False
@@ -68,6 +70,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     reasoned: bool = False
     classes: list[float] | None = None
     counted: bool = True
+    ten_given_one: float | None = None
 
 
 class ModelInfo(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any, Self
 import aiohttp
 import httpx
 import msgspec
+from msgspec.structs import replace
 
 from critic import backends
 from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token
@@ -52,8 +53,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LONGEST_WISH = 120.0
 """Seconds of a server's Retry-After that are obeyed."""
 
-OURS = {"x-critic-contract": "none"}
-"""What tells our own server that requests say themselves what their replies must be."""
+OURS = {"x-critic-contract": "none", "x-critic-rating": "whole"}
+"""What tells our own server that requests say themselves what their replies must be, and that of alternatives only a
+rating's are read."""
 
 
 def address(base_url: str) -> str:
@@ -267,7 +269,7 @@ class OpenAIBackend:
         try:
             sent = msgspec.json.encode(body)
             async with self._session.post(f"{self.root}{route}", data=sent, allow_redirects=False) as answer:
-                status, said = answer.status, await answer.read()
+                status, said, ten = answer.status, await answer.read(), answer.headers.get("x-critic-ten")
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError among them
             raise Transient(one_line(error)) from None
         answered = _decoded(said)
@@ -281,7 +283,8 @@ class OpenAIBackend:
                 raise Refused("context_length_exceeded", message)
             raise Refused("content_filter" if "content_filter" in message else "refused", message)
         try:
-            return (_classes if route == "/classify" else _reply)(answered, attempt)
+            reply = (_classes if route == "/classify" else _reply)(answered, attempt)
+            return reply if ten is None else replace(reply, ten_given_one=float(ten))
         except ODD as error:
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
 

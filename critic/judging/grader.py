@@ -1,9 +1,10 @@
 """Asking a judge model for one verdict: in a prompt that fits, and of a rating the distribution as well.
 
 vLLM's log probabilities are those under its grammar, where nothing but a rating can stand: a verdict's own tokens tell
-the distribution, but for what follows a 1 that was not written. Where they do not tell all, it is asked for behind the
-verdict, by a probe of two tokens after `…"Rating":`. The first shows the chances of all ratings; a logit bias then
-writes a 1, which log probabilities do not show, and the second token tells 1 from 10.
+the distribution, but for what follows a 1 that was not written, which our server tells beside them (serve/ratings.py).
+Where they do not tell all, it is asked for behind the verdict, by a probe of two tokens after `…"Rating":`. The first
+shows the chances of all ratings; a logit bias then writes a 1, which log probabilities do not show, and the second
+token tells 1 from 10.
 """
 
 import asyncio
@@ -250,6 +251,8 @@ class Grader:
         if first is None:
             return None, []
         zero, calls = first.ten_given_one, list[Reply]()
+        if zero is None:
+            zero = reply.ten_given_one
         if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
             zero = 0.0
         # The reply goes on with another rating than a 1, so it does not show whether a 1 would be a 10.

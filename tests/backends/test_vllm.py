@@ -28,6 +28,10 @@ from conftest import (
 )
 
 from critic import human_scored
+from critic.backends import Request
+from critic.backends.openai import OURS, OpenAIBackend, _tokens
+from critic.judging.distribution import zero_share
+from critic.judging.grader import Grader, _behind
 
 pytestmark = pytest.mark.e2e
 
@@ -39,6 +43,9 @@ FLOAT = ["--", "--dtype", "float32"] if on_gpu() else []
 """A CPU computes these weights in float32 anyway."""
 
 LONG, TOO_LONG = "row-60", "row-61"
+
+PLAIN = {"x-critic-contract": "none"}
+"""What has our server leave a request and its reply to vLLM."""
 
 WAYS: dict[str, list[str]] = {
     "here": ["--judge", "FOLDER"],
@@ -188,6 +195,36 @@ def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
     for key, line in judged.lines("here").items():
         if key not in (LONG, TOO_LONG):
             assert line["verdict"]["distribution"] == pytest.approx(probed[key]["distribution"], abs=1e-6), key
+
+
+def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str) -> None:
+    """By one request: the same reply, the same alternatives where the rating stands, and what a second request says of
+    a 1 that was not written."""
+    backend = OpenAIBackend(tiny_server)
+    backend.choose(None)
+    grader = Grader(backend, "expected", 64)
+
+    def post(request: Request, headers: dict[str, str]) -> httpx.Response:
+        answer = httpx.post(f"{tiny_server}/chat/completions", json=backend._body(request), headers=headers, timeout=60)
+        return answer.raise_for_status()
+
+    compared = 0
+    for response in human_scored.load(judged.data).responses[:8]:
+        asked = asked_of("pointwise", response)
+        whole, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
+        found, wanted = (_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (whole, plain))
+        assert whole.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
+        assert [token.text for token in found] == [token.text for token in wanted]
+        at = next(index for index, token in enumerate(found) if len(token.alternatives) > 1)
+        assert dict(found[at].alternatives) == pytest.approx(dict(wanted[at].alternatives), abs=1e-3)
+        assert all(len(token.alternatives) == 1 for token in (*found[:at], *found[at + 2 :]))
+        assert "x-critic-ten" not in plain.headers
+        if "x-critic-ten" in whole.headers:
+            behind = post(_behind(asked, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
+            zero = zero_share(_tokens(behind.json()["choices"][0]["logprobs"]))
+            assert float(whole.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
+            compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize(("name", "why"), [("no config", "no model folder"), ("no architecture", "vLLM cannot run")])

@@ -2,8 +2,8 @@
 
 python tests/bench/judge_http.py
 
-`ratio`: `Judge` on a served judge ÷ a client that posts the same requests (a verdict with its rating's alternatives,
-and what follows a 1), through the same HTTP library, and parses nothing but the JSON. `ratio_verdicts`: ÷ a client that
+`ratio`: `Judge` on a served judge ÷ a client that posts what it takes without our server's `x-critic-rating` (a verdict
+with its rating's alternatives, and what follows a 1), through the same HTTP library. `ratio_verdicts`: ÷ a client that
 does without the ratings' probabilities. `over_log_probabilities`: ÷ one that asks for the log probabilities of every
 token, as one usually does, and still cannot tell 1 from 10. Each with the least and the most of the rounds. The server
 keeps its prefix cache, so every round finds the prompts cached for all alike.
@@ -24,13 +24,14 @@ from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, pro
 from msgspec.structs import replace
 
 from critic.backends import Request
-from critic.backends.openai import OURS, OpenAIBackend
+from critic.backends.openai import OpenAIBackend
 from critic.judging.grader import ALTERNATIVES, RATING_ALONE, _behind
 from critic.judging.judge import ResponseJudge
 from critic.judging.render import TruncatedPrompt
 from critic.records import RATINGS, Judgment, Message, Response, SamplingParams
 
 ROUNDS, CONCURRENCY = 5, 64
+BARE = {"x-critic-contract": "none"}
 
 
 async def judged(url: str, rows: list[Response], decoding: SamplingParams) -> list[Judgment]:
@@ -52,7 +53,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
     connector, waiting, found = aiohttp.TCPConnector(limit=CONCURRENCY), iter(messages), []
-    async with backend, aiohttp.ClientSession(headers=OURS, connector=connector, raise_for_status=True) as client:
+    async with backend, aiohttp.ClientSession(headers=BARE, connector=connector, raise_for_status=True) as client:
 
         async def post(body: dict[str, Any]) -> None:
             async with client.post(f"{url}/chat/completions", json=body) as answer:

@@ -225,6 +225,17 @@ def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: P
     assert [line["score"] for line in judged(out)] == [6.0] * 6 and len(server.requests) == 6
 
 
+def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scripted: Servers) -> None:
+    def answer(_: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+        return 200, {"x-critic-ten": "0.25"}, json.dumps(reply_with({"7": 0.6, "1": 0.4})).encode()
+
+    server = scripted(answer, owner="vllm")
+    done = judge(server, out := tmp_path / "out.jsonl", count=1)
+    assert done.returncode == 0 and len(server.requests) == 1, done.stderr
+    shares = judged(out)[0]["verdict"]["distribution"]
+    assert shares == pytest.approx([0.3, 0, 0, 0, 0, 0, 0.6, 0, 0, 0.1])
+
+
 def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     def tokens(first: dict[str, float], chosen: str, after: dict[str, float]) -> list[Token]:
         made = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]

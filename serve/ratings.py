@@ -1,0 +1,107 @@
+"""A verdict and the whole distribution of its rating by one request.
+
+Clients that send `x-critic-rating: whole` read a reply's alternatives at its rating and nowhere else: no others are
+made. Where 10 is spelt 1 + 0 and another rating was written, the engine is asked in this process, behind a prompt that
+it has cached, what a 1 there would go on with; the reply's header `x-critic-ten` is the probability of a 0.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import cache, wraps
+from itertools import accumulate
+from typing import Any
+
+from token_budget import ROOM, Room
+
+from critic.backends import Token
+from critic.judging import distribution, parse
+from critic.judging.grader import ALTERNATIVES, NEGLIGIBLE
+from critic.judging.targets import RATING
+
+Generate = Callable[..., AsyncIterator[Any]]
+
+
+def telling(generate: Generate) -> Generate:
+    """The engine's `generate`, which for requests that ask for it makes a rating's alternatives alone, and tells of a 1
+    that was not written whether it would be a 10. All others get what it gives."""
+
+    @wraps(generate)
+    def told(engine: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
+        room, form = ROOM.get(), getattr(params.structured_outputs, "json", None)
+        replies = generate(engine, prompt, params, name, **how)
+        if room is None or not room.whole or form is None or params.n != 1 or not params.logprobs:
+            return replies
+        params.flat_logprobs = True  # no object for each of the alternatives that nobody reads
+
+        def ask(ids: list[int], regex: str) -> AsyncIterator[Any]:
+            going_on = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *ids]}
+            form = type(params.structured_outputs)(regex=regex)
+            asked = type(params)(temperature=0.0, max_tokens=1, logprobs=ALTERNATIVES, structured_outputs=form)
+            return generate(engine, going_on, asked, f"{name}-ten", **{**how, "reasoning_ended": True})
+
+        return _with_ten(replies, room, json.loads(form) if isinstance(form, str) else form, ask)
+
+    return told
+
+
+def watch() -> None:
+    """Have vLLM's engine tell in this process; nothing without vLLM."""
+    if "vllm" in sys.modules:
+        engine, reading = map(importlib.import_module, ("vllm.v1.engine.async_llm", "vllm.v1.engine.logprobs"))
+        engine.AsyncLLM.generate = telling(engine.AsyncLLM.generate)
+        reading.convert_ids_list_to_tokens = once_each(reading.convert_ids_list_to_tokens)  # type: ignore[attr-defined]
+
+
+def once_each(texts_of: Callable[[Any, list[int]], list[str]]) -> Callable[[Any, list[int]], list[str]]:
+    """vLLM's texts of tokens, which it makes one by one, of every alternative anew: each is kept."""
+
+    @cache
+    def text_of(tokenizer: Any, token: int) -> str:
+        return texts_of(tokenizer, [token])[0]
+
+    return lambda tokenizer, tokens: [text_of(tokenizer, token) for token in tokens]
+
+
+async def _with_ten(
+    replies: AsyncIterator[Any], room: Room, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
+) -> AsyncIterator[Any]:
+    """The replies, without alternatives but at the rating and behind it; sets the room's `ten`."""
+    field = form.get("properties", {}).get(RATING, {})
+    async for reply in replies:
+        (written,) = reply.outputs
+        if reply.finished and written.logprobs and "maximum" in field:
+            flat = written.logprobs
+            texts = [flat.decoded_tokens[start] for start in flat.start_indices]
+            if (index := _place(texts)) is not None:
+                ends = zip(flat.start_indices, flat.end_indices, strict=True)
+                # The token that was written stands first.
+                flat.end_indices = [end if at - index in (0, 1) else start + 1 for at, (start, end) in enumerate(ends)]
+                one = _open_one(flat[index], (field["minimum"], field["maximum"]))
+                behind = "".join(texts[index:])[1:2]
+                if one is not None and behind and not texts[index].startswith("1"):
+                    with suppress(ValueError):  # the prompt fills the context
+                        async for asked in ask([*written.token_ids[:index], one], f"[0{behind}].*"):
+                            room.ten = distribution.zero_share([_token(asked.outputs[0].logprobs[0])])
+        yield reply
+
+
+def _place(texts: list[str]) -> int | None:
+    """Which token begins the rating that counts; None where none does."""
+    before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
+    return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
+
+
+def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
+    """The 1 of which the alternatives at a rating do not tell whether a 0 would follow; None where nobody asks."""
+    token = _token(alternatives)
+    first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)
+    if first is None or first.ten_given_one is not None or first.mass[1 - scale[0]] < NEGLIGIBLE:
+        return None
+    return next((number for number, each in alternatives.items() if each.decoded_token == "1"), None)
+
+
+def _token(alternatives: dict[int, Any]) -> Token:
+    return Token("?", [(each.decoded_token, each.logprob) for each in alternatives.values()])
