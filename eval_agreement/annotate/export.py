@@ -71,7 +71,8 @@ def _row(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]
     if not added["annotators"]:
         return
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
-    old = {key: value for key, value in item.row.items() if key != "score_1_10"}
+    another_scale = ("score_1_10", "criteria_scores")  # of what somebody said before
+    old = {key: value for key, value in item.row.items() if key not in another_scale}
     reason = next((label.verdict.reason for label in labels if label.verdict.reason), None)
     yield {**default, **old, **added, "reason": reason}
 

@@ -58,7 +58,7 @@ def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:
 
 
 def test_scale_checklist_and_criteria_come_back_in_their_columns(tmp_path: Path) -> None:
-    rows = rows_file(tmp_path)
+    rows = rows_file(tmp_path, criteria_scores={"clarity": 7})  # on an older scale, 1..10
     five = planned(tmp_path / "five", "--scheme", "scale_5", rows=rows)
     by_rater(five, lambda rater, name, values: values[-1])
     (first, *_) = human_scored.load(exported(five)).responses
