@@ -148,6 +148,7 @@ _USUAL_NAMES = {
     "human_score": ("score", "rating", "human", "label", "stars", "grade"),
     "reference": ("gold", "target", "ground_truth", "reference_answer", "answer"),
 }
+_USUAL_PREFERENCES = ("preference", "winner", "human", "label", "verdict", "choice")
 
 
 def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
@@ -157,7 +158,8 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     if "form" in usual:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
-        return f"name the column of the preferences ({', '.join(columns)}), as in --map human=preference"
+        winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
+        return f"name the column of the preferences ({', '.join(columns)}), as in --map {winners}=preference"
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -283,7 +285,8 @@ def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
-"""What people may say of two answers, and what that is worth to the first."""
+_PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
+"""What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
 
 
 def _labelled(place: str, raw: dict[str, Any]) -> dict[str, Any]:

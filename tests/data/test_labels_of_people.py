@@ -15,7 +15,7 @@ from critic.judging.examples import example_of, plan
 from critic.records import Example, Response
 
 PROGRAM = ROOT / "data/human_scores.py"
-WORDS = {"A": 1.0, "B": 0.0, "Tie": 0.5}
+WORDS = {"A": 1.0, "model_b": 0.0, "Tie": 0.5}
 
 
 def pair(number: int, **changes: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     rows = [pair(number) for number in range(60)]
     path = tmp_path / f"pairs.{suffix}"
     (write_jsonl if suffix == "jsonl" else tables.write_csv)(path, rows)
-    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map human=preference")
+    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map winner=preference")
     done = run(PROGRAM, path, "--map", "winner=preference", "--external", "beta", "--out", tmp_path / "o")
     assert_one_line_error(done, "nothing falls into the train", "60 rows are too few", "give at least 40 questions")
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
