@@ -249,7 +249,7 @@ _JSON_COLUMNS = (
     *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
 )
 
-_TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)}
+_TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
 def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "image" and cell:
             raw[name] = tables.image(place, cell)
         elif name in _TEXTS:
-            raw[name] = tables.cell_text(cell) or ("" if name == "response" else None)
+            raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
             raw[name] = None
     if raw.get("images"):
@@ -291,10 +291,12 @@ _PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
 
 def _labelled(place: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1. Raises
-    UsageError for a word that is none."""
+    UsageError for a word that is none, and for a pair of one answer."""
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
-    if raw.get("response_b") is not None:
-        row |= {"response": raw.get("response_a"), "other": raw["response_b"]}
+    if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
+        if len(answers) < 2:
+            raise UsageError(f"{place}: {answers[0]} alone; a pair has both response_a and response_b")
+        row |= {"response": raw["response_a"], "other": raw["response_b"]}
         row |= {"system": raw.get("system_a"), "other_system": raw.get("system_b")}
     if (word := raw.get("preference")) is not None:
         score = _PREFERENCES.get(str(word).strip().lower())

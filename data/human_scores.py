@@ -111,9 +111,11 @@ def main(
         raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
     parts, leaks = split(loaded, external, per_task)
     if not parts["train"] or not parts["internal"]:
-        few = f"{len(loaded.rows)} rows are too few; a tenth of their questions (groups) is held out"
+        empty = " and ".join(name for name in ("train", "internal") if not parts[name])
+        of = f"{len({row.group for row in loaded.rows})} questions (groups), of which a tenth is held out"
+        also = f", and all that {external} answered" if external else ""
         need = "give at least 40 questions, or two of each task with --per-task"
-        raise UsageError(f"{rows}: nothing falls into the train or internal split; {few}: {need}")
+        raise UsageError(f"{rows}: nothing falls into the split {empty}; it has {of}{also}: {need}")
     jsonl.write_json(
         out / "splits.json",
         {

@@ -165,7 +165,7 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(40)])
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--external", "gamma"), "'gamma'", "alpha, beta")
     one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
-    assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "too few")
+    assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "it has 1 questions")
 
 
 def test_real_files(shared: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from annotating import exported, label_all, page_of, planned
-from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl, write_xlsx
 from stages.test_judge_conversations import replies
 from stages.test_people import preferences, table
 
@@ -36,7 +36,7 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     (write_jsonl if suffix == "jsonl" else tables.write_csv)(path, rows)
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map winner=preference")
     done = run(PROGRAM, path, "--map", "winner=preference", "--external", "beta", "--out", tmp_path / "o")
-    assert_one_line_error(done, "nothing falls into the train", "60 rows are too few", "give at least 40 questions")
+    assert_one_line_error(done, "falls into the split train; it has 60 questions", "all that beta answered: give at")
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
     assert 50 < len(read) < 60 and {one.preference: one.human for one in read} == dict.fromkeys(WORDS.values())
@@ -52,6 +52,12 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     assert rated.examples == [] and "two answers that were compared" in str(rated.left_out)
 
 
+def test_a_sheet_of_pairs_keeps_numbers_and_empty_answers(tmp_path: Path) -> None:
+    path = write_xlsx(tmp_path / "p.xlsx", [pair(1, response_a=3, response_b="", preference="A")])
+    (one,) = human_scored.load(path, own=human_scored.OwnColumns()).responses
+    assert one.other is not None and (one.text, one.other.text, one.preference) == ("3", "", 1.0)
+
+
 def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
     said = enumerate([("ann", "a"), ("bob", "a"), ("cyd", "b"), ("ann", "tie"), ("bob", "b")])
     rows = [human_row(0, rater=name, human_score=score) for name, score in (("ann", 2.0), ("bob", 5.0))]
@@ -65,6 +71,7 @@ def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
     ("rows", "words", "part"),
     [
         ([pair(1, winner="left")], ["--map", "winner=preference"], ":1: preference 'left'; expected a, tie"),
+        ([pair(1, response_b=None)], ["--map", "winner=preference"], ":1: response_a alone; a pair has both"),
         ([human_row(0, rater="ann")] * 2, [], ":2: ann on 'row-0' is there twice"),
         ([human_row(0, rater=n, scale_max=10 + n) for n in (0, 1)], [], ":2: scale_max 11, and another at"),
         ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
