@@ -313,13 +313,12 @@ def test_trainings_on_one_machine_meet_at_ports_of_their_own(handed: list[list[s
     assert "--master_port" not in handed[-1]  # where all machines have to be told the same
 
 
-def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_PORT", "29501")
-    with (
-        pytest.raises(UsageError, match=r"^port 29501, at which .*--master_port N\): address already in use"),
-        trainer_args.telling(),
-    ):
-        raise torch.distributed.DistNetworkError("address\nalready in use")
+def test_a_port_that_another_program_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as held:  # all addresses, as another training does
+        monkeypatch.setenv("MASTER_PORT", str(port := held.getsockname()[1]))
+        message = f"^port {port}, at which .*--master_port N.*already in use"
+        with pytest.raises(UsageError, match=message), trainer_args.telling():
+            torch.distributed.TCPStore("127.0.0.1", port, is_master=True)
 
 
 def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]], tmp_path: Path) -> None:
