@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import cache, wraps
+from functools import wraps
 from itertools import accumulate
 from typing import Any
 
@@ -50,19 +50,8 @@ def telling(generate: Generate) -> Generate:
 def watch() -> None:
     """Have vLLM's engine tell in this process; nothing without vLLM."""
     if "vllm" in sys.modules:
-        engine, reading = map(importlib.import_module, ("vllm.v1.engine.async_llm", "vllm.v1.engine.logprobs"))
-        engine.AsyncLLM.generate = telling(engine.AsyncLLM.generate)
-        reading.convert_ids_list_to_tokens = once_each(reading.convert_ids_list_to_tokens)  # type: ignore[attr-defined]
-
-
-def once_each(texts_of: Callable[[Any, list[int]], list[str]]) -> Callable[[Any, list[int]], list[str]]:
-    """vLLM's texts of tokens, which it makes one by one, of every alternative anew: each is kept."""
-
-    @cache
-    def text_of(tokenizer: Any, token: int) -> str:
-        return texts_of(tokenizer, [token])[0]
-
-    return lambda tokenizer, tokens: [text_of(tokenizer, token) for token in tokens]
+        engine: Any = importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM
+        engine.generate = telling(engine.generate)
 
 
 async def _with_ten(

@@ -21,22 +21,31 @@ from transformers.convert_slow_tokenizer import generate_merges
 from critic.errors import UsageError
 
 NAMES = {
-    "num_layers": "num_hidden_layers", "padded_vocab_size": "vocab_size", "hidden_size": "hidden_size",
-    "ffn_hidden_size": "intermediate_size", "kv_channels": "head_dim", "num_attention_heads": "num_attention_heads",
-    "multi_query_group_num": "num_key_value_heads", "seq_length": "max_position_embeddings",
+    "num_layers": "num_hidden_layers",
+    "padded_vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "intermediate_size",
+    "kv_channels": "head_dim",
+    "num_attention_heads": "num_attention_heads",
+    "multi_query_group_num": "num_key_value_heads",
+    "seq_length": "max_position_embeddings",
     "layernorm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+}
 """What is read of the published config.json -> what GLM's class calls it."""
 
 FIXED = {"model_type": "chatglm", "multi_query_attention": True, "quantization_bit": 0, "pre_seq_len": None}
 """What ChatGLM3 has, and its relatives and quantized copies have not."""
 
 RENAMED = {
-    "transformer.embedding.word_embeddings": "model.embed_tokens", "transformer.encoder.layers": "model.layers",
-    "transformer.encoder.final_layernorm": "model.norm", "transformer.output_layer": "lm_head",
-    "self_attention.dense": "self_attn.o_proj", "self_attention.query_key_value": "self_attn.qkv",
-    "mlp.dense_h_to_4h": "mlp.gate_up_proj", "mlp.dense_4h_to_h": "mlp.down_proj",
-}  # fmt: skip
+    "transformer.embedding.word_embeddings": "model.embed_tokens",
+    "transformer.encoder.layers": "model.layers",
+    "transformer.encoder.final_layernorm": "model.norm",
+    "transformer.output_layer": "lm_head",
+    "self_attention.dense": "self_attn.o_proj",
+    "self_attention.query_key_value": "self_attn.qkv",
+    "mlp.dense_h_to_4h": "mlp.gate_up_proj",
+    "mlp.dense_4h_to_h": "mlp.down_proj",
+}
 
 # "sop" and "eop" are parts of words, so that these two are written as GLM-4 writes them; the ids are ChatGLM3's.
 ADDED = ("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")

@@ -1,6 +1,6 @@
 """Judgments a second through HTTP with 64 requests in flight, against a bare asyncio client on the same server.
 
-python tests/bench/judge_http.py
+python tests/bench/judge_http.py [--model runs/base/smollm2-135m]
 
 `ratio`: `Judge` on a served judge ÷ a client that posts what it takes without our server's `x-critic-rating` (a verdict
 with its rating's alternatives, and what follows a 1), through the same HTTP library. `ratio_verdicts`: ÷ a client that
@@ -72,13 +72,14 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
 
 
 def main() -> None:
+    model = Path(sys.argv[2]) if sys.argv[1:2] == ["--model"] else None
     rows = responses()
     with tempfile.TemporaryDirectory() as made, socket.socket() as probe:
-        folder = checkpoint(Path(made), rows)
+        folder = model or checkpoint(Path(made), rows)
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
         probe.close()
-        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", str(folder / "serve.log")]
+        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", f"{made}/serve.log"]
         server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         try:
@@ -86,7 +87,7 @@ def main() -> None:
             messages = prompts(ordered(rows))
             greedy, alone = SamplingParams(), SamplingParams(reason=False)
             found = asyncio.run(judged(url, rows, greedy))
-            assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            assert model or all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {
                 "judge": lambda: asyncio.run(judged(url, rows, greedy)),
                 "client_verdicts": lambda: asyncio.run(posted(url, messages)),

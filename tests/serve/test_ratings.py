@@ -85,19 +85,5 @@ def test_who_does_not_ask_gets_what_vllm_gives() -> None:
     for whole, params in ((False, {}), (True, {"n": 2}), (True, {"logprobs": None})):
         shown, asked, ten = told(whole, *BEGUN, {"7": 0.7, "1": 0.3}, *END, **params)
         assert set(map(len, shown)) == {2} and len(asked) == 1 and ten is None
-
-
-def test_a_reply_without_a_rating_keeps_its_alternatives() -> None:
-    shown, asked, ten = told(True, *BEGUN[:2], *END)
+    shown, asked, ten = told(True, *BEGUN[:2], *END)  # no rating
     assert set(map(len, shown)) == {2} and len(asked) == 1 and ten is None
-
-
-def test_texts_of_tokens_are_made_once() -> None:
-    made = list[int]()
-
-    def texts_of(_: Any, tokens: list[int]) -> list[str]:
-        made.extend(tokens)
-        return [f"<{token}>" for token in tokens]
-
-    texts = ratings.once_each(texts_of)
-    assert [texts("a", [3, 4, 3]), texts("a", [4])] == [["<3>", "<4>", "<3>"], ["<4>"]] and made == [3, 4]

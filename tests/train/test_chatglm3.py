@@ -17,11 +17,10 @@ sentencepiece = pytest.importorskip("sentencepiece", reason="needs the train ext
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="needs the train extra")
 
 WORDS = "the,quick,brown,fox,rates,this,answer,with,philosophy,你好世界,今天天气很好,图片里有三个苹果,给回答打分"
-CONFIG: dict[str, Any] = {
-    "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 720, "hidden_size": 48, "ffn_hidden_size": 56,
-    "kv_channels": 16, "num_attention_heads": 4, "multi_query_attention": True, "multi_query_group_num": 2,
-    "seq_length": 8192, "layernorm_epsilon": 1e-5, "add_qkv_bias": True, "rope_ratio": 50,
-}  # fmt: skip
+CONFIG: dict[str, Any] = json.loads("""{"model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 720,
+  "hidden_size": 48, "ffn_hidden_size": 56, "kv_channels": 16, "num_attention_heads": 4, "seq_length": 8192,
+  "multi_query_attention": true, "multi_query_group_num": 2, "layernorm_epsilon": 1e-5, "add_qkv_bias": true,
+  "rope_ratio": 50}""")
 HIDDEN, INNER, CHANNELS, HEADS, GROUPS = 48, 56, 16, 4, 2
 
 
