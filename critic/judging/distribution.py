@@ -43,16 +43,16 @@ class FirstDigit(Struct, frozen=True):
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
     """What the reply's tokens say of the rating, the first in them or the last, or None when they carry no alternatives
     for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
-    text, found = "", None
+    text, digit = "", None
     start = answer_at("".join(token.text for token in tokens))
     for index, token in enumerate(tokens):
         is_value = token.text.strip() and len(text) >= start and _VALUE.search(text)
         if is_value and text.rstrip().endswith(behind.rstrip()):
-            found = _read(tokens[index : index + 2], *scale)
+            digit = _read(tokens[index : index + 2], *scale)
             if not last:
-                return found
+                return digit
         text += token.text
-    return found
+    return digit
 
 
 def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
@@ -82,10 +82,10 @@ def zero_share(tokens: list[Token]) -> float | None:
 
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
     """Probabilities of the scale's ratings, which sum to 1."""
-    shares, one = list(first.mass), 1 - scale[0]
+    shares, at_one = list(first.mass), 1 - scale[0]
     if scale[1] >= 10:
-        shares[-1] += shares[one] * ten_given_one
-        shares[one] *= 1.0 - ten_given_one
+        shares[-1] += shares[at_one] * ten_given_one
+        shares[at_one] *= 1.0 - ten_given_one
     return shares
 
 
@@ -122,11 +122,11 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
     )
 
 
-def scored(found: Verdict, kind: str) -> float | None:
+def scored(verdict: Verdict, kind: str) -> float | None:
     """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
-    if found.failure is not None or found.distribution is None:
-        return None if found.failure else found.rating
-    return score(found.distribution, kind, found.scale or TEN)
+    if verdict.failure is not None or verdict.distribution is None:
+        return None if verdict.failure else verdict.rating
+    return score(verdict.distribution, kind, verdict.scale or TEN)
 
 
 def _moved(score: float, scale: Scale) -> float:

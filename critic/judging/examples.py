@@ -55,8 +55,8 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
         answers[question].append(response)
     planned: dict[Planned, None] = {}
     left_out = Counter[str]()
-    some = any(one.human is not None and one.human.reason for one in responses)
-    silent = {one.id for one in responses if some and one.human is not None and not one.human.reason}
+    reasoned = any(row.human is not None and row.human.reason for row in responses)
+    silent = {row.id for row in responses if reasoned and row.human is not None and not row.human.reason}
     for form, share in mix.items():
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
@@ -82,7 +82,7 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
     if form.shown == 1:
         if (
             isinstance(form.kind, forms.AnswerKind)
-            and response.id != min(answers, key=lambda each: _draw(name, each.id)).id
+            and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id
         ):
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
@@ -103,16 +103,16 @@ def comparable(response: Response, other: Response) -> bool:
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
     """Of several answers the one that a response meets in a form: that with the lowest hash."""
-    return min(others, key=lambda each: _draw(form, response.id, each.id))
+    return min(others, key=lambda candidate: _draw(form, response.id, candidate.id))
 
 
 def question_key(response: Response) -> bytes:
     """The same for answers to the same question: for equal Questions. Of a row that nobody scored a group of its own,
     which it has where it came without one, tells it from no other."""
-    asked = response.question
-    if response.human is None and asked.group == response.id:
-        asked = replace(asked, id="", group="")
-    return msgspec.json.encode(asked)
+    question = response.question
+    if response.human is None and question.group == response.id:
+        question = replace(question, id="", group="")
+    return msgspec.json.encode(question)
 
 
 def _draw(*words: str) -> float:
@@ -143,29 +143,29 @@ def example(
     pair the one that stands `first` is A. Two in the form ONE_SIDE are for a head that compares."""
     if form == forms.ONE_SIDE and (other or response.preference is not None):
         return _pair(response, other, max_source_tokens, count, sees)
-    how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
+    spec, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
-    asked = forms.inquiry(form, response.question.lang, how.material(response, other or response.other), sees=sees)
+    asked = forms.inquiry(form, response.question.lang, spec.material(response, other or response.other), sees=sees)
     asked = replace(asked, material=in_orders(asked.prompt, asked.material, [first])[0])
     if preference is not None and first == "opponent":
         answers = [replace(response, preference=1 - preference)]
-    name, prompt = "+".join(one.id for one in answers), asked.prompt
-    label = how.kind.label(prompt, answers)
+    name, prompt = "+".join(answer.id for answer in answers), asked.prompt
+    label = spec.kind.label(prompt, answers)
     assert label is not None, "rows whose verdict people leave open are not planned"
     fitted = truncate_to_fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
     reason = escape_control_tokens(human.reason or "")
     soft = None
-    if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
+    if human.raters and isinstance(spec.kind, forms.RatingKind | forms.CriteriaKind):
         of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
-        soft = [fmean(each) for each in zip(*of_raters, strict=True)]
+        soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
     return Example(
         id=name,
         form=form,
         messages=fitted.messages,
         target=target(escape_control_tokens(label) if isinstance(label, str) else label, reason, asked.keys()),
-        score=None if how.pair else human.score,
+        score=None if spec.pair else human.score,
         label=soft,
         shortened=fitted.shortened,
         free=not asked.keys(),
@@ -180,18 +180,18 @@ def _pair(
     count: Callable[[list[Message]], int],
     sees: bool,
 ) -> Example | TooLong:
-    how, answers = forms.form_of(forms.COMPARED), [response, *([other] if other else [])]
-    name = "+".join(one.id for one in answers)
-    material = how.material(response, other or response.other)
+    form, answers = forms.form_of(forms.COMPARED), [response, *([other] if other else [])]
+    name = "+".join(answer.id for answer in answers)
+    material = form.material(response, other or response.other)
     asked = forms.inquiry(forms.COMPARED, response.question.lang, material, sees)
     alone = forms.each_alone(asked)
-    first, second = (truncate_to_fit(one.prompt, one.material, max_source_tokens, count) for one in alone)
+    first, second = (truncate_to_fit(side.prompt, side.material, max_source_tokens, count) for side in alone)
     if first is None or second is None:
         return TooLong(name, forms.ONE_SIDE)
     if response.preference is not None:
         ahead = 2 * response.preference - 1
     else:
-        better, worse = (forms.human_score(one).score for one in answers)
+        better, worse = (forms.human_score(answer).score for answer in answers)
         ahead = (better - worse) / (TEN[1] - TEN[0])
     return Example(
         id=name,
@@ -200,7 +200,7 @@ def _pair(
         other=second.messages,
         target="",
         free=True,
-        label=[0.0 if how.kind.label(asked.prompt, answers) == "tie" else ahead],
+        label=[0.0 if form.kind.label(asked.prompt, answers) == "tie" else ahead],
         shortened={**first.shortened, **second.shortened},
         images=images_in(first.messages),
     )

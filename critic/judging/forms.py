@@ -42,8 +42,8 @@ class RatingKind(Struct, frozen=True):
         return {RATING: _grade(prompt)}
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
-        found = parse.parse_rating(text, truncated, prompt.scale)
-        return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
+        verdict = parse.parse_rating(text, truncated, prompt.scale)
+        return verdict if prompt.scale == TEN else replace(verdict, scale=prompt.scale)
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return whole_rating(human_score(shown[0]).score, prompt.scale)
@@ -59,7 +59,7 @@ class CriteriaKind(Struct, frozen=True):
         by_name = {name: parse.parse_rating(text, truncated, prompt.scale, name, True) for name in material.criteria}
         return replace(
             parse.parse_rating(text, truncated, prompt.scale, criteria=True),
-            criteria={name: replace(found, reason=None) for name, found in by_name.items()},
+            criteria={name: replace(verdict, reason=None) for name, verdict in by_name.items()},
         )
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
@@ -84,10 +84,10 @@ class ChoiceKind(Struct, frozen=True):
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         if (preference := shown[0].preference) is not None:
-            found: str | None = preferred(preference)
+            choice: str | None = preferred(preference)
         else:
-            found = self.right([human_score(response).score for response in shown])
-        return found if found in self.choices else None
+            choice = self.right([human_score(response).score for response in shown])
+        return choice if choice in self.choices else None
 
 
 class ChecklistKind(Struct, frozen=True):
@@ -116,9 +116,9 @@ class AnswerKind(Struct, frozen=True):
         return {}
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
-        said = without_thoughts(text)
+        answer = without_thoughts(text)
         cut_off = truncated and bool(text.strip())  # among the thoughts
-        return Verdict(value=said) if said else Verdict(failure="truncated" if cut_off else "empty")
+        return Verdict(value=answer) if answer else Verdict(failure="truncated" if cut_off else "empty")
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return shown[0].question.reference or None
@@ -302,10 +302,10 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         one."""
         values = tuple(self.form.kind.values(self.prompt, self.material))
         template, key = self.prompt.template, self.prompt.key
-        place, value = (template.find(f'"{one}"') for one in (REASON, "1" if key == "Checklist" else key))
-        if not values or not reason or place < 0 <= value:
+        reason_at, value_at = (template.find(f'"{name}"') for name in (REASON, "1" if key == "Checklist" else key))
+        if not values or not reason or reason_at < 0 <= value_at:
             return values
-        if place < value and (key in values or (key == "Checklist" and place >= 0)):
+        if reason_at < value_at and (key in values or (key == "Checklist" and reason_at >= 0)):
             return (REASON, *values)
         return values if key == "Checklist" else (*values, REASON)
 
@@ -327,16 +327,16 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
     def read(self, text: str, truncated: bool) -> Verdict:
         """The verdict in a reply: in our form, or as the papers' judges state one."""
-        found = self.form.kind.read(self.prompt, self.material, text, truncated)
-        return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
+        verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
+        return replace(verdict, reason=whole(verdict.reason))  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:
         """The verdict in a reply, or why there is none."""
         if lost := unanswered(reply):
             return Verdict(failure=lost[0])
-        found = self.read(reply.text, reply.truncated)
-        cut_off = found.failure is not None and reply.finish == "content_filter"
-        return replace(found, failure="content_filter") if cut_off else found
+        verdict = self.read(reply.text, reply.truncated)
+        cut_off = verdict.failure is not None and reply.finish == "content_filter"
+        return replace(verdict, failure="content_filter") if cut_off else verdict
 
 
 def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
@@ -349,8 +349,8 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
 def each_alone(asked: JudgeRequest) -> list[JudgeRequest]:
     """What a head that scores answers one at a time is asked of each side."""
     shown = (replace(asked.material, sides=[side]) for side in asked.material.sides)
-    alone = [inquiry(ONE_SIDE, asked.prompt.language, one, asked.prompt.sees) for one in shown]
-    return [replace(one, uris=asked.uris, paid=asked.paid) for one in alone]
+    alone = [inquiry(ONE_SIDE, asked.prompt.language, material, asked.prompt.sees) for material in shown]
+    return [replace(side, uris=asked.uris, paid=asked.paid) for side in alone]
 
 
 def human_score(response: Response) -> HumanScore:

@@ -77,8 +77,8 @@ def missing_reference(conversation: Conversation, condition: Condition) -> int |
     """The first turn whose reference the condition shows and the conversation lacks."""
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
     count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
-    given = enumerate(conversation.turns[:count], 1)
-    return next((number for number, turn in given if turn.reference is None), None)
+    turns = enumerate(conversation.turns[:count], 1)
+    return next((number for number, turn in turns if turn.reference is None), None)
 
 
 def lacks(turn: ConversationTurn, protocol: Protocol, judging: str = "standard", backed: bool = True) -> str | None:
@@ -97,30 +97,30 @@ def messages(
     turn; those that the condition shows must be there. Images are shown with their own turn's question, or with the
     first question of a given history; those of turns that are left out with the question asked."""
     turns = conversation.turns[:turn]
-    images = [one.images if condition.images else [] for one in turns]
+    images = [question.images if condition.images else [] for question in turns]
     if condition.rephrase:
         words = {"question": turns[-1].prompt, "reference": turns[-1].reference or ""}
-        return [_asked(REPHRASE[conversation.lang].format(**words), [])]
+        return [_user_message(REPHRASE[conversation.lang].format(**words), [])]
     if not condition.history:
-        return [_asked(turns[-1].prompt, [name for names in images for name in names])]
-    made: list[HistoryMessage] = []
+        return [_user_message(turns[-1].prompt, [name for names in images for name in names])]
+    sent: list[HistoryMessage] = []
     for exchange in conversation.history:
-        made.append(_asked(exchange.user, [] if made else images[0]))
-        made.append(HistoryMessage(role="assistant", content=exchange.assistant))
-    if made:
+        sent.append(_user_message(exchange.user, [] if sent else images[0]))
+        sent.append(HistoryMessage(role="assistant", content=exchange.assistant))
+    if sent:
         images[0] = []
-    for number, one in enumerate(turns[:-1], 1):
-        answer = replies[number] if number > condition.references else one.reference
+    for number, question in enumerate(turns[:-1], 1):
+        answer = replies[number] if number > condition.references else question.reference
         if answer is None:
             raise ValueError(f"{conversation.id}: turn {number} has no reference")
-        made += [_asked(one.prompt, images[number - 1]), HistoryMessage(role="assistant", content=answer)]
-    return [*made, _asked(turns[-1].prompt, images[-1])]
+        sent += [_user_message(question.prompt, images[number - 1]), HistoryMessage(role="assistant", content=answer)]
+    return [*sent, _user_message(turns[-1].prompt, images[-1])]
 
 
-def _asked(content: str, images: list[str]) -> HistoryMessage:
+def _user_message(content: str, images: list[str]) -> HistoryMessage:
     return HistoryMessage(role="user", content=content, images=images)
 
 
-def call_id(conversation: Conversation, said: Sequence[HistoryMessage]) -> str:
+def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
     """A name for "these messages in this conversation": prompts with one name are generated once and shared."""
-    return hashlib.sha256(msgspec.json.encode([conversation.id, said])).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode([conversation.id, sent])).hexdigest()[:16]

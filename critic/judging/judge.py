@@ -69,8 +69,8 @@ class Judge:
             asked = replace(asked, seed=int.from_bytes(hashlib.sha256(sample.key.encode()).digest()[:3]))
         return self._judgment(planned, await self.opinion(asked, self.presentation_orders(planned)))
 
-    def _judgment(self, planned: PlannedVerdict, found: JudgeResult) -> Judgment:
-        calls, form, took = found.calls, planned.form, records.spent(found.calls)
+    def _judgment(self, planned: PlannedVerdict, result: JudgeResult) -> Judgment:
+        calls, form, tokens = result.calls, planned.form, records.spent(result.calls)
         return Judgment(
             sample=planned.sample,
             setup=replace(self.setup, score_kind=self.grader.score_kind),
@@ -78,15 +78,15 @@ class Judge:
             prompt_hash=self.hash_of(form),
             protocol=planned.protocol,
             judging=planned.judging,
-            verdict=found.verdict,
-            score=found.score,
-            unread=found.unread,
+            verdict=result.verdict,
+            score=result.score,
+            unread=result.unread,
             unjudged=planned.unjudged,
             asked=self.asked(planned),
-            reply=found.reply,
-            detail=found.detail,
+            reply=result.reply,
+            detail=result.detail,
             shortened=calls[-1].shortened if calls else {},
-            **{**took, "attempts": max(found.attempts, took["attempts"])},
+            **{**tokens, "attempts": max(result.attempts, tokens["attempts"])},
             # Of a form with one question the reply says all that its calls do.
             calls=calls if planned.protocol or form_of(form).shown > 1 else [],
             images=min((call.images for call in calls), default=0),
@@ -104,13 +104,13 @@ class Judge:
 
     def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
         """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
-        one = planned.sample
+        sample = planned.sample
         if planned.protocol not in (None, "pairwise"):
             return records.PLAYERS[:1]
         if self.setup.order == "both":
             return records.PLAYERS
         # The turns of a conversation and the whole have one order, hence no turn's number here.
-        named = self.setup.seed, one.system, one.id, one.condition, "", planned.judging, one.opponent
+        named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
         words = "/".join(map(str, named))
         return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
@@ -138,27 +138,27 @@ class Judge:
         if self.images is not None and asked.prompt.sees:
             load = self.images.load
             loaded = [await asyncio.to_thread(load, name) for name in asked.material.pictures()]
-            asked = replace(asked, uris={one.path: one.uri for one in loaded})
+            asked = replace(asked, uris={image.path: image.uri for image in loaded})
         before: list[Call] = []
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
             beside = inquiry(asked.form.first, asked.prompt.language, question, asked.prompt.sees)
             first, reply = await self.grader.ask(replace(beside, uris=asked.uris, paid=asked.paid))
-            said = first.answer(reply)
-            before = [_call(first, reply, said)]
-            if said.failure is not None:
-                return JudgeResult(verdict=Verdict(failure=said.failure), calls=before, detail=_detail(reply))
-            asked = replace(asked, material=replace(asked.material, own_answer=said.value))
+            own_answer = first.answer(reply)
+            before = [_call(first, reply, own_answer)]
+            if own_answer.failure is not None:
+                return JudgeResult(verdict=Verdict(failure=own_answer.failure), calls=before, detail=_detail(reply))
+            asked = replace(asked, material=replace(asked.material, own_answer=own_answer.value))
         if asked.form.pair and self._compares:
-            found = await self._scored(asked)
+            result = await self._scored(asked)
         elif asked.form.pair:
-            found = await self._compared(asked, presentation_orders)
+            result = await self._compared(asked, presentation_orders)
         elif isinstance(asked.form.kind, forms.ChoiceKind | forms.ChecklistKind):
-            found = await self._chosen(asked)
+            result = await self._chosen(asked)
         else:
-            found = await self._rated(asked)
-        return replace(found, calls=[*before, *found.calls])
+            result = await self._rated(asked)
+        return replace(result, calls=[*before, *result.calls])
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
         asked, rated = await self.grader.rate(asked)
@@ -175,20 +175,21 @@ class Judge:
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
         asked, reply = await self.grader.ask(asked)
-        found = asked.answer(reply)
-        call = _call(asked, reply, found, first)
-        unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")
-        found, score = Verdict(value="tie", reason=found.reason) if unread else found, None
-        if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
-            score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
+        verdict = asked.answer(reply)
+        call = _call(asked, reply, verdict, first)
+        unread = asked.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
+        verdict, score = Verdict(value="tie", reason=verdict.reason) if unread else verdict, None
+        if verdict.failure is None:  # of a checklist the share of yes (MultiVerse §4)
+            answers = verdict.answers
+            score = sum(map(bool, answers)) / len(answers) if answers else POINTS[verdict.value or ""]
         return JudgeResult(
-            verdict=found, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
+            verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
         )
 
     async def _scored(self, asked: JudgeRequest) -> JudgeResult:
         """Two sides compared by a head's score of each, which no order can change: A is better with the probability
         σ(s_A - s_B) (Bradley & Terry 1952, eq. 1), and a tie is what differs by no more than the judge's band."""
-        sides = await all_of(self.grader.worth(one) for one in forms.each_alone(asked))
+        sides = await all_of(self.grader.worth(side) for side in forms.each_alone(asked))
         first, second = (float(reply.text) for _, reply in sides)
         ahead, band = first - second, self.backend.served.tie_band or 0.0
         better = (1 + math.tanh(ahead / 2)) / 2
@@ -197,37 +198,38 @@ class Judge:
             verdict=Verdict(value=value, distribution=[1 - better, better]),
             score=POINTS[value],
             reply=target(value, "", [asked.prompt.key]),
-            calls=[_call(one, reply, Verdict(value=reply.text)) for one, reply in sides],
+            calls=[_call(side, reply, Verdict(value=reply.text)) for side, reply in sides],
         )
 
     async def _compared(self, asked: JudgeRequest, presentation_orders: Sequence[Position]) -> JudgeResult:
         """Two sides compared in each order: where the verdicts differ, a tie."""
-        shown = [replace(asked, material=one) for one in in_orders(asked.prompt, asked.material, presentation_orders)]
-        both = await all_of(self._chosen(one, first) for one, first in zip(shown, presentation_orders, strict=True))
-        failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
+        in_order = in_orders(asked.prompt, asked.material, presentation_orders)
+        shown = [replace(asked, material=material) for material in in_order]
+        both = await all_of(self._chosen(side, first) for side, first in zip(shown, presentation_orders, strict=True))
+        failed = next((result.verdict.failure for result in both if result.verdict.failure is not None), None)
         value = None
         if failed is None:
-            winners = {_winner(found.verdict, first) for found, first in zip(both, presentation_orders, strict=True)}
+            winners = {_winner(result.verdict, first) for result, first in zip(both, presentation_orders, strict=True)}
             value = winners.pop() if len(winners) == 1 else "tie"
         return JudgeResult(
             verdict=Verdict(value=value, failure=failed, reason=both[0].verdict.reason),
             score=None if value is None else POINTS[value],
             reply=both[0].reply,
-            calls=[call for found in both for call in found.calls],
-            detail=next((found.detail for found in both if found.detail is not None), None),
-            unread=failed is None and any(found.unread for found in both),
+            calls=[call for result in both for call in result.calls],
+            detail=next((result.detail for result in both if result.detail is not None), None),
+            unread=failed is None and any(result.unread for result in both),
         )
 
 
-def _winner(found: Verdict, first: Position) -> str:
+def _winner(verdict: Verdict, first: Position) -> str:
     """The better side in the names that they have with the model as A, whoever stood first."""
-    value = found.value or "tie"
+    value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
-def _call(asked: JudgeRequest, reply: Reply, found: Verdict | None, first: Position | None = None) -> Call:
-    made = replace(call_of(asked, reply), first=first)
-    return replace(made, value=_shown(found), failure=found.failure) if found else made
+def _call(asked: JudgeRequest, reply: Reply, verdict: Verdict | None, first: Position | None = None) -> Call:
+    call = replace(call_of(asked, reply), first=first)
+    return replace(call, value=_shown(verdict), failure=verdict.failure) if verdict else call
 
 
 def _detail(reply: Reply) -> str | None:
@@ -236,11 +238,11 @@ def _detail(reply: Reply) -> str | None:
     return lost[1] if lost else None
 
 
-def _shown(found: Verdict) -> str | None:
+def _shown(verdict: Verdict) -> str | None:
     """What was read, in short."""
-    if found.answers:
-        return " ".join("?" if answer is None else "yes" if answer else "no" for answer in found.answers)
-    return found.value if found.rating is None else graded(found.rating)
+    if verdict.answers:
+        return " ".join("?" if answer is None else "yes" if answer else "no" for answer in verdict.answers)
+    return verdict.value if verdict.rating is None else graded(verdict.rating)
 
 
 class ResponseJudge(Judge):
@@ -272,25 +274,26 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
     """One response judged by a panel: the members' scores and ratings made one by `how`. A panel judges whole or not at
     all: where a member failed, the judgment fails with the member's failure and `detail` names the member, because a
     mean over those who are left is another panel's. Ratings by single criteria stay with the members."""
-    first, verdicts = members[0], [one.verdict for one in members]
+    first, verdicts = members[0], [member.verdict for member in members]
     detail = score = None
-    if failed := next((one for one in members if one.verdict.failure is not None), None):
-        found = Verdict(failure=failed.verdict.failure)
+    if failed := next((member for member in members if member.verdict.failure is not None), None):
+        joint = Verdict(failure=failed.verdict.failure)
         detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
     else:
-        rating = distribution.aggregated(how, (one.rating for one in verdicts))
-        found = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), (one.distribution for one in verdicts))
-        score = distribution.aggregated(how, (one.score for one in members))
+        rating = distribution.aggregated(how, (verdict.rating for verdict in verdicts))
+        distributions = (verdict.distribution for verdict in verdicts)
+        joint = with_mixture(Verdict(rating=rating, scale=first.verdict.scale), distributions)
+        score = distribution.aggregated(how, (member.score for member in members))
     return replace(
         first,
         setup=replace(first.setup, judge=name),
-        verdict=found,
+        verdict=joint,
         score=score,
         reply="",
         detail=detail,
         shortened={},
-        members=[one.part for one in members],
+        members=[member.part for member in members],
         calls=[],
-        images=min(one.images for one in members),
+        images=min(member.images for member in members),
         **records.spent(members),
     )

@@ -126,9 +126,9 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     answer = AnswerText(text)
     read = [_settled(answer.statements(_item(number)), "no_verdict") for number in range(1, items + 1)]
     # Where an object answers items, what stands elsewhere answers no other ones.
-    in_object = any(each.whole for each in read)
-    answers = [each.value == "yes" if each.value and (each.whole or not in_object) else None for each in read]
-    reason = next((each.reason for each in read if each.reason is not None), None)
+    in_object = any(item.whole for item in read)
+    answers = [item.value == "yes" if item.value and (item.whole or not in_object) else None for item in read]
+    reason = next((item.reason for item in read if item.reason is not None), None)
     if None not in answers:
         return Verdict(answers=answers, reason=reason)
     # What a reply that was cut off lacks may have been on its way.
@@ -142,7 +142,8 @@ def prefix(text: str) -> str | None:
     # One of them may be a draft's, or quoted.
     if len(ends) > 1:
         answer = AnswerText(text)
-        at = next((each.at for each in answer.statements(_rating(TEN, "Rating", True)) if each.stands), None)
+        statements = answer.statements(_rating(TEN, "Rating", True))
+        at = next((statement.at for statement in statements if statement.stands), None)
         # A whole object's own place is its brace, behind which its key comes first.
         counts = next((end for end in ends if at is not None and end >= answer.start + at), ends[-1])
         return text[:counts]
@@ -160,32 +161,33 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
         # Cut off before the key, where the value should stand, or within it.
         at = answer.unfinished_at(sought)
         rest = "" if at is None else plain[at:].strip(" \"'").lower()
-        return _Read(failure="truncated") if truncated and _begins_one(rest, values) else read
+        return _Read(failure="truncated") if truncated and _begins_any(rest, values) else read
     # Cut off behind nothing but drafts: the verdict was still to come.
     if read.failure is not None:
-        return _Read(failure="truncated") if truncated and not any(each.stands for each in statements) else read
+        stands = any(statement.stands for statement in statements)
+        return _Read(failure="truncated") if truncated and not stands else read
     # Not every server says that it cut a reply off; an open brace does.
     cut_off = truncated or plain.count("{") > plain.count("}")
     # A whole object was finished, and so is its value.
-    last = max(each.end for each in statements if not each.whole) if not read.whole else None
+    last = max(statement.end for statement in statements if not statement.whole) if not read.whole else None
     # A 1 could have become a 10.
-    if cut_off and last == len(plain) and _begins_one(plain[statements[0].at : last], values, longer=True):
+    if cut_off and last == len(plain) and _begins_any(plain[statements[0].at : last], values, longer=True):
         return _Read(failure="truncated")
     return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
 
 
-def _begins_one(start: str, values: Sequence[str], longer: bool = False) -> bool:
+def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool:
     return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
 
 
 def _settled(statements: Sequence[Statement], missing: Failure) -> _Read:
     """The one value that is stated: where others contradict it, none is."""
-    standing = [each for each in statements if each.stands]
+    standing = [statement for statement in statements if statement.stands]
     # A draft or a quotation is no verdict, but it can make one doubtful.
-    if not standing or len({each.value for each in statements}) > 1 or standing[0].value is None:
+    if not standing or len({statement.value for statement in statements}) > 1 or standing[0].value is None:
         return _Read(failure=missing)
-    reason = next((each.reason for each in standing if each.reason is not None), None)
-    return _Read(standing[0].value, reason, whole=any(each.whole for each in standing))
+    reason = next((statement.reason for statement in standing if statement.reason is not None), None)
+    return _Read(standing[0].value, reason, whole=any(statement.whole for statement in standing))
 
 
 def _rated(read: _Read, scale: Scale) -> Verdict:
@@ -238,8 +240,8 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
 
     def compared(stated: str) -> str | None:
         """Which side a statement of the papers puts first; None for a tie where none is offered."""
-        said = re.sub(r"\s", "", stated).lower()
-        side = "A" if said in ("a", "a>b", "a>>b") else "B" if said in ("b", "a<b", "a<<b") else "tie"
+        compact = re.sub(r"\s", "", stated).lower()
+        side = "A" if compact in ("a", "a>b", "a>>b") else "B" if compact in ("b", "a<b", "a<<b") else "tie"
         return side if side in values else None
 
     return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=compared)

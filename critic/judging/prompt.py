@@ -144,7 +144,7 @@ def prompt_hash(name: str, sees: bool = False) -> str:
     """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked where there is no
     picture."""
     wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
-    return hashlib.sha256("".join(one.hash for one in wordings).encode()).hexdigest()[:16]
+    return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
 
 
 def _filled(text: str, values: dict[str, Any]) -> str:

@@ -77,32 +77,33 @@ class Transcript(Struct, frozen=True, kw_only=True):
     def earlier(self, turn: int) -> list[Exchange]:
         """The exchanges that the model saw before a turn: those that were left out are not judged by."""
         sent = self.turns[turn].seen[:-1]
-        said = list(zip(sent[::2], sent[1::2], strict=True))
+        pairs = list(zip(sent[::2], sent[1::2], strict=True))
         whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
-        shown = [one.images for one in whole[len(whole) - len(said) :]]
-        return [Exchange(one.content, reply.content, names) for (one, reply), names in zip(said, shown, strict=True)]
+        shown = [exchange.images for exchange in whole[len(whole) - len(pairs) :]]
+        return [Exchange(user.content, reply.content, names) for (user, reply), names in zip(pairs, shown, strict=True)]
 
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
         """What was said before, and all turns or the first few, with the `answers` by number."""
         # What was said before turn 1 is about its images.
         shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
         history = zip(self.conversation.history, shown, strict=False)
-        given = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
-        asked = enumerate(self.conversation.turns[:turns], 1)
-        return [*given, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in asked)]
+        before = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
+        numbered = enumerate(self.conversation.turns[:turns], 1)
+        return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
         """The exchanges behind a turn, as far as the model replied: with its replies, or other `answers` by number."""
-        asked = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
+        # Turns that the model saw apart have nothing behind them.
+        numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
         return [
-            Exchange(one.prompt, (answers or self.answer)(number), one.images)
-            for number, one in asked
+            Exchange(question.prompt, (answers or self.answer)(number), question.images)
+            for number, question in numbered
             if number > turn and (line := self.turns.get(number)) and line.reply is not None
         ]
 
     def images(self, turn: int) -> list[str]:
         """Those of a turn and of all before it, whether or not the model saw them."""
-        return [name for one in self.conversation.turns[:turn] for name in one.images]
+        return [name for question in self.conversation.turns[:turn] for name in question.images]
 
     def reference(self, turn: int) -> str:
         return self.conversation.turns[turn - 1].reference or ""
@@ -119,9 +120,9 @@ VerdictKey = tuple[str, str, str, Protocol, str, int | None, str | None]
 
 def key(verdict: "Judgment | PlannedVerdict") -> VerdictKey:
     """What tells the verdicts of a file apart."""
-    one = verdict.sample
+    sample = verdict.sample
     protocol = verdict.protocol or "pointwise"
-    return one.system or "", one.id, one.condition, protocol, verdict.judging, one.turn, one.opponent
+    return sample.system or "", sample.id, sample.condition, protocol, verdict.judging, sample.turn, sample.opponent
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
@@ -136,10 +137,10 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     problem: tuple[records.Failure, str] | None = None
     material: PromptInputs | None = None
 
-    def of(self, made: Judgment) -> Judgment:
+    def of(self, judgment: Judgment) -> Judgment:
         """What a judge made of another one that it was shown alike."""
         how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
-        return replace(made, sample=self.sample, **how)
+        return replace(judgment, sample=self.sample, **how)
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -177,10 +178,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
     def planned(self, turn: int | None, setup: JudgeConfig, lines: Sequence[Judgment] = ()) -> PlannedVerdict:
         """The verdict on one turn, in sight of the exchanges that the model saw; or on the whole conversation (None),
         in sight of the judgments of its turns."""
-        one, against = self.one, self.against
-        shown = one.asked if turn is None else [turn]
-        problem = one.problem(shown) or (against.problem(shown) if against else None)
-        answer = one.answer(turn) if turn is not None and problem is None else None
+        transcript, against = self.one, self.against
+        shown = transcript.asked if turn is None else [turn]
+        problem = transcript.problem(shown) or (against.problem(shown) if against else None)
+        answer = transcript.answer(turn) if turn is not None and problem is None else None
         form, material = form_name(self.protocol, turn, setup), None
         # A turn without a reply, the model's or its opponent's, leaves nothing to judge or to compare.
         if problem is None and turn is not None:
@@ -188,10 +189,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
         elif problem is None:
             material = self._whole(setup, lines)
         sample = Sample(
-            id=one.conversation.id,
-            conversation=one.conversation,
-            system=one.system,
-            condition=one.condition,
+            id=transcript.conversation.id,
+            conversation=transcript.conversation,
+            system=transcript.system,
+            condition=transcript.condition,
             turn=turn,
             answer=answer,
             length=None if answer is None else len(answer),
@@ -210,51 +211,54 @@ class Assignment(Struct, frozen=True, kw_only=True):
         )
 
     def _turn(self, turn: int, setup: JudgeConfig) -> PromptInputs:
-        one, asked = self.one, self.one.conversation.turns[turn - 1]
-        mine = Candidate(earlier=one.earlier(turn), answer=one.answer(turn))
+        transcript, question = self.one, self.one.conversation.turns[turn - 1]
+        mine = Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))
         # AlignMMBench has rules by task in place of focus points and checklists.
         if self.protocol == "pointwise":
-            task, reference = asked.task or "none", asked.reference or ""
-            shown = one.images(turn)
-            return PromptInputs(sides=[mine], question=asked.prompt, references=[reference], task=task, images=shown)
+            task, reference = question.task or "none", question.reference or ""
+            shown = transcript.images(turn)
+            return PromptInputs(sides=[mine], question=question.prompt, references=[reference], task=task, images=shown)
         if self.against is not None:
             theirs = Candidate(earlier=self.against.earlier(turn), answer=self.against.answer(turn))
         else:  # the reference's conversation begins where the model's does
-            earlier = one.whole(one.reference, turn - 1)
-            theirs = Candidate(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=asked.reference)
-        references = [asked.reference]
+            earlier = transcript.whole(transcript.reference, turn - 1)
+            theirs = Candidate(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=question.reference)
+        references = [question.reference]
         # Turns that the model saw apart are no conversation to look ahead in.
-        if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[one.condition].history:
-            mine, references = replace(mine, later=one.later(turn)), [each.reference for each in one.conversation.turns]
-            behind = one.later(turn, one.reference) if self.against is None else self.against.later(turn)
+        if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[transcript.condition].history:
+            mine = replace(mine, later=transcript.later(turn))
+            references = [shown_turn.reference for shown_turn in transcript.conversation.turns]
+            behind = transcript.later(turn, transcript.reference) if self.against is None else self.against.later(turn)
             theirs = replace(theirs, later=behind)
         return PromptInputs(
-            question=asked.prompt,
-            caption=one.conversation.caption,
+            question=question.prompt,
+            caption=transcript.conversation.caption,
             sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
             references=references if self._shows_reference(setup) else [],
-            focus=None if self.judging == "no_focus" else asked.focus,
-            checklist=asked.checklist if self.protocol in ("checklist", "quality") else [],
-            images=one.images(turn),
+            focus=None if self.judging == "no_focus" else question.focus,
+            checklist=question.checklist if self.protocol in ("checklist", "quality") else [],
+            images=transcript.images(turn),
         )
 
     def _whole(self, setup: JudgeConfig, lines: Sequence[Judgment]) -> PromptInputs:
-        one, against = self.one, self.against
-        turned = None
+        transcript, against = self.one, self.against
+        turns, turned = transcript.conversation.turns, None
         judged = [(line, form_name(self.protocol, line.turn, setup)) for line in lines]
         # In the other order A is the other side, in the judgments of the turns as well.
         if self.protocol == "pairwise":
-            verdicts, turned = ([_said(*each, first) for each in judged] for first in records.PLAYERS)
+            verdicts, turned = (
+                [_turn_judgment(line, form, first) for line, form in judged] for first in records.PLAYERS
+            )
         else:
-            verdicts = [_said(*each) for each in judged]
-        focus = {number: turn.focus for number, turn in enumerate(one.conversation.turns, 1) if turn.focus}
-        mine = Candidate(earlier=one.whole(one.answer))
-        theirs = Candidate(earlier=against.whole(against.answer) if against else one.whole(one.reference))
+            verdicts = [_turn_judgment(line, form) for line, form in judged]
+        focus = {number: turn.focus for number, turn in enumerate(turns, 1) if turn.focus}
+        mine = Candidate(earlier=transcript.whole(transcript.answer))
+        theirs = Candidate(earlier=against.whole(against.answer) if against else transcript.whole(transcript.reference))
         return PromptInputs(
-            caption=one.conversation.caption,
+            caption=transcript.conversation.caption,
             sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
-            references=[turn.reference for turn in one.conversation.turns] if self._shows_reference(setup) else [],
-            focus=focus_of_turns(focus, one.conversation.lang),
+            references=[turn.reference for turn in turns] if self._shows_reference(setup) else [],
+            focus=focus_of_turns(focus, transcript.conversation.lang),
             verdicts=verdicts,
             turned=turned,
         )
@@ -268,35 +272,35 @@ UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
 """What stands for the judgment of a turn that failed."""
 
 
-def _said(line: Judgment, form: str, first: records.Position | None = None) -> records.TurnJudgment:
+def _turn_judgment(line: Judgment, form: str, first: records.Position | None = None) -> records.TurnJudgment:
     """The judgment of a turn with what the judge wrote; of a comparison what it said with `first` as A."""
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
     if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked
         side = line.score if first == "model" else 1 - line.score
         return records.TurnJudgment(turn, graded(line.score) if first is None else preferred(side))
-    said = next((call.value for call in reversed(calls) if call.value is not None), None)
-    if first is None and said is not None:  # a grade that was read is none where its scoring failed
-        said = None if line.score is None else graded(line.score)
+    verdict = next((call.value for call in reversed(calls) if call.value is not None), None)
+    if first is None and verdict is not None:  # a grade that was read is none where its scoring failed
+        verdict = None if line.score is None else graded(line.score)
     # A comparison that could not be read counts as a tie, and is shown as what it counts.
-    if said is None:
+    if verdict is None:
         return records.TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
     # Free text is its own reason; an object without one would only show braces.
-    return records.TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
+    return records.TurnJudgment(turn, verdict, reason or (None if text.startswith("{") else text))
 
 
 def assignments(
     pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str], backed: bool
 ) -> Iterator[Assignment]:
     """How a conversation under a condition is judged; only to compare is it held against the other model's."""
-    one, other = pair
+    transcript, opponent = pair
     for protocol in protocols:
         # Where two ways show the same, the standard one is asked and the other takes its answer.
         for judging in sorted(judgings, key=lambda name: name != "standard"):
-            against = other if protocol == "pairwise" else None
-            yield Assignment(one=one, protocol=protocol, judging=judging, against=against, backed=backed)
+            against = opponent if protocol == "pairwise" else None
+            yield Assignment(one=transcript, protocol=protocol, judging=judging, against=against, backed=backed)
 
 
 async def judge_all(
@@ -308,76 +312,76 @@ async def judge_all(
 ) -> None:
     """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them. `judged`
     gives the judgment of a planned verdict, asking for it unless it is known."""
-    for each in assignments(pair, protocols, judgings, setup.reference_backed):
-        lines = await asyncio.gather(*(judged(each.planned(turn, setup)) for turn in each.turns()))
-        if each.is_judged_whole():
-            await judged(each.planned(None, setup, lines))
+    for assignment in assignments(pair, protocols, judgings, setup.reference_backed):
+        lines = await asyncio.gather(*(judged(assignment.planned(turn, setup)) for turn in assignment.turns()))
+        if assignment.is_judged_whole():
+            await judged(assignment.planned(None, setup, lines))
 
 
 def read_transcripts(
-    path: Path, benchmark: str, asked: Sequence[records.Conversation] = (), name: str | None = None
+    path: Path, benchmark: str, conversations: Sequence[records.Conversation] = (), name: str | None = None
 ) -> Transcripts:
     """A model's transcripts, in the file's order: of what critic infer wrote, or of another program's replies to the
-    conversations `asked`, whose model is called `name`. Raises UsageError for replies to another benchmark, by several
+    `conversations`, whose model is called `name`. Raises UsageError for replies to another benchmark, by several
     models, or twice to one turn."""
-    found: Transcripts = {}
+    transcripts: Transcripts = {}
     system: str | None = None
     # Only what critic infer wrote has the conversation beside each reply.
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
-    elif asked:
-        lines = enumerate(replies.read(path, asked, name or whole(path.stem)), 1)
+    elif conversations:
+        lines = enumerate(replies.read(path, conversations, name or whole(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
     for number, line in lines:
-        place, one = f"{path}:{number}", line.conversation
-        if one.benchmark != benchmark:
-            raise UsageError(f"{place}: a conversation of {one.benchmark}, expected {benchmark}")
+        location, conversation = f"{path}:{number}", line.conversation
+        if conversation.benchmark != benchmark:
+            raise UsageError(f"{location}: a conversation of {conversation.benchmark}, expected {benchmark}")
         # Transcripts are known by conversation and condition: another model's would mix with them.
         if system not in (None, line.system):
-            raise UsageError(f"{place}: replies of {line.system!r} after those of {system!r}; one model a file")
+            raise UsageError(f"{location}: replies of {line.system!r} after those of {system!r}; one model a file")
         if line.condition not in CONDITIONS:
-            raise UsageError(f"{place}: unknown condition {line.condition!r}; expected {', '.join(CONDITIONS)}")
+            raise UsageError(f"{location}: unknown condition {line.condition!r}; expected {', '.join(CONDITIONS)}")
         system = line.system
-        blank = Transcript(conversation=one, condition=line.condition, system=system, turns={})
-        transcript = found.setdefault((one.id, line.condition), blank)
+        blank = Transcript(conversation=conversation, condition=line.condition, system=system, turns={})
+        transcript = transcripts.setdefault((conversation.id, line.condition), blank)
         if line.turn in transcript.turns:
-            raise UsageError(f"{place}: turn {line.turn} of {one.id!r} ({line.condition}) is there twice")
+            raise UsageError(f"{location}: turn {line.turn} of {conversation.id!r} ({line.condition}) is there twice")
         transcript.turns[line.turn] = line
-    return found
+    return transcripts
 
 
 def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
     # The first file says what is judged: conversations that the other alone has are left out.
-    for name, one in mine.items():
+    for name, transcript in mine.items():
         if name not in theirs:
             swap = "where it has fewer conversations or conditions, judge it, --against the other"
             raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}); {swap}")
-        if theirs[name].conversation != one.conversation:
+        if theirs[name].conversation != transcript.conversation:
             raise UsageError(f"{against}: has another conversation {name[0]!r} ({name[1]})")
-        if theirs[name].system == one.system:
-            raise UsageError(f"{against}: the same model, {one.system!r}; infer with --name tells them apart")
-    return [(one, theirs[name]) for name, one in mine.items()]
+        if theirs[name].system == transcript.system:
+            raise UsageError(f"{against}: the same model, {transcript.system!r}; infer with --name tells them apart")
+    return [(transcript, theirs[name]) for name, transcript in mine.items()]
 
 
 def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
     """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each (of
     a newcomer: the first) with an opponent drawn for it, the same in every run; those who drew each other meet once."""
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for name in models[0]:
         met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
         if how != "all":
             drawing = range(len(models) if how == "random" else 1)
-            met = {frozenset((place, _drawn(place, len(models), seed, *name))) for place in drawing}
-        found += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
-    return found
+            met = {frozenset((index, _drawn(index, len(models), seed, *name))) for index in drawing}
+        pairs += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
+    return pairs
 
 
-def _drawn(place: int, models: int, *words: object) -> int:
-    """An opponent of the model at a place, anyone but itself."""
-    digest = hashlib.sha256("/".join(map(str, (*words, place))).encode()).digest()
-    return (place + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models
+def _drawn(index: int, models: int, *words: object) -> int:
+    """The index of an opponent of a model, anyone but itself."""
+    digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
+    return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models
 
 
 class VerdictPlan(Struct, frozen=True):
@@ -390,19 +394,20 @@ class VerdictPlan(Struct, frozen=True):
 
     def wanted(self) -> Iterator[VerdictKey]:
         for pair in self.pairs:
-            for each in assignments(pair, self.protocols, self.judgings, self.backed):
-                opponent = each.against.system if each.against else None
-                one, whole = each.one, [None] if each.is_judged_whole() else []
-                for turn in [*each.turns(), *whole]:
-                    yield one.system, one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
+            for assignment in assignments(pair, self.protocols, self.judgings, self.backed):
+                transcript, whole = assignment.one, [None] if assignment.is_judged_whole() else []
+                named = transcript.system, transcript.conversation.id, transcript.condition
+                opponent = assignment.against.system if assignment.against else None
+                for turn in [*assignment.turns(), *whole]:
+                    yield *named, assignment.protocol, assignment.judging, turn, opponent
 
     def lacking(self) -> Counter[str]:
         """Turns that are not judged, by what they lack."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for pair in self.pairs:
             # A turn without focus points lacks nothing: there is just nothing to leave out.
-            for each in assignments(pair, self.protocols, ["standard"], self.backed):
-                turns = each.one.conversation.turns
-                reasons = (each.lacks(turns[turn - 1]) for turn in each.one.asked)
-                found.update(f"{each.protocol}: no {reason}" for reason in reasons if reason)
-        return found
+            for assignment in assignments(pair, self.protocols, ["standard"], self.backed):
+                turns = assignment.one.conversation.turns
+                reasons = (assignment.lacks(turns[turn - 1]) for turn in assignment.one.asked)
+                counts.update(f"{assignment.protocol}: no {reason}" for reason in reasons if reason)
+        return counts

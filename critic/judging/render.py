@@ -29,16 +29,16 @@ def of_response(response: Response, other: Response | None = None, scope: record
         Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)
     ]
     if scope == "conversation":
-        said = [Exchange(question.prompt, one.text, question.images) for one in both]
+        exchanges = [Exchange(question.prompt, answer.text, question.images) for answer in both]
         focus = {len(earlier) + 1: question.focus} if question.focus else {}
         return PromptInputs(
-            sides=[Candidate(earlier=[*earlier, last]) for last in said],
+            sides=[Candidate(earlier=[*earlier, last]) for last in exchanges],
             references=[*(None for _ in earlier), question.reference],
             caption=question.caption,
             focus=focus_of_turns(focus, question.lang),
         )
     return PromptInputs(
-        sides=[Candidate(earlier=earlier, answer=one.text) for one in both],
+        sides=[Candidate(earlier=earlier, answer=answer.text) for answer in both],
         question=question.prompt,
         references=[question.reference or ""],
         task=question.task,
@@ -90,7 +90,7 @@ def in_orders(
     their names in these."""
     a, b = prompt.sides or ("A", "B")
     names = {a: b, b: a}
-    verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
+    verdicts = [replace(turn, verdict=names.get(turn.verdict, turn.verdict)) for turn in material.verdicts]
     if material.turned is not None:
         verdicts = material.turned
     swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
@@ -156,7 +156,7 @@ def _values(prompt: Prompt, material: PromptInputs, kept: Truncation, marks: Map
         "history": first.get("earlier", ""),
         "response": first.get("answer", ""),
         "other": second.get("answer", ""),
-        "question": _asked(material, marks) + _shown(prompt, material.question),
+        "question": _image_marks(material, marks) + _shown(prompt, material.question),
         "references": references,
         "reference": references,
         "focus": _shown(prompt, material.focus or None),
@@ -188,12 +188,12 @@ def _judgment(prompt: Prompt, judgment: records.TurnJudgment) -> str:
     return _labelled(prompt.turn.format(n=judgment.turn), words, prompt.indent)
 
 
-def _asked(material: PromptInputs, marks: Mapping[str, str]) -> str:
+def _image_marks(material: PromptInputs, marks: Mapping[str, str]) -> str:
     """The images of the question and of the turns before it, some of which may have been left out."""
     if material.question is None:
         return ""
-    earlier = [one for side in material.sides for one in side.earlier]
-    return _marked([*(name for one in earlier for name in one.images), *material.images], marks)
+    earlier = [exchange for side in material.sides for exchange in side.earlier]
+    return _marked([*(name for exchange in earlier for name in exchange.images), *material.images], marks)
 
 
 def _earlier(
@@ -254,7 +254,7 @@ def truncate_to_fit(
             kept[name] += bisect_left(range(least + 1, most + 1), True, key=lambda size: not fits(name, size))
             lost = {part: [max(0, size - keep) for size in sizes[part]] for part, keep in kept.items()}
             shortened = {
-                part: max(each) if part == "history" else sum(each) for part, each in lost.items() if any(each)
+                part: max(cuts) if part == "history" else sum(cuts) for part, cuts in lost.items() if any(cuts)
             }
             return TruncatedPrompt(render(prompt, material, kept), shortened)
     return None
@@ -321,6 +321,6 @@ def quote_untrusted(text: str) -> str:
 def escape_control_tokens(text: str) -> str:
     """Text whose control tokens, as `quote_untrusted` says, are read as text."""
     # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
-    while (found := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
-        text = found
+    while (respelt := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
+        text = respelt
     return text

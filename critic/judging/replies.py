@@ -50,7 +50,7 @@ class Layout(Struct, frozen=True, kw_only=True):
     def fits(self, row: tables.Row) -> bool:
         return self.id in row and (self.text in row or f"{self.text}_0" in row)
 
-    def replies(self, place: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
+    def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
         """The turns, from 1, and what was replied."""
         if self.text not in row:
             for name in row:
@@ -61,7 +61,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         texts = list(_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
         if turn is not None and not turn.isdigit():
-            raise UsageError(f"{place}: {self.turn!r} is {turn!r}; expected a turn's number, from 1")
+            raise UsageError(f"{location}: {self.turn!r} is {turn!r}; expected a turn's number, from 1")
         yield from enumerate(texts or [None], int(turn or 1))
 
 
@@ -77,8 +77,8 @@ LAYOUTS = (
 def _texts(value: Any) -> Iterator[str | None]:
     """The texts of a cell, which lmms-eval keeps in lists of lists."""
     if isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _texts(item)
     else:
         yield tables.optional_text({"": value}, "")
 
@@ -115,9 +115,9 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
     if isinstance(conversation := row.get("conversation"), dict):
         return str(conversation.get("benchmark"))
     if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
-        what = "answers to AlignMMBench" if "predict" in row else "replies of another program"
+        kind = "answers to AlignMMBench" if "predict" in row else "replies of another program"
         raise UsageError(
-            f"{path}: {what}: give --benchmark NAME and --questions, its file (or rows of no benchmark: --map)"
+            f"{path}: {kind}: give --benchmark NAME and --questions, its file (or rows of no benchmark: --map)"
         )
     return None
 
@@ -134,59 +134,60 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     """A model's replies out of a table, in its order, as critic infer would have recorded them, without images. Raises
     UsageError for unknown columns, an id or a turn that the benchmark does not have, or that is there twice, and a
     question that is not the benchmark's."""
-    by_id = {one.id: one for one in conversations}
-    said: dict[tuple[str, str], dict[int, str | None]] = {}
+    by_id = {conversation.id: conversation for conversation in conversations}
+    replies: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
     differ = list[str]()
-    for place, row in tables.rows(path):
-        layout = layout or _layout(place, row)
-        key = tables.text(place, row, layout.id)
-        tables.check_ids([key], place, layout.id)
+    for location, row in tables.rows(path):
+        layout = layout or _layout(location, row)
+        key = tables.text(location, row, layout.id)
+        tables.check_ids([key], location, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
         if key not in by_id:
-            raise UsageError(f"{place}: {layout.id} {key!r} is not in the benchmark's file")
+            raise UsageError(f"{location}: {layout.id} {key!r} is not in the benchmark's file")
         if condition not in CONDITIONS:
-            raise UsageError(f"{place}: no {condition!r}")
-        turns, texts = by_id[key].turns, said.setdefault((key, condition), {})
+            raise UsageError(f"{location}: no {condition!r}")
+        turns, texts = by_id[key].turns, replies.setdefault((key, condition), {})
         prompts = []
-        for turn, text in layout.replies(place, row):
+        for turn, text in layout.replies(location, row):
             if turn not in CONDITIONS[condition].asked(len(turns)) or turn in texts:
                 twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
-                raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
+                raise UsageError(f"{location}: turn {turn} of {key!r} ({condition}) {twice}")
             texts[turn] = text
             prompts.append(turns[turn - 1].prompt)
         if why := _contradiction(row, prompts):
-            differ.append(f"{place}: {layout.id} {key!r} {why}")
+            differ.append(f"{location}: {layout.id} {key!r} {why}")
     _check_questions(differ)
-    return [turn for (key, name), texts in said.items() for turn in _turns(by_id[key], name, texts, system, path)]
+    return [turn for (key, name), texts in replies.items() for turn in _turns(by_id[key], name, texts, system, path)]
 
 
-def _layout(place: str, row: tables.Row) -> Layout:
+def _layout(location: str, row: tables.Row) -> Layout:
     """Raises UsageError for columns of no known layout."""
-    found = next((one for one in LAYOUTS if one.fits(row)), None)
-    if found is None:
-        layouts = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
-        raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {layouts}")
-    return found
+    known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
+    if known is None:
+        layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
+        raise UsageError(f"{location}: columns {', '.join(row)} are no known layout of replies: {layouts}")
+    return known
 
 
 def _turns(
-    one: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
+    conversation: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
 ) -> Iterator[ModelTurn]:
-    condition, given = CONDITIONS[name], dict[int, str]()
+    condition, earlier = CONDITIONS[name], dict[int, str]()
     for turn in sorted(replies):
         text, seen = replies[turn], list[SentMessage]()
-        behind = next((number for number in condition.own(turn) if number not in given), None)
+        behind = next((number for number in condition.own(turn) if number not in earlier), None)
         failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
         if failure is None and text is not None:
             if behind is not None:
-                raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {behind} is not")
-            seen = [SentMessage(role=each.role, content=each.content) for each in messages(one, turn, given, condition)]
-            given[turn] = text
+                raise UsageError(f"{path}: turn {turn} of {conversation.id!r} ({name}) is there, turn {behind} is not")
+            shown = messages(conversation, turn, earlier, condition)
+            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
+            earlier[turn] = text
         yield ModelTurn(
-            conversation=one,
+            conversation=conversation,
             condition=name,
             turn=turn,
             system=system,

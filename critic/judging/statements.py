@@ -186,14 +186,14 @@ class AnswerText:
         self.start = answer_at(reply)
         self.text = reply[self.start :]
         objects = list(_whole_objects(self.text))
-        masked = _replaced(self.text, [(each.start, each.end) for each in objects], _MASK)
+        masked = _replaced(self.text, [(obj.start, obj.end) for obj in objects], _MASK)
         shown = [element.span() for element in _SHOWN.finditer(masked)]
         masked = _replaced(masked, shown, "\n")
         thoughts = list(later_thoughts(masked))
         # A verdict behind them begins a line.
         masked = _replaced(masked, thoughts, "\n")
         unsaid = [*shown, *thoughts]
-        self.objects = [each for each in objects if not any(start <= each.start < end for start, end in unsaid)]
+        self.objects = [obj for obj in objects if not any(start <= obj.start < end for start, end in unsaid)]
         self.plain = half_width(masked)
         unfenced = _FENCE.sub(lambda fence: " " * len(fence[0]), self.plain)
         words = [word.start() for word in _WORD.finditer(unfenced)]
@@ -214,8 +214,9 @@ class AnswerText:
             return [] if self._unfinished else list(self._in_prose(sought, sought.prose))
         # A sentence that says so at the end of its line can only contradict them.
         prose = [] if sought.several else self._in_prose(sought, True)
-        ends = (each for each in prose if each.stands and _LINE_ENDS.match(self.plain, each.end))
-        return structured + [replace(each, stands=False) for each in ends if not self._is_within(each.at, torn)]
+        ends = (statement for statement in prose if statement.stands and _LINE_ENDS.match(self.plain, statement.end))
+        doubts = (statement for statement in ends if not self._is_within(statement.at, torn))
+        return structured + [replace(statement, stands=False) for statement in doubts]
 
     def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Where a key stands, also right behind another one that has no value."""
@@ -245,20 +246,20 @@ class AnswerText:
         """What whole objects state. One right behind the first thing in the answer, on the same line, is the model
         running on behind a finished verdict (AlignMMBench's script takes the first)."""
         before: _Object | None = None
-        for each in self.objects:
-            stated = list(_under(each.content, sought))
-            if not stated or self._is_inside(each, torn):
+        for obj in self.objects:
+            stated = list(_under(obj.content, sought))
+            if not stated or self._is_inside(obj, torn):
                 continue
-            between = None if before is None else self.plain[before.end : each.start]
-            runs_on = between is not None and not between.strip(" \t") and self._first_word >= each.start
-            before = each
+            between = None if before is None else self.plain[before.end : obj.start]
+            runs_on = between is not None and not between.strip(" \t") and self._first_word >= obj.start
+            before = obj
             if runs_on:
                 continue
-            reasons = [*_under(each.content, Sought(REASON, sought.value, lambda value: value))]
+            reasons = [*_under(obj.content, Sought(REASON, sought.value, lambda value: value))]
             reason = next((reason for reason in reasons if isinstance(reason, str)), None)
-            stands = self._stands(each.start, each.end, torn, False)
+            stands = self._stands(obj.start, obj.end, torn, False)
             for value in stated:
-                yield Statement(value, each.start, each.end, stands, whole=True, reason=reason)
+                yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
     def _torn(self, sought: Sought) -> Iterator[_Torn]:
         """What is left of objects that are no valid JSON. One goes on to the next line that begins with a brace."""
@@ -266,32 +267,32 @@ class AnswerText:
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
             keys = key.finditer(self.plain, start, end)
-            first = next((each for each in keys if not self._is_quoted(each.start(), each.end())), None)
+            first = next((match for match in keys if not self._is_quoted(match.start(), match.end())), None)
             if first is not None:
                 rest = self.plain[max(start, self.plain.rfind("{", start, first.end())) : end]
                 yield _Torn(first, end, rest.count("{") <= rest.count("}"))
 
     def _in_torn(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        for each in torn:
-            key: re.Match[str] | None = each.key
-            if re.fullmatch(REASON, each.key["name"], re.IGNORECASE):
+        for fragment in torn:
+            key: re.Match[str] | None = fragment.key
+            if re.fullmatch(REASON, fragment.key["name"], re.IGNORECASE):
                 # Only a key between two values counts, and the mark that closes the first is the one that opened it:
                 # the reason may quote a verdict that the response tried to forge.
-                opening = self.text[each.key.end() : each.key.end() + 1]
-                behind = sought.key(_AFTER_REASON).finditer(self.plain, each.key.end(), each.end)
+                opening = self.text[fragment.key.end() : fragment.key.end() + 1]
+                behind = sought.key(_AFTER_REASON).finditer(self.plain, fragment.key.end(), fragment.end)
                 keys = [key for key in behind if self.text[key.start(1)] == _CLOSING.get(opening, opening)]
                 key = keys[-1] if keys else None
             value = None if key is None else sought.value.match(self.plain, key.end())
             # Without a value it is the output format restated, or cut off.
             if key is not None and value is not None:
-                stands = self._stands(each.key.start(), value.end(), torn, sought.several)
+                stands = self._stands(fragment.key.start(), value.end(), torn, sought.several)
                 yield _statement(sought.convert, value, stands)
 
     def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
         lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
         if sought.several:
             lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
-        in_objects = {each.key.end() for each in torn}
+        in_objects = {fragment.key.end() for fragment in torn}
         for key in lines:
             value = sought.value.match(self.plain, key.end())
             if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
@@ -339,7 +340,7 @@ class AnswerText:
         gap = self.plain.rfind("\n\n", 0, start)
         paragraph = self.plain[gap + 2 if gap >= 0 else 0 : end]
         block = any(line.lstrip().startswith(">") for line in paragraph.splitlines())
-        unfinished = any(each.end <= start and not each.closed for each in torn)
+        unfinished = any(fragment.end <= start and not fragment.closed for fragment in torn)
         retold = unfinished or block or self._is_retold(start)
         if several and not retold:
             head = re.split(r"[:|{]", paragraph[: start - end], maxsplit=1)[0]
@@ -360,17 +361,18 @@ class AnswerText:
             return False
         return bool(_RETOLD.search(clause) or (_MATERIAL.search(clause) and not _JUDGING.search(clause)))
 
-    def _is_inside(self, each: _Object, torn: list[_Torn]) -> bool:
+    def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
         """Whether an object is quoted in a reason: in the middle of its line behind the reason's key."""
-        argued = self._is_within(each.start, torn) or (self._reason is not None and self._reason.end() <= each.start)
-        if not argued or _led(_SENTENCE_BEGINS, self.plain, each.start):
+        argued = self._is_within(obj.start, torn) or (self._reason is not None and self._reason.end() <= obj.start)
+        if not argued or _led(_SENTENCE_BEGINS, self.plain, obj.start):
             return False
-        return _WORD.search(self.plain, self.plain.rfind("\n", 0, each.start) + 1, each.start) is not None
+        return _WORD.search(self.plain, self.plain.rfind("\n", 0, obj.start) + 1, obj.start) is not None
 
     def _is_within(self, at: int, torn: list[_Torn]) -> bool:
         """Whether a place is in what is left of an object, before a blank line and a brace that ends one."""
         return any(
-            each.key.end() <= at < each.end and not _OBJECT_ENDS.search(self.plain, each.key.end(), at) for each in torn
+            fragment.key.end() <= at < fragment.end and not _OBJECT_ENDS.search(self.plain, fragment.key.end(), at)
+            for fragment in torn
         )
 
     def _is_quoted(self, at: int, end: int) -> bool:
