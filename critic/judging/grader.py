@@ -93,8 +93,8 @@ class Grader:
             # It was paid for, and stays in the record.
             probed = alone.calls
         asked, reply = await self._fitted(asked, self._request, self.max_tokens)
-        made = await self._read(asked, reply)
-        return asked, replace(made, calls=[*made.calls, *probed])
+        rated = await self._read(asked, reply)
+        return asked, replace(rated, calls=[*rated.calls, *probed])
 
     async def worth(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """What is asked as it was sent, and as text the one score of a head that compares. Raises as `rate` does."""
@@ -151,21 +151,22 @@ class Grader:
     def _can_probe(self) -> bool:
         return self.backend.served.is_vllm and not self.stated and self.logprobs is not False
 
-    def take_stated(self, said: str = "") -> None:
-        """From now on ratings count as they are stated, for the reason `said`. Raises UsageError where something needs
+    def take_stated(self, reason: str = "") -> None:
+        """From now on ratings count as they are stated, for this `reason`. Raises UsageError where something needs
         their distributions."""
-        said = said or f"{self.backend.endpoint} gives no log probabilities"
+        reason = reason or f"{self.backend.endpoint} gives no log probabilities"
         # Who named a score must not get another one under its name.
         if self.needs is not None and self.score_kind != "argmax":
             remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
-            raise UsageError(f"{said}, which {self.needs} needs; {remedy}")
+            raise UsageError(f"{reason}, which {self.needs} needs; {remedy}")
         # With argmax nothing changes, so there is nothing to say.
         if self.score_kind != "argmax":
-            print(f"{said}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
+            print(f"{reason}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
         self.score_kind, self.stated = "argmax", True
 
     def _request(self, asked: JudgeRequest) -> Request:
         low, high = asked.prompt.scale
+        # Without a probe the reply's own tokens must tell all, also where a server keeps to no grammar.
         others = ALTERNATIVES if self.backend.served.is_vllm or self._asks else 0
         return Request(
             messages=asked.messages,
@@ -183,7 +184,7 @@ class Grader:
         if shares is None:
             return RatedVerdict(Verdict(failure="no_distribution"), calls)
         scale = asked.prompt.scale
-        most = scale[0] + max(range(len(shares)), key=lambda place: shares[place])
+        most = scale[0] + max(range(len(shares)), key=lambda index: shares[index])
         calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
         return RatedVerdict(_of(shares, scale), calls)
 
@@ -239,8 +240,8 @@ class Grader:
         if ratings <= 0.5 * all_in_all:
             return None, [probed]
         reply = replace(probed, tokens=[Token(prefix, []), *probed.tokens], reasoned=False)
-        found, calls = await self._at_its_tokens(asked, reply, prefix)
-        return found, [probed, *calls]
+        shares, calls = await self._at_its_tokens(asked, reply, prefix)
+        return shares, [probed, *calls]
 
     async def _at_its_tokens(self, asked: JudgeRequest, reply: Reply, prefix: str | None) -> tuple[Shares, list[Reply]]:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
@@ -276,7 +277,7 @@ def call_of(asked: JudgeRequest, reply: Reply) -> Call:
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
     """What is done side by side. The first error is raised when all have ended, so that what they took is known."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(call) for call in work]
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 
@@ -298,9 +299,9 @@ def _by_head(asked: JudgeRequest, reply: Reply) -> RatedVerdict:
     # Which class is which rating is known of ten alone.
     if reply.classes is None or len(reply.classes) != len(RATINGS):
         return RatedVerdict(Verdict(failure="no_distribution"), [reply])
-    found = _of(reply.classes, TEN)
+    verdict = _of(reply.classes, TEN)
     # A text as any judge's, for whoever reads it in the file.
-    return RatedVerdict(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
+    return RatedVerdict(verdict, [replace(reply, text=f"{RATING_ALONE}{verdict.rating:g}")])
 
 
 def probe(asked: JudgeRequest, prefix: str) -> Request:
@@ -332,12 +333,12 @@ def _end(asked: JudgeRequest) -> str:
     return "}" if asked.keys()[-1] == RATING else ","
 
 
-def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:
-    """`found` with the mean of the distributions, each counting alike, where all of them are known."""
-    given = list(distributions)
-    known = [shares for shares in given if shares is not None]
+def with_mixture(verdict: Verdict, distributions: Iterable[Shares]) -> Verdict:
+    """The verdict with the mean of the distributions, each counting alike, where all of them are known."""
+    components = list(distributions)
+    known = [shares for shares in components if shares is not None]
     # The mean of those that are known would be another panel's.
-    if len(known) < len(given):
-        return found
+    if len(known) < len(components):
+        return verdict
     mixture = list(known[0]) if len(known) == 1 else [fmean(shares) for shares in zip(*known, strict=True)]
-    return replace(found, distribution=mixture, summary=distribution.summary(mixture, found.scale or TEN))
+    return replace(verdict, distribution=mixture, summary=distribution.summary(mixture, verdict.scale or TEN))

@@ -124,8 +124,8 @@ class Judge:
         return self.backend.served.tie_band is not None
 
     async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
-        """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
-        `firsts` names. Never raises for what a server does."""
+        """The opinion on what is asked. Of two sides the first is the model's; they are compared in each of the
+        `presentation_orders`. Never raises for what a server does."""
         try:
             return await self._opinion(asked, presentation_orders)
         except Transient as error:

@@ -183,7 +183,7 @@ def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool
 def _settled(statements: Sequence[Statement], missing: Failure) -> _Read:
     """The one value that is stated: where others contradict it, none is."""
     standing = [statement for statement in statements if statement.stands]
-    # A draft or a quotation is no verdict, but it can make one doubtful.
+    # A draft or a quotation is no verdict, but it can make one doubtful. A value that the form lacks is none either.
     if not standing or len({statement.value for statement in statements}) > 1 or standing[0].value is None:
         return _Read(failure=missing)
     reason = next((statement.reason for statement in standing if statement.reason is not None), None)

@@ -76,7 +76,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
     def earlier(self, turn: int) -> list[Exchange]:
         """The exchanges that the model saw before a turn: those that were left out are not judged by."""
-        sent = self.turns[turn].seen[:-1]
+        sent = self.turns[turn].seen[:-1]  # without the question itself
         pairs = list(zip(sent[::2], sent[1::2], strict=True))
         whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
         shown = [exchange.images for exchange in whole[len(whole) - len(pairs) :]]
@@ -93,7 +93,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
         """The exchanges behind a turn, as far as the model replied: with its replies, or other `answers` by number."""
-        # Turns that the model saw apart have nothing behind them.
+        # What a model saw apart is no conversation that goes on.
         numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
         return [
             Exchange(question.prompt, (answers or self.answer)(number), question.images)
@@ -358,8 +358,10 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
         if name not in theirs:
             swap = "where it has fewer conversations or conditions, judge it, --against the other"
             raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}); {swap}")
+        # Another edition of the benchmark may ask something else under the same id.
         if theirs[name].conversation != transcript.conversation:
             raise UsageError(f"{against}: has another conversation {name[0]!r} ({name[1]})")
+        # Verdicts are told apart by the models' names.
         if theirs[name].system == transcript.system:
             raise UsageError(f"{against}: the same model, {transcript.system!r}; infer with --name tells them apart")
     return [(transcript, theirs[name]) for name, transcript in mine.items()]
