@@ -79,8 +79,8 @@ def main(
         _check_invited(host, bool(invite))
         store = _planned(db, store, wanted, {"rows": rows, "against": against, "checks": checks})
     elif scheme or raters or invite or against or benchmark or checks or mapped or scale or lang:
-        said = "--scheme, --raters, --invite, --against, --benchmark, --checks, --map, --scale, --lang"
-        raise UsageError(f"{said}: are said once, together with the rows")
+        options = "--scheme, --raters, --invite, --against, --benchmark, --checks, --map, --scale, --lang"
+        raise UsageError(f"{options}: are said once, together with the rows")
     if store is None:
         raise UsageError(f"--db {db}: no such database; give the rows to make it")
     facts = store.facts()
@@ -115,7 +115,7 @@ def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: M
             raise UsageError(f"{path}: no such file")
     wanted = {**options, **{name: path and jsonl.sha256(path) for name, path in files.items()}}
     if store is None:
-        return _made(db, wanted, files)
+        return _create(db, wanted, files)
     known = store.facts()
     for name, value in wanted.items():
         if known.get(name) != value:
@@ -123,7 +123,7 @@ def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: M
     return store
 
 
-def _made(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
+def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None]) -> Store:
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415 - keeps --help fast
 
     scheme, checks = wanted["scheme"], files["checks"]

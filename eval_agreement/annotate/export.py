@@ -41,9 +41,9 @@ def export(store: Store, path: Path) -> int:
     scheme = SCHEMES[facts["scheme"]]
     own = {"columns": _collected, "benchmark": _reviewed}
     lines_of = own.get(scheme.source, _table if scheme.column else _row)
-    for number, some in sorted(labels.items()):
-        item = _edited(some[0].item, edits.get(number, []), facts.get("benchmark"))
-        lines += lines_of(scheme, [label._replace(item=item) for label in some])
+    for number, of_item in sorted(labels.items()):
+        item = _edited(of_item[0].item, edits.get(number, []), facts.get("benchmark"))
+        lines += lines_of(scheme, [label._replace(item=item) for label in of_item])
     return jsonl.write(path, lines)
 
 
@@ -96,7 +96,7 @@ def _reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str,
 
 def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
     scores = {label.rater: float(label.verdict.choices[OVERALL]) for label in labels}
-    means = {key.partition("=")[2]: fmean(map(float, some)) for key, some in choices.items() if key != OVERALL}
+    means = {key.partition("=")[2]: fmean(map(float, ratings)) for key, ratings in choices.items() if key != OVERALL}
     score = {"human_score": fmean(scores.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
     return score | ({"criteria_scores": means} if means else {}) | {"annotators": scores}
 
@@ -104,13 +104,13 @@ def _rated(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequenc
 def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
     scores = {}
     for label in labels:
-        if said := [choice == "yes" for choice in label.verdict.choices.values() if choice in ("yes", "no")]:
-            scores[label.rater] = fmean(said)
-    right = [_majority(some) for some in choices.values()]
+        if answers := [choice == "yes" for choice in label.verdict.choices.values() if choice in ("yes", "no")]:
+            scores[label.rater] = fmean(answers)
+    right = [_majority(replies) for replies in choices.values()]
     decided = [holds for holds in right if holds is not None]
     # Where they are of two minds on every item, the mean of what each says.
     score = fmean(decided or scores.values()) if scores else None
-    votes = [[some.count("yes"), some.count("no")] for some in choices.values()]
+    votes = [[replies.count("yes"), replies.count("no")] for replies in choices.values()]
     checked = {"checklist_answers": right, "checklist_votes": votes}
     return {"human_score": score, "scale_min": 0, "scale_max": 1, **checked, "annotators": scores}
 

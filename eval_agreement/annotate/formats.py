@@ -79,22 +79,22 @@ def _task(item: LabelItem, number: int, folder: Path, form: str, images: Images 
     else:
         seen = _seen(item, images)
         pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
-    cells = {f"image_{place}": address for place, address in enumerate(pictures, 1)}
+    cells = {f"image_{position}": address for position, address in enumerate(pictures, 1)}
     for column, text in texts(item, is_swapped("", item.id)).items():
         cells[column.replace(" ", "_")] = text
-    return cells | {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
+    return cells | {f"ask_{position}": ask.text or ask.key for position, ask in enumerate(item.asks, 1)}
 
 
 def texts(item: LabelItem, swapped: bool) -> dict[str, str]:
     """What is shown of an item, by column: `question`, `answer A`, `answer 2 B`; the history is one text."""
-    found: dict[str, list[str]] = defaultdict(list)
+    columns: dict[str, list[str]] = defaultdict(list)
     sides = [(part, exchanged(part.side, swapped)) for part in item.parts]
-    for part, side in sorted(sides, key=lambda one: (one[0].turn, one[1])):
+    for part, side in sorted(sides, key=lambda pair: (pair[0].turn, pair[1])):
         if part.kind in ("user", "assistant"):
-            found["history"].append(f"{part.kind}: {part.text}")
+            columns["history"].append(f"{part.kind}: {part.text}")
         else:
-            found[" ".join(filter(None, (part.kind, str(part.turn or ""), side)))].append(part.text)
-    return {column: "\n".join(lines) for column, lines in found.items()}
+            columns[" ".join(filter(None, (part.kind, str(part.turn or ""), side)))].append(part.text)
+    return {column: "\n".join(lines) for column, lines in columns.items()}
 
 
 def _seen(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
@@ -107,8 +107,8 @@ def _seen(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
 def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
     """The paths of an item's pictures, which say nothing of whose they are."""
     names = []
-    for place, (media, content) in enumerate(_seen(item, images), 1):
-        names.append(f"images/{number}-{place}.{media.partition('/')[2]}")
+    for position, (media, content) in enumerate(_seen(item, images), 1):
+        names.append(f"images/{number}-{position}.{media.partition('/')[2]}")
         jsonl.write_bytes(folder / names[-1], content)
     return names
 
@@ -124,17 +124,17 @@ def _as_html(cells: Mapping[str, str]) -> str:
 
 def _sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Images | None) -> None:
     """A rater's tasks in their order, with the rubric, and an empty cell a question (choices in the first line)."""
-    rows, asked = [], dict[str, str]()
+    rows, all_choices = [], dict[str, str]()
     for opened in tasks:
         choices = {_column(ask): "" if ask.longest else " / ".join(scheme.choices) for ask in opened.item.asks}
-        asked, asks = asked | choices, dict.fromkeys(choices, "")
+        all_choices, asks = all_choices | choices, dict.fromkeys(choices, "")
         rubric = [": ".join(rule) for rule in scheme.rubric(opened.item.lang, opened.item.task)]
         names = _write_pictures(path.parent, opened.task, opened.item, images)
         shown = {_TASK: str(opened.task), **({"images": " ".join(names)} if names else {})}
         counts = {_RUBRIC: "\n".join(rubric)} if rubric else {}
         rows.append(shown | texts(opened.item, opened.swapped) | counts | asks)
     empty = dict.fromkeys([*(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
-    full = [empty | asked, *(empty | row for row in rows)]
+    full = [empty | all_choices, *(empty | row for row in rows)]
     if path.suffix == ".csv":
         write_csv(path, full)
     else:
@@ -184,42 +184,47 @@ def take(store: Store, path: Path) -> str:
     """Keep the labels in a file or folder; say how many were new, and how many say another thing than what the rater
     said before. What is there already stays. Raises UsageError, before anything is kept, for an unknown item or choice.
     """
-    scheme, found = SCHEMES[store.facts()["scheme"]], list[_Outside]()
+    scheme, labels = SCHEMES[store.facts()["scheme"]], list[_Outside]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.suffix == ".json" and file.name != "tasks.json":
-            found += _of_program(store, scheme, file)
+            labels += _of_program(store, scheme, file)
         elif file.suffix in (".csv", ".xlsx"):
-            found += _of_sheet(store, scheme, file)
-    if not found:
+            labels += _of_sheet(store, scheme, file)
+    if not labels:
         raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
     new = differ = 0
-    for verdict, task in found:
+    for verdict, task in labels:
         opened = task()
         if not opened.label:
             store.label(opened.rater, opened.task, 0, verdict)
             new += 1
         else:
             differ += opened.verdict.choices != verdict.choices
-    kept = f"{path}: {new} labels, {len(found) - new} more were there already"
+    kept = f"{path}: {new} labels, {len(labels) - new} more were there already"
     return f"{kept}; {differ} of these say another thing: what was there stays" if differ else kept
 
 
 def _whole(
-    scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], verdict: RaterVerdict
+    scheme: Scheme,
+    location: str,
+    item: LabelItem,
+    swapped: bool,
+    choices: Mapping[int, str | None],
+    verdict: RaterVerdict,
 ) -> RaterVerdict:
     """What was said with its choices, in the item's order; none if skipped or broken. Raises UsageError."""
     if verdict.skipped or verdict.broken:
         return verdict
-    said = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
+    replies = {ask.key: choices.get(number) or "" for number, ask in enumerate(item.asks, 1)}
     try:
-        return replace(verdict, choices=read_choices(item, scheme, said, swapped))
+        return replace(verdict, choices=read_choices(item, scheme, replies, swapped))
     except ValueError as error:
-        raise UsageError(f"{place}: {error}") from None
+        raise UsageError(f"{location}: {error}") from None
 
 
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
     """The lines of a sheet in which something was filled in."""
-    for place, row in tables.rows(path, (".csv", ".xlsx")):
+    for location, row in tables.rows(path, (".csv", ".xlsx")):
         cells = {_heading(column): cell for column, cell in row.items()}
         number = tables.optional_text(cells, _TASK)
         if number is None:
@@ -227,22 +232,24 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         try:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
-            raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}") from None
+            raise UsageError(f"{location}: {_TASK} {number!r} is not among those of {store.path}") from None
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
-            whole = _whole(scheme, place, opened.item, opened.swapped, choices, verdict)
+            whole = _whole(scheme, location, opened.item, opened.swapped, choices, verdict)
             yield whole, partial(store.opened, opened.task)
 
 
 def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
     """Label Studio's export (JSON), or a user's state as Potato keeps it."""
     try:
-        found = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
-        of_potato = isinstance(found, dict) and "instance_id_to_label_to_value" in found
-        labels = list(_of_potato(found) if of_potato else _of_label_studio(found if isinstance(found, list) else []))
+        document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+        if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
+            labels = list(_of_potato(document))
+        else:
+            labels = list(_of_label_studio(document if isinstance(document, list) else []))
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:

@@ -63,12 +63,12 @@ def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, f
     worth = {**POINTS, "both bad": POINTS["tie"]}
     if scheme.rated:
         worth = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
-    found: dict[Unit, dict[str, float]] = defaultdict(dict)
+    answers: dict[Unit, dict[str, float]] = defaultdict(dict)
     for label in labels:
         for key, choice in label.verdict.choices.items():
             if label.role == "item" and not label.verdict.broken and choice in worth:
-                found[label.number, key][label.rater] = worth[choice]
-    return found
+                answers[label.number, key][label.rater] = worth[choice]
+    return answers
 
 
 def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
@@ -76,7 +76,7 @@ def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping
     equal, groups = list[bool](), list[str]()
     for (item, _), of_rater in values.items():
         if name in of_rater:
-            others = [value for other, value in of_rater.items() if other != name]
+            others = [value for rater, value in of_rater.items() if rater != name]
             equal += [value == of_rater[name] for value in others]
             groups += [group[item]] * len(others)
     return equal_share(np.array(equal), groups) if equal else None

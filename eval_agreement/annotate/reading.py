@@ -23,17 +23,17 @@ def items_of(
     """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
-    asked = SCHEMES[scheme]
-    if against is not None and not (asked.two and asked.source == "replies"):
+    definition = SCHEMES[scheme]
+    if against is not None and not (definition.two and definition.source == "replies"):
         raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
-    if (asked.source == "benchmark") != (benchmark is not None):
+    if (definition.source == "benchmark") != (benchmark is not None):
         raise UsageError("--scheme review and --benchmark go together: they say whose file it is that people correct")
-    if asked.source == "replies":
-        items = list(_of_replies(asked, path, against))
-    elif asked.source == "rows":
-        items = list(_of_rows(asked, path, own))
+    if definition.source == "replies":
+        items = list(_of_replies(definition, path, against))
+    elif definition.source == "rows":
+        items = list(_of_rows(definition, path, own))
     else:
-        items = list(_of_benchmark(path, benchmark) if benchmark else _of_columns(asked, path))
+        items = list(_of_benchmark(path, benchmark) if benchmark else _of_columns(definition, path))
     if not items:
         raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
     return items
@@ -49,28 +49,28 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
             raw[response.id] = cells
             yield response
 
-    for one, other in FormResponses(read, path, scheme.form or "pointwise"):
-        question, both = one.question, [one] if other is None else [one, other]
+    for first, second in FormResponses(read, path, scheme.form or "pointwise"):
+        question, both = first.question, [first] if second is None else [first, second]
         parts = [
             ShownPart("caption", "" if question.images and not scheme.edits else question.caption or ""),
             ShownPart("question", question.prompt),
             ShownPart("reference", question.reference or ""),
             ShownPart("focus", question.focus or ""),
             ShownPart("checklist", "\n".join(question.checklist) if scheme.edits else ""),
-            *(ShownPart("answer", each.text, side=side) for each, side in zip(both, scheme.sides, strict=True)),
+            *(ShownPart("answer", answer.text, side=side) for answer, side in zip(both, scheme.sides, strict=True)),
         ]
-        row = raw[one.id]
-        if other is not None:
+        row = raw[first.id]
+        if second is not None:
             # Where it is `known` how an answer fares against the other, it is so of both.
-            known = row.get("known") or exchanged(str(raw.get(other.id, {}).get("known", "")), True)
+            known = row.get("known") or exchanged(str(raw.get(second.id, {}).get("known", "")), True)
             row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
-            row |= {"length_a": len(one.text), "length_b": len(other.text), "response_a": one.text}
-            row |= {"response_b": other.text, "system_a": one.system, "system_b": other.system}
+            row |= {"length_a": len(first.text), "length_b": len(second.text), "response_a": first.text}
+            row |= {"response_b": second.text, "system_a": first.system, "system_b": second.system}
             row |= {"question": question.prompt, "reference": question.reference, "images": question.images}
             row["history"] = msgspec.to_builtins(question.history)
         about: dict[str, Any] = {"lang": question.lang, "task": question.task, "group": question.group}
-        shown, key = _dialogue(question.history) + _nonempty(parts), "+".join(each.id for each in both if each.id)
-        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, one), row=row, images=question.images, **about)
+        shown, key = _dialogue(question.history) + _nonempty(parts), "+".join(answer.id for answer in both if answer.id)
+        yield LabelItem(id=key, parts=shown, asks=_asks(scheme, first), row=row, images=question.images, **about)
 
 
 def _about(talk: Conversation) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _about(talk: Conversation) -> dict[str, Any]:
 
 
 def _dialogue(history: Sequence[Turn]) -> list[ShownPart]:
-    return [part for one in history for part in (ShownPart("user", one.user), ShownPart("assistant", one.assistant))]
+    return [part for turn in history for part in (ShownPart("user", turn.user), ShownPart("assistant", turn.assistant))]
 
 
 def _nonempty(parts: Sequence[ShownPart]) -> list[ShownPart]:
@@ -100,12 +100,14 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
     for key, turns in _conversations(path).items():
         first, opponent = turns[0], others.get(key, [])
         conversation = first.conversation
-        theirs = [turn.reference for turn in conversation.turns] if against is None else [one.reply for one in opponent]
+        theirs = [turn.reply for turn in opponent]
+        if against is None:
+            theirs = [turn.reference for turn in conversation.turns]
         if scheme.two and (not theirs or None in theirs):
             continue
         parts = []
-        for turn, other in zip(turns, theirs, strict=True):
-            parts += _turn(scheme, turn, other)
+        for turn, counterpart in zip(turns, theirs, strict=True):
+            parts += _turn(scheme, turn, counterpart)
         protocol, system = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
         asks = [*(Ask(str(turn.turn), turn=turn.turn) for turn in turns), Ask("whole")]
         row = {"category": conversation.category, "lang": conversation.lang, "system": first.system}
@@ -114,33 +116,33 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
         yield LabelItem(id=verdict, parts=shown, asks=asks, row=row, **_about(conversation))
 
 
-def _turn(scheme: Scheme, turn: ModelTurn, other: str | None) -> list[ShownPart]:
+def _turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[ShownPart]:
     """A turn with its answer, and the other one or the reference."""
-    number, asked = turn.turn, turn.conversation.turns[turn.turn - 1]
-    parts = [ShownPart("question", asked.prompt, number), ShownPart("focus", asked.focus or "", number)]
+    number, question = turn.turn, turn.conversation.turns[turn.turn - 1]
+    parts = [ShownPart("question", question.prompt, number), ShownPart("focus", question.focus or "", number)]
     if not scheme.two:
-        parts.append(ShownPart("reference", other or "", number))
-    answers = zip([turn.reply, other], scheme.sides, strict=False)
+        parts.append(ShownPart("reference", counterpart or "", number))
+    answers = zip([turn.reply, counterpart], scheme.sides, strict=False)
     return parts + [ShownPart("answer", text or "", number, side) for text, side in answers]
 
 
 def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
     """The turns of each conversation and condition, in order, where all of them have a reply."""
-    found: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
+    by_conversation: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
     for _, turn in jsonl.read(path, ModelTurn):
         if turn.reply is not None:
-            found[turn.conversation.id, turn.condition].append(turn)
-    whole = {key: turns for key, turns in found.items() if len(turns) == len(turns[0].conversation.turns)}
-    return {key: sorted(turns, key=lambda one: one.turn) for key, turns in whole.items()}
+            by_conversation[turn.conversation.id, turn.condition].append(turn)
+    whole = {key: turns for key, turns in by_conversation.items() if len(turns) == len(turns[0].conversation.turns)}
+    return {key: sorted(turns, key=lambda turn: turn.turn) for key, turns in whole.items()}
 
 
 def _of_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
     """Rows of a table whose columns a scheme of its own names; of a picture given as an address the file's name."""
     ids = tables.Ids()
-    for number, (place, row) in enumerate(tables.rows(path), 1):
-        key, lang = ids.add(place, tables.optional_text(row, "id") or str(number)), tables.language(place, row)
-        images = [re.sub(r"https?://.*/", "", tables.image(place, row.get(scheme.images)))] if scheme.images else []
-        parts = [ShownPart(kind, tables.text(place, row, column)) for kind, column in scheme.shows.items()]
+    for number, (location, row) in enumerate(tables.rows(path), 1):
+        key, lang = ids.add(location, tables.optional_text(row, "id") or str(number)), tables.language(location, row)
+        images = [re.sub(r"https?://.*/", "", tables.image(location, row.get(scheme.images)))] if scheme.images else []
+        parts = [ShownPart(kind, tables.text(location, row, column)) for kind, column in scheme.shows.items()]
         group = images[0] if images else key
         yield LabelItem(id=key, lang=lang, group=group, parts=parts, asks=scheme.asks, images=images, row=row)
 

@@ -116,22 +116,22 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _CONTENT = texts_of("annotate/page/schemes.toml")
 SCHEMES = {
-    name: msgspec.convert({**asked, "choices": _CONTENT["choices"][asked.get("choices", "words")]}, Scheme)
-    for name, asked in _CONTENT["schemes"].items()
+    name: msgspec.convert({**entry, "choices": _CONTENT["choices"][entry.get("choices", "words")]}, Scheme)
+    for name, entry in _CONTENT["schemes"].items()
 }
 """Name -> scheme."""
 
 
-def read_choices(item: LabelItem, scheme: Scheme, said: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
+def read_choices(item: LabelItem, scheme: Scheme, replies: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
     """The answers to an item's questions by key, in its own order of sides. Raises ValueError for a wrong one."""
-    found, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
+    answers, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
     for ask in item.asks:
         before, _, choice = ask.after.rpartition("=")
-        if before and found.get(before) != choice:
+        if before and answers.get(before) != choice:
             continue
-        answer = said.get(ask.key, "").strip()
+        answer = replies.get(ask.key, "").strip()
         if not (0 < len(answer) <= ask.longest if ask.longest else answer.lower() in choices):
             expected = f"1 to {ask.longest} characters" if ask.longest else f"one of {', '.join(scheme.choices)}"
             raise ValueError(f"{ask.key} is {answer[:40]!r}; expected {expected}")
-        found[ask.key] = answer if ask.longest else exchanged(choices[answer.lower()], swapped)
-    return found
+        answers[ask.key] = answer if ask.longest else exchanged(choices[answer.lower()], swapped)
+    return answers

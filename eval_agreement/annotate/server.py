@@ -99,23 +99,23 @@ class Annotation:
 
     def page(self, request: Request, _: Mapping[str, str]) -> Response:
         """The next item, or the one that is named; what the rater said of it, if anything."""
-        rater, asked = self._rater(request), request.query_params
-        found = self._task(rater, asked["task"]) if "task" in asked else self.store.next(rater)
+        rater, query = self._rater(request), request.query_params
+        opened = self._task(rater, query["task"]) if "task" in query else self.store.next(rater)
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
-        lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
+        lang = query["lang"] if query.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts()[rater]
-        words, other = texts_of("annotate/page/words.toml")[lang], "en" if lang == "zh" else "zh"
-        facts = {"words": words, "lang": lang, "other": other, "scheme": self.name}
-        facts |= {"stale": "stale" in asked, "rater": asked["rater"], "done": done, "tasks": tasks, "open": found}
-        facts |= {"last": self.store.last(rater, found.label if found else 0)}
-        facts |= {} if found is None else self._shown(found)
+        words, other_lang = texts_of("annotate/page/words.toml")[lang], "en" if lang == "zh" else "zh"
+        facts = {"words": words, "lang": lang, "other": other_lang, "scheme": self.name}
+        facts |= {"stale": "stale" in query, "rater": query["rater"], "done": done, "tasks": tasks, "open": opened}
+        facts |= {"last": self.store.last(rater, opened.label if opened else 0)}
+        facts |= {} if opened is None else self._shown(opened)
         return HTMLResponse(render("eval_agreement.annotate", "page/label.html.jinja", facts))
 
-    def _shown(self, found: RaterTask) -> dict[str, Any]:
+    def _shown(self, opened: RaterTask) -> dict[str, Any]:
         """The item as this rater sees it: the side B called A where sides are exchanged."""
-        item, choices = found.item, found.verdict.choices
-        parts = [replace(part, side=exchanged(part.side, found.swapped)) for part in item.parts]
-        chosen = {ask: exchanged(value, found.swapped) for ask, value in choices.items()}
+        item, choices = opened.item, opened.verdict.choices
+        parts = [replace(part, side=exchanged(part.side, opened.swapped)) for part in item.parts]
+        chosen = {ask: exchanged(value, opened.swapped) for ask, value in choices.items()}
         shown = {"parts": sorted(parts, key=lambda part: part.side), "turns": sorted({part.turn for part in parts})}
         shown |= {"chosen": chosen, "choices": self.scheme.choices, "edits": self.scheme.edits}
         return shown | {"rubric": self.scheme.rubric(item.lang, item.task)}
@@ -123,14 +123,14 @@ class Annotation:
     def label(self, request: Request, body: Mapping[str, str]) -> Response:
         """Keep what was said; only then does the page go on."""
         rater = self._rater(request)
-        found = self._task(rater, body.get("task"))
-        verdict = read_verdict(body, found.item, self.scheme, found.swapped)
+        opened = self._task(rater, body.get("task"))
+        verdict = read_verdict(body, opened.item, self.scheme, opened.swapped)
         query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
         status, seen = 200, _number(body.get("seen")) or 0
         try:
-            self.store.label(rater, found.task, seen, verdict, body.get("version", ""))
+            self.store.label(rater, opened.task, seen, verdict, body.get("version", ""))
         except Stale:
-            status, query = 409, {**query, "task": str(found.task), "stale": "1"}
+            status, query = 409, {**query, "task": str(opened.task), "stale": "1"}
         return JSONResponse({"next": f"./?{urlencode(query)}"}, status)
 
     def image(self, request: Request, _: Mapping[str, str]) -> Response:
@@ -164,9 +164,9 @@ def _number(text: str | None) -> int | None:
 def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
     """What a form says. Raises HTTPException where a question is open of an item neither skipped nor broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
-    said = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
+    replies = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
     try:
-        choices = {} if skipped or broken else read_choices(item, scheme, said, swapped)
+        choices = {} if skipped or broken else read_choices(item, scheme, replies, swapped)
     except ValueError as error:
         raise HTTPException(422, str(error)) from None
     try:

@@ -141,12 +141,12 @@ class Store:
             "FROM tasks t JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label "
             f"WHERE {which}"
         )
-        found = []
-        for task, rater, number, shown, role, swapped, known, label, at, said in self._rows(query, *values):
+        tasks = []
+        for task, rater, number, shown, role, swapped, known, label, at, encoded in self._rows(query, *values):
             right = known and msgspec.json.decode(known)
-            verdict = msgspec.json.decode(said, type=RaterVerdict) if label else RaterVerdict()
-            found.append(RaterTask(task, rater, number, _item(shown), role, bool(swapped), right, label, at, verdict))
-        return found
+            verdict = msgspec.json.decode(encoded, type=RaterVerdict) if label else RaterVerdict()
+            tasks.append(RaterTask(task, rater, number, _item(shown), role, bool(swapped), right, label, at, verdict))
+        return tasks
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
         """A task. Raises KeyError where there is none of that number, or it is not the `rater`'s."""
@@ -157,8 +157,8 @@ class Store:
 
     def next(self, rater: str) -> RaterTask | None:
         """The rater's next task; None where all are done."""
-        found = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
-        return found[0] if found else None
+        tasks = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
+        return tasks[0] if tasks else None
 
     def tasks(self, rater: str) -> list[RaterTask]:
         """All tasks of a rater, in their order."""
@@ -167,8 +167,8 @@ class Store:
     def last(self, rater: str, before: int = 0) -> int | None:
         """The task labelled last, or before the label `before`; a label that was changed stands further on."""
         query = "SELECT id FROM tasks WHERE rater = ? AND label < ? ORDER BY label DESC LIMIT 1"
-        found = self._rows(query, rater, before or 2**62)
-        return found[0][0] if found else None
+        rows = self._rows(query, rater, before or 2**62)
+        return rows[0][0] if rows else None
 
     def label(self, rater: str, task: int, seen: int, verdict: RaterVerdict, version: str = "") -> None:
         """Keep a label; a page leaves one, however often it is sent. Raises Stale where another label than `seen`, or
@@ -195,13 +195,13 @@ class Store:
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
         """What raters corrected, by the item's number: who, when (seconds since 1970), which text, old and new."""
-        found: dict[int, list[dict[str, Any]]] = {}
+        by_item: dict[int, list[dict[str, Any]]] = {}
         query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
-        for number, rater, at, said in self._rows(query):
-            for name, (old, new) in msgspec.json.decode(said, type=RaterVerdict).edits.items():
+        for number, rater, at, encoded in self._rows(query):
+            for name, (old, new) in msgspec.json.decode(encoded, type=RaterVerdict).edits.items():
                 edit = {"rater": rater, "at": at, "field": name, "old": old, "new": new}
-                found.setdefault(number, []).append(edit)
-        return found
+                by_item.setdefault(number, []).append(edit)
+        return by_item
 
     def task_of(self, rater: str, item: int, swapped: bool) -> RaterTask:
         """The task of an item labelled elsewhere, made where there was none, with the sides as they stood there."""
