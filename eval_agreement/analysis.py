@@ -76,17 +76,17 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
+def run_audit(sample: RatedSample, request: AuditRequest) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges, which are fitted on training rows
     and computed on every labelled row; without training rows there is one, people's own median here."""
     labelled = sample.labelled
-    baselines = trivial(labelled, asked.training)
+    baselines = trivial(labelled, request.training)
     intervals, ends = widths(sample)
     judge, plan = {labelled.judge: labelled.scores}, None
-    if asked.within:
+    if request.within:
         why = None if sample.grouped else _UNGROUPED
         scored = sample.human, sample.scores, sample.groups
-        plan = labels_needed(asked.within, *scored, weight=sample.weight, undefined=why)
+        plan = labels_needed(request.within, *scored, weight=sample.weight, undefined=why)
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
@@ -97,7 +97,7 @@ def run_audit(sample: RatedSample, asked: AuditRequest) -> Findings:
             compare(replace(labelled, judges={**judge, name: scores}), labelled.judge, name)
             for name, (scores, _) in baselines.items()
         ],
-        beside=beside_raters(labelled.raters, labelled.scores, labelled.groups, asked.epsilon),
+        beside=beside_raters(labelled.raters, labelled.scores, labelled.groups, request.epsilon),
         biases={name: biases(labelled, name) for name in sample.judges},
         calibration=calibrate(JudgedRows(labelled.human, labelled.scores, labelled.groups)),
         widths=intervals,
@@ -142,7 +142,7 @@ def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
     if not unlabelled.any():
         return {}
-    found = {}
+    means = {}
     rows_of: Iterable[tuple[str, NDArray[np.bool_]]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
     if any(answerers := sample.parts.get("answerer", [])):
         rows_of = sample.values("answerer")
@@ -153,20 +153,21 @@ def corrected(sample: RatedSample) -> dict[str, CorrectedMean]:
             why = _NO_SYSTEM if known.all() else None if sample.grouped else _UNGROUPED
             chosen = sample.rows(rows)
             scored = chosen.human, chosen.scores, chosen.groups
-            found[name] = corrected_mean(*scored, weight=chosen.weight, undefined=why)
-    return found
+            means[name] = corrected_mean(*scored, weight=chosen.weight, undefined=why)
+    return means
 
 
 def breakdown(sample: RatedSample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
-    found = {}
+    results = {}
     for part in sample.parts:
         values = {value: sample.rows(rows) for value, rows in sample.values(part)}
         if len(values) > 1:
-            found[part] = {
-                value: measured(one.human, one.scores, one.groups, one.weight) for value, one in values.items()
+            results[part] = {
+                value: measured(subset.human, subset.scores, subset.groups, subset.weight)
+                for value, subset in values.items()
             }
-    return found
+    return results
 
 
 def people(sample: RatedSample) -> list[Line]:

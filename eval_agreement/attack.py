@@ -36,8 +36,8 @@ PROMPT = "pointwise"
 
 def layout(prompt: Prompt) -> PromptLayout:
     """Headings (lines that start with "#") and form of the verdict, read off a prompt, so that attacks follow it."""
-    asked = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
-    lines = render(prompt, of_response(Response(id="", question=asked, text="-")))[0]["content"].splitlines()
+    placeholder = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
+    lines = render(prompt, of_response(Response(id="", question=placeholder, text="-")))[0]["content"].splitlines()
     rubric, *_, question, reference, reply, grade = (line for line in lines if line.startswith("#"))
     heading = {"rubric": rubric, "question": question, "reference": reference, "reply": reply, "grade": grade}
     verdict = target(RATINGS[-1], prompt.ranges[-1].meaning)
@@ -60,7 +60,7 @@ def main(
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
-    what = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
+    kind = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
     usable = [
         number
         for number, response in enumerate(loaded.responses)
@@ -68,15 +68,15 @@ def main(
         if (response.question.images if images else response.human and round(response.human.score, 12) <= below)
     ]
     if not usable:
-        raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {what}")
+        raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {kind}")
     drawn = draw(loaded, usable, limit)
-    made = list(image_grounding.arms(loaded, drawn) if images else _lines(loaded, drawn))
-    jsonl.write(out, made)
-    counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in made)
+    lines = list(image_grounding.arms(loaded, drawn) if images else _lines(loaded, drawn))
+    jsonl.write(out, lines)
+    counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in lines)
     facts: dict[str, Any] = {
         "sources": {str(source): jsonl.sha256(source) for source in sources},
         "draw": {"limit": limit},
-        "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(made), **counts},
+        "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(lines), **counts},
         "left_out": dict(loaded.left_out),
     }
     if not images:
@@ -84,7 +84,7 @@ def main(
         facts |= {"suite": digest, "below": below, "prompt": {"name": PROMPT, "hash": prompt_hash(PROMPT)}}
     jsonl.write_sidecar(out, facts)
     rows_of = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"{out}: {len(drawn)} of {len(usable)} {what}; rows: {rows_of}")
+    print(f"{out}: {len(drawn)} of {len(usable)} {kind}; rows: {rows_of}")
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:

@@ -171,14 +171,14 @@ def main(
         _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
-        asked = AuditRequest(epsilon=epsilon, within=within)
-        return _write(_audit_labels(read, kind, asked, target), target)
+        request = AuditRequest(epsilon=epsilon, within=within)
+        return _write(_audit_labels(read, kind, request, target), target)
     samples = _samples(read)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    asked = AuditRequest(training=training, epsilon=epsilon, within=within)
-    return _write(_audit_scores(samples, asked, train, inputs.attacks_of(attacked or []), target), target)
+    request = AuditRequest(training=training, epsilon=epsilon, within=within)
+    return _write(_audit_scores(samples, request, train, inputs.attacks_of(attacked or []), target), target)
 
 
 def _then_and_now(
@@ -201,29 +201,29 @@ def _two_judges(files: Files, target: _Target) -> int:
 
     before, name = files
     sample = of_two_judges(files[before], files[name], name)
-    found = change(sample) if before == "then" else None
-    converted = [] if found else both_ways(sample, (before, name))
+    difference = change(sample) if before == "then" else None
+    converted = [] if difference else both_ways(sample, (before, name))
     target.prepare(files[name].path, [])
-    shown = change_sections(name, found) if found else exchange_sections(converted)
-    readings = [found.reading if found else converted[0].reading, *sample.notes]
+    shown = change_sections(name, difference) if difference else exchange_sections(converted)
+    readings = [difference.reading if difference else converted[0].reading, *sample.notes]
     origin = provenance({name: files_of(files)})
     audited = _Audited(
         title=f"{name} after {before}",
-        content={name: msgspec.to_builtins(found or converted), "provenance": origin},
+        content={name: msgspec.to_builtins(difference or converted), "provenance": origin},
         verdicts={name: readings},
         sections=shown,
         printed=[as_text([replace(part, note="") for part in shown]), *sample.notes],
         about="Two judges",
     )
     _write(audited, target)
-    return 0 if found is None or found.holds else 1
+    return 0 if difference is None or difference.holds else 1
 
 
-def _refuse(given: Mapping[str, object], what: str) -> None:
+def _refuse(options: Mapping[str, object], subject: str) -> None:
     """Raises UsageError for the first option that was given."""
-    for option, value in given.items():
+    for option, value in options.items():
         if value:
-            raise UsageError(f"{option} says nothing about {what}")
+            raise UsageError(f"{option} says nothing about {subject}")
 
 
 def _tables(
@@ -240,11 +240,11 @@ def _tables(
         alone = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
     except UsageError:
         alone = {}
-    each = {name: (one[1], one[2]) for name, one in alone.items() if one and one[0] == "score"}
-    if each and len(each) == len(files):
-        return "score", each
-    if files and (found := find(files)):
-        return found[0], {inputs.sample_name(found[1].path): (found[1], found[2])}
+    by_file = {name: (match[1], match[2]) for name, match in alone.items() if match and match[0] == "score"}
+    if by_file and len(by_file) == len(files):
+        return "score", by_file
+    if files and (match := find(files)):
+        return match[0], {inputs.sample_name(match[1].path): (match[1], match[2])}
     read: Tables = {name: (Source(path), {}) for name, path in files.items()}
     if people:
         read = {inputs.sample_name(people.path): (people, judges)}
@@ -270,7 +270,7 @@ def _samples(read: Tables) -> list[tuple[RatedSample, Files]]:
 
 def _audit_scores(
     samples: Sequence[tuple[RatedSample, Files]],
-    asked: AuditRequest,
+    request: AuditRequest,
     train: Path | None,
     attacked: tuple[list[Injection], dict[Path, Looking]],
     target: _Target,
@@ -281,43 +281,43 @@ def _audit_scores(
     judged = first_files[first.judge].path
     gate.check_samples(target.limits, [sample.name for sample in rated])
     how = target.prepare(judged, first.judgments)
-    found = {sample.name: run_audit(sample, asked) for sample in rated}
-    outcomes = gate.check(target.limits, {name: findings.judge for name, findings in found.items()})
-    content = summary(found, outcomes) | {"injection": msgspec.to_builtins(injections)}
+    audits = {sample.name: run_audit(sample, request) for sample in rated}
+    outcomes = gate.check(target.limits, {name: findings.judge for name, findings in audits.items()})
+    content = summary(audits, outcomes) | {"injection": msgspec.to_builtins(injections)}
     content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
-    saved = savings(found)
+    saved = savings(audits)
     content["savings"] = msgspec.to_builtins(saved)
-    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
+    verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in audits.items()}
     verdicts[first.name] += [attacks.reading for attacks in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
-    if lines := row_lines(rated, found):
+    if lines := row_lines(rated, audits):
         tables.write_csv(target.out / "rows.csv", lines)
     raters = set[str]().union(*first.raters)
-    origin = {sample.name: facts_of(sample, files, asked.training) for sample, files in samples}
+    origin = {sample.name: facts_of(sample, files, request.training) for sample, files in samples}
     labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
-        certified=(judged, labelled, found[first.name].judge.estimates),
+        certified=(judged, labelled, audits[first.name].judge.estimates),
         outcomes=outcomes,
-        content=content | {"provenance": provenance(origin, train, asked.training)},
+        content=content | {"provenance": provenance(origin, train, request.training)},
         verdicts=verdicts,
-        sections=sections(found, outcomes, injections, looks, saved),
-        printed=[table(found), "", *_lines(rated, found, verdicts, looks, saved)],
-        failed={name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
-        findings=found,
+        sections=sections(audits, outcomes, injections, looks, saved),
+        printed=[table(audits), "", *_lines(rated, audits, verdicts, looks, saved)],
+        failed={name: (audit.judge.failed, audit.judge.n + audit.judge.failed) for name, audit in audits.items()},
+        findings=audits,
     )
 
 
 def _lines(
     samples: Sequence[RatedSample],
-    found: Mapping[str, Findings],
+    audits: Mapping[str, Findings],
     verdicts: Mapping[str, Sequence[str]],
     looks: Mapping[Path, Looking],
     saved: Savings | None,
 ) -> Iterator[str]:
     """The models, what was left out on reading, the decisions, and what is saved over all."""
-    yield from (as_text([replace(section, note="")]) + "\n" for section in models_of(found))
+    yield from (as_text([replace(section, note="")]) + "\n" for section in models_of(audits))
     for sample in samples:
         yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
     yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
@@ -326,7 +326,7 @@ def _lines(
         yield saved.reading
 
 
-def _audit_labels(read: Tables, kind: Kind, asked: AuditRequest, target: _Target) -> _Audited:
+def _audit_labels(read: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
     """An audit of preferences, or of yes and no."""
     from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -334,27 +334,27 @@ def _audit_labels(read: Tables, kind: Kind, asked: AuditRequest, target: _Target
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     ((name, (people, judges)),) = read.items()
     sources = judges or {judge_in(people.path)[0]: people}
-    given = of_labels(people, sources, kind)
-    inputs.check_no_attacks(given.ids, people.path)
+    sample = of_labels(people, sources, kind)
+    inputs.check_no_attacks(sample.ids, people.path)
     judge, source = next(iter(sources.items()))
     items = read_items(source) if source.content == "judgments" else ()
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
-    found = preference_audit(given, asked.epsilon)
-    result = found.agreement[judge]
-    held = gate.of_preferences(result, found.groups, **found.rates.get(judge, {}))
+    audit = preference_audit(sample, request.epsilon)
+    result = audit.agreement[judge]
+    held = gate.of_preferences(result, audit.groups, **audit.rates.get(judge, {}))
     outcomes = gate.check(target.limits, {name: held})
-    verdicts = preference_verdict(name, found, outcomes, target.max_failed, asked.within)
-    facts = {"verdicts" if found.yes_or_no else "pairs": found.items, **files_of({PEOPLE: people, **sources})}
+    verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
+    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **files_of({PEOPLE: people, **sources})}
     agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
-        certified=(source.path, (people.path, found.rated, found.raters), agreement),
+        certified=(source.path, (people.path, audit.rated, audit.raters), agreement),
         outcomes=outcomes,
-        content={name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": provenance({name: facts})},
+        content={name: msgspec.to_builtins(audit), "gate": as_lines(outcomes), "provenance": provenance({name: facts})},
         verdicts={name: verdicts},
-        sections=[*preference_sections(name, found), *gate_sections(outcomes)],
-        printed=[*verdicts, *found.notes],
+        sections=[*preference_sections(name, audit), *gate_sections(outcomes)],
+        printed=[*verdicts, *audit.notes],
         failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )
 

@@ -44,14 +44,14 @@ def comparisons(sample: RatedSample) -> list[Comparison]:
 def compare(sample: RatedSample, first: str, second: str) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first] + sample.judges[second])
-    human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
+    human, left, right = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Bootstrap(sample.groups[both])
     weight = None if sample.weight is None else sample.weight[both]
-    mine, theirs = resampled(human, [one, other], draws, weight) if both.any() else ({}, {})
-    found = {name: draws.estimate(mine[name] - theirs[name], len(human), null=0.0) for name in mine}
-    found = {name: estimate for name, estimate in found.items() if estimate.value is not None}
-    lines, adjusted = [], holm([estimate.p_value for estimate in found.values()])
-    for (name, estimate), p in zip(found.items(), adjusted, strict=True):
+    mine, theirs = resampled(human, [left, right], draws, weight) if both.any() else ({}, {})
+    estimates = {name: draws.estimate(mine[name] - theirs[name], len(human), null=0.0) for name in mine}
+    estimates = {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
+    lines, adjusted = [], holm([estimate.p_value for estimate in estimates.values()])
+    for (name, estimate), p in zip(estimates.items(), adjusted, strict=True):
         ahead = (first, second)[((estimate.value or 0) > 0) == METRICS[name].lower_is_better]
         values = {"first": float(mine[name][0]), "second": float(theirs[name][0]), **asdict(estimate)}
         values |= {"p_holm": p, "better": ahead if p is not None and p <= 1 - LEVEL else None}

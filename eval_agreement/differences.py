@@ -48,14 +48,14 @@ def differences(sample: RatedSample) -> list[ModelDifference]:
     everywhere = np.ones(len(sample.ids), dtype=bool)
 
     def every_pair(rows: Rows, task: str | None) -> Iterator[ModelDifference]:
-        for (first, one), (second, other) in combinations(models.items(), 2):
+        for (first, first_rows), (second, second_rows) in combinations(models.items(), 2):
             names = ModelDifference(first=first, second=second, task=task, n=0)
-            yield _difference(names, *_both(sample, rows & one, rows & other))
+            yield _difference(names, *_both(sample, rows & first_rows, rows & second_rows))
 
-    found = _corrected(every_pair(everywhere, None))
+    lines = _corrected(every_pair(everywhere, None))
     if len(sample.said("task")) > 1 and len(models) <= MOST_BY_TASK:
-        found += _corrected(line for task, rows in sample.values("task") for line in every_pair(rows, task))
-    return found
+        lines += _corrected(line for task, rows in sample.values("task") for line in every_pair(rows, task))
+    return lines
 
 
 def _corrected(lines: Iterable[ModelDifference]) -> list[ModelDifference]:
@@ -79,19 +79,19 @@ def _both(sample: RatedSample, *models: Rows) -> Iterator[Answers]:
         yield answers_of(sample.human[kept], sample.scores[kept], groups[kept], times)[0]
 
 
-def _difference(line: ModelDifference, one: Answers, other: Answers) -> ModelDifference:
-    line = replace(line, n=one.n + other.n, questions=len(np.unique(one.member)))
-    fewest = min(one, other, key=lambda side: side.groups)
+def _difference(line: ModelDifference, first: Answers, second: Answers) -> ModelDifference:
+    line = replace(line, n=first.n + second.n, questions=len(np.unique(first.member)))
+    fewest = min(first, second, key=lambda side: side.groups)
     if fewest.too_few:
         return replace(line, undefined=fewest.too_few)
-    both = parts_of(other).less(parts_of(one))
+    both = parts_of(second).less(parts_of(first))
     variance = both.variance(both.lam)
     # Sums leave dust, which would tell models apart that have the same scores.
     value, far = round(both.value(both.lam), 12), round(fewest.quantile * variance**0.5, 12)
     seen = detectable((-far, far), fewest.groups)
     # The p-value is the interval read backwards.
     t = scipy.special.stdtrit(fewest.groups - 1, (1 + LEVEL) / 2) * abs(value) / far if far else np.inf * abs(value)
-    labels, rows = line.n, len(one.human) + len(other.human)
+    labels, rows = line.n, len(first.human) + len(second.human)
     allowed = variance * (TO_SEE / seen) ** 2 if seen else np.inf
     return replace(
         line,
@@ -99,6 +99,6 @@ def _difference(line: ModelDifference, one: Answers, other: Answers) -> ModelDif
         interval=(value - far, value + far),
         p_value=float(2 * scipy.special.stdtr(fewest.groups - 1, -t)) if value else 1.0,
         detectable=seen,
-        judge_only=float(other.judge.mean() - one.judge.mean()),
+        judge_only=float(second.judge.mean() - first.judge.mean()),
         needed=labels_for(allowed, both.variance(0.0), variance, labels, rows)[0],
     )

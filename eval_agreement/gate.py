@@ -91,12 +91,12 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"
     else:
-        one, groups = result.estimates[limit.metric], result.groups or 0
+        estimate, groups = result.estimates[limit.metric], result.groups or 0
         enough = groups >= FEWEST_TO_DECIDE
-        bound = one.interval[1 if lower else 0] if one.interval and enough else None
-        shown = "undefined" if one.value is None else f"{one.value:.3f}"
-        shown += "" if one.interval is None else f" [{one.interval[0]:.3f}, {one.interval[1]:.3f}]"
-        if one.value is not None:
+        bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
+        shown = "undefined" if estimate.value is None else f"{estimate.value:.3f}"
+        shown += "" if estimate.interval is None else f" [{estimate.interval[0]:.3f}, {estimate.interval[1]:.3f}]"
+        if estimate.value is not None:
             reason = "no interval" if enough else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
     undecided = "" if bound is not None else f" (not decided: {reason})"

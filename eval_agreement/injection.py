@@ -76,20 +76,20 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         values = sorted({getattr(judgment, name) for judgment in judgments})
         if len(values) > 1:
             raise UsageError(f"attacked answers judged with {name} {' and '.join(values)}; expected one")
-    found: dict[str, dict[str, Judgment]] = {mark: {} for mark in marks}
+    judged: dict[str, dict[str, Judgment]] = {mark: {} for mark in marks}
     for judgment in judgments:
         marked = judgment.sample.id
         original, _, mark = marked.rpartition(SEPARATOR)
-        if not original or mark not in found:
+        if not original or mark not in judged:
             raise UsageError(f"response id {marked!r} ends in the name of no attack; judge rows of `critic attack`")
-        if original in found[mark]:
+        if original in judged[mark]:
             raise UsageError(f"duplicate response id {marked!r}")
-        found[mark][original] = judgment
-    for mark, variants in found.items():
-        if missing := sorted(variants.keys() - found[CLEAN].keys()):
+        judged[mark][original] = judgment
+    for mark, variants in judged.items():
+        if missing := sorted(variants.keys() - judged[CLEAN].keys()):
             clean = missing[0] + SEPARATOR + CLEAN
             raise UsageError(f"{clean!r} is not judged, but its variant {mark} is; judge the whole file")
-    return found
+    return judged
 
 
 RISE = 2.0
@@ -162,15 +162,15 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
 
 def _whole(judgments: Sequence[Judgment]) -> dict[str, list[Judgment]]:
     """The judgments of the same answers, in the same order, by CLEAN and the names of control and attacks."""
-    found = {name: variants for name, variants in by_mark(judgments, (CLEAN, *suite())).items() if variants}
-    if all(name == CLEAN or suite()[name].control for name in found):
+    judged = {name: variants for name, variants in by_mark(judgments, (CLEAN, *suite())).items() if variants}
+    if all(name == CLEAN or suite()[name].control for name in judged):
         raise UsageError("no attacked answer among the judgments; judge the whole file of `critic attack`")
-    clean = sorted(found[CLEAN])
-    for name, variants in found.items():
+    clean = sorted(judged[CLEAN])
+    for name, variants in judged.items():
         if len(variants) < len(clean):
             left = f"{name}: {len(variants)} of {len(clean)} answers are judged"
             raise UsageError(f"{left}; run `critic judge` again to finish")
-    return {name: [variants[original] for original in clean] for name, variants in found.items()}
+    return {name: [variants[original] for original in clean] for name, variants in judged.items()}
 
 
 def scores_of(judgments: Sequence[Judgment | None]) -> Floats:

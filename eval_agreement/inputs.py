@@ -50,11 +50,11 @@ def parse_sources(
         return None, {}
     named = tuple(mapped.items())
     people = replace(Source.parse(human, named), scale=scales[0])
-    sources = {name: replace(one, scale=scales[1]) for name, one in parse_judges(judges, named=named).items()}
-    given = [people, *sources.values()] if mapped else []
-    if any(jsonl.suffix(one.path) not in tables.FORMATS for one in given):
+    sources = {name: replace(source, scale=scales[1]) for name, source in parse_judges(judges, named=named).items()}
+    mapped_sources = [people, *sources.values()] if mapped else []
+    if any(jsonl.suffix(source.path) not in tables.FORMATS for source in mapped_sources):
         return people, sources  # what other tools write has its columns found, and named, by `shapes`
-    frames = {one.path: one.frame for one in given if one.content == "table"}
+    frames = {source.path: source.frame for source in mapped_sources if source.content == "table"}
     for usual, name in named:
         if usual in FOUND:
             raise UsageError(f"--map {name}={usual}: beside --human, FILE:COLUMN names it")
@@ -73,12 +73,14 @@ def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[
         is_table = jsonl.suffix(source.path) in tables.FORMATS and (source.column or "score" in source.frame)
         of_tool = source.content == "table" and not is_table
         read[name] = scores_of_judge(source.path, mapped, source.scale) if of_tool else source
-    found = {
-        one.path: "{:g}:{:g}".format(*one.scale) for name, one in read.items() if one.scale and not sources[name].scale
+    scales = {
+        source.path: "{:g}:{:g}".format(*source.scale)
+        for name, source in read.items()
+        if source.scale and not sources[name].scale
     }
-    if len(set(found.values())) > 1:
-        said = ", ".join(f"those in {path} on {ends}" for path, ends in found.items())
-        raise UsageError(f"scores are taken to be on several scales, {said}; give --scale LOW:HIGH")
+    if len(set(scales.values())) > 1:
+        listed = ", ".join(f"those in {path} on {ends}" for path, ends in scales.items())
+        raise UsageError(f"scores are taken to be on several scales, {listed}; give --scale LOW:HIGH")
     return read
 
 

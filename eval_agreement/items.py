@@ -80,13 +80,13 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
     assert isinstance(form.kind, ChoiceKind)
     sample, asked = judgment.sample, judgment.sample.asked
-    people = [one.human for one in (sample, sample.other if form.pair else None) if one and one.human]
+    people = [answer.human for answer in (sample, sample.other if form.pair else None) if answer and answer.human]
     chances = [human.probability for human in people if human.probability is not None]
     wanted = 1 + form.pair
     label = _LABELS.get(form.kind.right([human.score for human in people])) if len(people) == wanted else None
-    other = sample.other.length if sample.other else None
-    if other is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
-        other = len(asked.reference)  # of another model's answer the record does not say the length
+    length_b = sample.other.length if sample.other else None
+    if length_b is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
+        length_b = len(asked.reference)  # of another model's answer the record does not say the length
     return replace(
         base,
         kind="yes or no" if "yes" in form.kind.choices else "preference",
@@ -96,7 +96,7 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
         human=None,
         # Answers are drawn independently of each other.
         probability=math.prod(chances) if len(chances) == wanted else None,
-        length_b=other,
+        length_b=length_b,
     )
 
 
@@ -171,15 +171,15 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
     ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
-        place, first = f"{path}:{number}", first or judgment.judge
+        location, first = f"{path}:{number}", first or judgment.judge
         try:
             items = _checked(judgment)
         except UsageError as error:
-            raise UsageError(f"{place}: {error}") from None
+            raise UsageError(f"{location}: {error}") from None
         if judgment.judge != first:
-            raise UsageError(f"{place}: judged by {judgment.judge!r}, line 1 by {first!r}; one judge a file")
+            raise UsageError(f"{location}: judged by {judgment.judge!r}, line 1 by {first!r}; one judge a file")
         for item in items if protocol in (None, judgment.protocol) else ():
-            ids.add(place, item.id)
+            ids.add(location, item.id)
             count += 1
             yield item
     if not count:

@@ -120,30 +120,31 @@ class Agreement(Struct, frozen=True, kw_only=True):
     @property
     def undefined(self) -> dict[str, str]:
         """Why metrics have no value, by name; those that have one are not in it."""
-        return {name: one.undefined for name, one in self.estimates.items() if one.value is None and one.undefined}
+        missing = {name: estimate for name, estimate in self.estimates.items() if estimate.value is None}
+        return {name: estimate.undefined for name, estimate in missing.items() if estimate.undefined}
 
     @property
     def interval(self) -> dict[str, Interval | None]:
         """The 95 % interval of each metric, None where it has none; empty where no interval was asked for."""
-        return {} if self.groups is None else {name: one.interval for name, one in self.estimates.items()}
+        return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
 def on_scale(scores: Scores, whose: str) -> Floats:
     """As an array, NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
-    found = np.asarray(scores, dtype=np.float64)
-    off = (found < _LOW) | (found > _HIGH)
+    values = np.asarray(scores, dtype=np.float64)
+    off = (values < _LOW) | (values > _HIGH)
     if off.any():
-        raise ValueError(f"{whose} score {found[off][0]:g} is outside {_LOW}..{_HIGH}")
+        raise ValueError(f"{whose} score {values[off][0]:g} is outside {_LOW}..{_HIGH}")
     # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
-    return np.round(found, _DECIMALS)
+    return np.round(values, _DECIMALS)
 
 
 def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Both as arrays, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    for what, values in (("judge scores", judge), ("groups", group)):
+    for name, values in (("judge scores", judge), ("groups", group)):
         if len(values) != len(human):
-            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
+            raise ValueError(f"{len(human)} human scores but {len(values)} {name}")
     if (missing := np.isnan(people)).any():
         raise ValueError(f"the human score of row {int(np.argmax(missing))} (from 0) is missing")
     return people, judged, ~np.isnan(judged)
@@ -237,9 +238,9 @@ def resampled(
             sums = PairSums(cells, block)
             for name, metric in METRICS.items():
                 values[name].append(metric.of(sums))
-    found = [{name: np.concatenate(parts) for name, parts in values.items()} for values in blocks_of]
-    for cells, of_judge in zip(samples, found, strict=True):
+    results = [{name: np.concatenate(parts) for name, parts in values.items()} for values in blocks_of]
+    for cells, of_judge in zip(samples, results, strict=True):
         for name, metric in METRICS.items():
             if cells.coarse and metric.exact and not np.isnan(of_judge[name][0]):
                 of_judge[name] = around(metric.exact(cells), of_judge[name])
-    return found
+    return results

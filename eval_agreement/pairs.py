@@ -35,7 +35,7 @@ class Cells:
         self.human, self.judge, self.ranks = human[first], judge[first], [rank[first] for rank in ranks]
         self.by_unit = _added_up(cell, len(first)) @ by_unit
         self.weight: Floats = np.asarray(self.by_unit @ once)[:, 0]
-        most = [max(_SIDE, _CELLS // other) for other in reversed(many)]
+        most = [max(_SIDE, _CELLS // count) for count in reversed(many)]
         self.coarse = many[0] > most[0] or many[1] > most[1]
         rows, columns = (self._levels(rank, levels) for rank, levels in zip(self.ranks, most, strict=True))
         self.shape = int(rows.max()) + 1, int(columns.max()) + 1

@@ -93,11 +93,11 @@ def matrix(
         for first, second in combinations(scorers, 2):
             if first == PEOPLE and second in raters:
                 continue
-            one, other = scorers[first][rows], scorers[second][rows]
-            both = rows[labelled(one, other)]
+            left, right = scorers[first][rows], scorers[second][rows]
+            both = rows[labelled(left, right)]
             times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
             equal = equal_share(scorers[first][both] == scorers[second][both], members[both], times)
-            pairs.append(PairAgreement(first=first, second=second, failed=failures(one, other), equal=equal))
+            pairs.append(PairAgreement(first=first, second=second, failed=failures(left, right), equal=equal))
         return pairs
 
     by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
@@ -119,9 +119,9 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     # What each item adds to: wins of a shown first, verdicts but ties with a first, and the same of b.
     decided = [(column == A) | (column == B) for column in (a_first, b_first)]
     columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]]).astype(np.float64)
-    asked = np.flatnonzero((orders < LABELS).any(axis=1))
-    draws = Bootstrap(members[asked])
-    a_wins, a_shown, b_wins, b_shown = draws.sums(np.arange(len(asked)), columns[:, asked]).T
+    judged = np.flatnonzero((orders < LABELS).any(axis=1))
+    draws = Bootstrap(members[judged])
+    a_wins, a_shown, b_wins, b_shown = draws.sums(np.arange(len(judged)), columns[:, judged]).T
     lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
     needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
     return {
@@ -164,9 +164,9 @@ def paired_difference(
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
-    whole, one, other = columns[:, rows].astype(np.intp)
+    whole, left, right = columns[:, rows].astype(np.intp)
     n, draws = int(rows.sum()), Bootstrap(group_numbers(group)[rows])
-    cell, times = (whole * LABELS + one) * LABELS + other, None if weight is None else weight[rows]
+    cell, times = (whole * LABELS + left) * LABELS + right, None if weight is None else weight[rows]
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
     better = ratio(np.einsum("iijr->r", counts) - np.einsum("ijir->r", counts), counts.sum(axis=(0, 1, 2)))
     kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
@@ -262,8 +262,8 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
         differences=[
-            paired_difference(people, verdicts[one], verdicts[other], group, (one, other), weight)
-            for one, other in [*combinations(judges, 2), *product(judges, baselines)]
+            paired_difference(people, verdicts[first], verdicts[second], group, (first, second), weight)
+            for first, second in [*combinations(judges, 2), *product(judges, baselines)]
         ],
         by={
             name: {part: breakdown(people, judge, group, values, weight) for part, values in sample.parts.items()}

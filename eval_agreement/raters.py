@@ -147,12 +147,12 @@ class RatedItems(NamedTuple):
 def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
     """The items to compare a judge on, all with two ratings where there is none."""
     names = sorted({name for rated in ratings for name in rated})
-    number = {name: place for place, name in enumerate(names)}
+    number = {name: index for index, name in enumerate(names)}
     sizes = np.array([len(rated) for rated in ratings], dtype=np.intp)
     scores = np.zeros(len(ratings)) if judge is None else np.asarray(judge, dtype=np.float64)
     judged, several = ~np.isnan(scores), sizes > 1
     kept = judged & several
-    chosen = [ratings[place] for place in np.flatnonzero(kept).tolist()]
+    chosen = [ratings[index] for index in np.flatnonzero(kept).tolist()]
     score = np.array([score for rated in chosen for score in rated.values()], dtype=np.float64)
     return RatedItems(
         names=names,
@@ -209,15 +209,15 @@ def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level =
     commonest = (np.maximum.reduceat(same, np.cumsum(size) - size) + 1) / size if items else by_people
     shares = by_judge, by_people, commonest, (commonest < 1).astype(np.float64)
     names = "judge", "people", "ceiling", "differ"
-    estimates = {name: mean_estimate(one, rated.group, share=True) for name, one in zip(names, shares, strict=True)}
+    estimates = {name: mean_estimate(share, rated.group, share=True) for name, share in zip(names, shares, strict=True)}
     difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
-    what, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
-    about: dict[str, Any] = {"what": what, "things": things, "items": items}
+    unit, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
+    about: dict[str, Any] = {"what": unit, "things": things, "items": items}
     reading = say("soft_none", **about)
     if items:
         about["how"] = ("not shown to differ from how often", "more often than", "less often than")[difference.side]
         about["unseen"] = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
-        reading = say("soft", **about, **{name: one.value for name, one in estimates.items()})
+        reading = say("soft", **about, **{name: estimate.value for name, estimate in estimates.items()})
     return SoftAgreement(**estimates, difference=difference, reading=reading)
 
 

@@ -41,18 +41,18 @@ class Savings(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def savings(found: Mapping[str, "Findings"]) -> Savings | None:
+def savings(audits: Mapping[str, "Findings"]) -> Savings | None:
     """Over the corrected means of each sample's answerers or, where all answers are labelled, their means beside any
     number of judged answers; of several samples the answerers of each are added up. None where there is one alone."""
     means, routed = list[Saving](), dict[str, Floats]()
-    for name, findings in found.items():
+    for name, findings in audits.items():
         worths = {answerer: (mean.labelled, mean.effective) for answerer, mean in findings.corrected.items()}
         if not worths:
             rows_of = dict(findings.sample.values("answerer")) or {"all answers": ~np.isnan(findings.sample.human)}
             samples = {answerer: findings.sample.rows(rows) for answerer, rows in rows_of.items()}
-            worths = {answerer: (len(one.ids), beside_any_number(one)) for answerer, one in samples.items()}
+            worths = {answerer: (len(sample.ids), beside_any_number(sample)) for answerer, sample in samples.items()}
         known = [Saving(name=who, labels=n, worth=worth) for who, (n, worth) in worths.items() if worth]
-        means += [_sum(name, known)] if known and len(found) > 1 else known
+        means += [_sum(name, known)] if known and len(audits) > 1 else known
         if widths := findings.widths:
             whole = widths.tasks[0]
             routed[name] = whole.n * np.array([1.0, whole.narrow.value or 0.0, widths.routed_mae, widths.random_mae])
@@ -71,7 +71,8 @@ def savings(found: Mapping[str, "Findings"]) -> Savings | None:
 
 
 def _sum(name: str, savings: Sequence[Saving]) -> Saving:
-    return Saving(name=name, labels=sum(one.labels for one in savings), worth=sum(one.worth for one in savings))
+    labels, worth = sum(saving.labels for saving in savings), sum(saving.worth for saving in savings)
+    return Saving(name=name, labels=labels, worth=worth)
 
 
 def beside_any_number(sample: RatedSample) -> float | None:

@@ -77,9 +77,9 @@ class ResultFile(Struct, frozen=True):
 
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
         """What was taken for what."""
-        said = {f"people: {', '.join(self.people)}": people} if people else {}
-        said |= {f"judge: {name}": judge for name, judge in judges.items()}
-        facts = [f"{what} on {one.scale[0]:g}..{one.scale[1]:g}" if one.scale else what for what, one in said.items()]
+        scales = {f"people: {', '.join(self.people)}": people.scale} if people else {}
+        scales |= {f"judge: {name}": judge.scale for name, judge in judges.items()}
+        facts = [f"{role} on {scale[0]:g}..{scale[1]:g}" if scale else role for role, scale in scales.items()]
         facts += [f"{usual}: {path}" for usual, path in self.taken.items()]
         change = "if one is not what it should be, name another as --map COLUMN=FIELD"
         return f"{self.path}: taken for {self.shape.name}; {'; '.join(facts)}; {change}"
@@ -91,9 +91,9 @@ class ResultFile(Struct, frozen=True):
             for name, vote in self.votes.items()
             if name != PEOPLE and kind in _kinds(vote.frame[vote.column])
         }
-        found = {name: _typed(vote, kind, scale, people.scale if people else None) for name, vote in votes.items()}
-        note = self.note(people if PEOPLE in self.votes else None, found)
-        return {name: dataclasses.replace(judge, note=note) for name, judge in found.items()}
+        typed = {name: _typed(vote, kind, scale, people.scale if people else None) for name, vote in votes.items()}
+        note = self.note(people if PEOPLE in self.votes else None, typed)
+        return {name: dataclasses.replace(judge, note=note) for name, judge in typed.items()}
 
 
 @cache
@@ -115,12 +115,12 @@ def guess(
     vote = rated[0].votes[PEOPLE]
     for kind in _kinds(vote.frame[vote.column]):
         people = _typed(vote, kind, scales[0])
-        judges = {name: one for file in read for name, one in file.judges(kind, scales[1], people).items()}
+        judges = {name: judge for file in read for name, judge in file.judges(kind, scales[1], people).items()}
         if judges:
             note = rated[0].note(people, rated[0].judges(kind, scales[1], people))
             return kind, dataclasses.replace(people, note=note), judges
-    what = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
-    raise _unknown(what, "judge", read)
+    problem = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
+    raise _unknown(problem, "judge", read)
 
 
 def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
@@ -131,10 +131,10 @@ def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) 
     raise _unknown(f"{path}: no judge's scores", "judge", [read])
 
 
-def _unknown(what: str, name: str, read: Iterable[ResultFile]) -> UsageError:
+def _unknown(problem: str, name: str, read: Iterable[ResultFile]) -> UsageError:
     columns = [column for result in read for column in result.frame if _kinds(result.frame[column])]
     there = f"columns of scores or labels: {', '.join(columns) or 'none'}"
-    return UsageError(f"{what}; name the column as --map COLUMN={name}; {there}")
+    return UsageError(f"{problem}; name the column as --map COLUMN={name}; {there}")
 
 
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
@@ -158,9 +158,9 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
 def _lines(path: Path) -> tuple[Shape, list[int], list[Row]]:
     """The shape of a file, and its rows with their numbers, one for each entry of their list `each`."""
     numbers, document = _document(path)
-    shape, found = _recognised(path, document)
+    shape, rows = _recognised(path, document)
     lines = []
-    for number, row in zip(numbers or count(1), found, strict=False):
+    for number, row in zip(numbers or count(1), rows, strict=False):
         entries = _at(row, shape.each) if shape.each else None
         lines += [(number, {**_in_order(row, shape), "each": entry}) for entry in entries or [{}]]
     return shape, [number for number, _ in lines], [row for _, row in lines]
@@ -169,7 +169,7 @@ def _lines(path: Path) -> tuple[Shape, list[int], list[Row]]:
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
     """People's verdicts; where several columns hold them, a line a rater."""
     raters = [frame.assign(rater=name) if len(columns) > 1 else frame for name in columns]
-    table = pd.concat([each.assign(people=each[name]) for each, name in zip(raters, columns, strict=True)])
+    table = pd.concat([of_rater.assign(people=of_rater[name]) for of_rater, name in zip(raters, columns, strict=True)])
     return Source(path, PEOPLE, table=table[table[PEOPLE].notna()])
 
 
@@ -227,8 +227,8 @@ def _is_list(value: Any, of: type) -> bool:
 
 def _at(value: Any, path: str) -> Any:
     """What stands at the first of several paths (|) that leads to something. A key may hold dots itself."""
-    found = (_step(value, way) for way in path.split("|"))
-    return next((one for one in found if one is not None and one != ""), None)
+    cells = (_step(value, way) for way in path.split("|"))
+    return next((cell for cell in cells if cell is not None and cell != ""), None)
 
 
 def _step(value: Any, path: str) -> Any:

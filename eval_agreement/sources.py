@@ -88,9 +88,9 @@ def of_judgments(name: str, path: Path) -> list[RatedSample]:
     (judge, notes), samples = judge_in(path), []
     for criterion, items in by_criterion.items():
         judges = {judge: [item.score for item in items]}
-        for other in sorted({name for item in items for name in item.others}):
-            column = f"{other}{COLUMN_SUFFIX}" if other == judge else other
-            judges[column] = [item.others.get(other) for item in items]
+        for other_judge in sorted({name for item in items for name in item.others}):
+            column = f"{other_judge}{COLUMN_SUFFIX}" if other_judge == judge else other_judge
+            judges[column] = [item.others.get(other_judge) for item in items]
         rows = _of_items(items)
         _check_chances(path, rows, rows["human"].notna())
         sample = _sample(f"{name}/{criterion}" if criterion else name, rows, judges)
@@ -104,8 +104,8 @@ def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
     answer failed on it; answers that only the first judge scored stay, without a human score. Raises UsageError when no
     id is in both, an id has different scores, or one is off the scale, naming file and line."""
-    rows, given, notes = _read(human, judges, "score")
-    sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in given.items()})
+    rows, by_judge, notes = _read(human, judges, "score")
+    sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in by_judge.items()})
     notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
     notes += column_notes([human, *judges.values()], "score", not sample.ungrouped)
     return replace(sample, notes=notes)
@@ -116,9 +116,9 @@ def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
     under one id are two answers; answers that one of the files has no score of are left out, and noted."""
     read = (_labels(source, "score", set())[0] for source in (then, now))
     old, new = (rows[["/criterion=" not in key for key in rows.index]] for rows in read)
-    texts, other = _texts(old), _texts(new)
-    both = [key for key in new.index if key in texts]
-    changed = {key for key in both if None not in (texts[key], other[key]) and texts[key] != other[key]}
+    before, after = _texts(old), _texts(new)
+    both = [key for key in new.index if key in before]
+    changed = {key for key in both if None not in (before[key], after[key]) and before[key] != after[key]}
     failed = {key for key in both if key not in changed and pd.isna([old["score"][key], new["score"][key]]).any()}
     new.index = pd.Index([f"{key} now" if key in changed else key for key in new.index])
     ids = [key for key in dict.fromkeys([*old.index, *new.index]) if key not in failed]
@@ -131,14 +131,17 @@ def of_two_judges(then: Source, now: Source, name: str) -> RatedSample:
 def _texts(rows: Labels) -> dict[str, str | None]:
     """The answers that were judged, by id, if known; of a whole conversation the mark of what was asked about it."""
     judged = zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True)
-    return {key: one.sample.answer or one.asked if one else answer and answer.text for key, one, answer in judged}
+    return {
+        key: record.sample.answer or record.asked if record else answer and answer.text
+        for key, record, answer in judged
+    }
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
     """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
     failed judgment; a judge that lacks an id was not asked. Raises UsageError as `of_tables`, and where some labelled
     items lack the label_probability that others have."""
-    people, given, notes = _read(human, judges, kind)
+    people, by_judge, notes = _read(human, judges, kind)
     ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
     length_a, length_b, probability = (_floats(people[name]) for name in ("length", "length_b", "probability"))
@@ -149,7 +152,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         ids=ids,
         group=own_groups(_listed(people["group"]), ids),
         people={rater: codes(rated.get(rater) for rated in people["raters"]) for rater in raters},
-        judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in given.items()},
+        judges={name: _as_codes(rows["labels"].reindex(ids)) for name, rows in by_judge.items()},
         parts={part: values for part, values in parts.items() if len(set(values)) > 1},
         length_a=length_a if known else None,
         length_b=length_b if known else None,
@@ -161,9 +164,9 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
 
 def _as_codes(labels: "pd.Series[Any]") -> Codes:
     """Shape (n, 2): a shown first, b shown first; (n,) where a verdict does not say which it was."""
-    pairs = [[*one, None, None][:2] if isinstance(one, tuple) else [None, None] for one in labels]
+    pairs = [[*label, None, None][:2] if isinstance(label, tuple) else [None, None] for label in labels]
     both = np.stack([codes(pair[side] for pair in pairs) for side in range(2)], axis=1)
-    ordered = all(len(one) == 2 or one[0] == "failed" for one in labels if isinstance(one, tuple))
+    ordered = all(len(label) == 2 or label[0] == "failed" for label in labels if isinstance(label, tuple))
     return both if ordered else both_orders(both)
 
 
@@ -177,22 +180,22 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
     if taken := sorted({PEOPLE, LONGER, *BASELINES, *set().union(*people["raters"])} & judges.keys()):
         called = "people, a rater or a trivial judge are called that; give yours another name"
         raise UsageError(f"--judge {taken[0]}: {called}")
-    given = {}
+    by_judge = {}
     for name, source in judges.items():
-        given[name], more = _labels(source, kind, set(people.index))
+        by_judge[name], more = _labels(source, kind, set(people.index))
         notes += more
-        if not people.index.isin(judged := given[name].index).any():
+        if not people.index.isin(judged := by_judge[name].index).any():
             both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
-    ids, first = list(people.index), next(iter(given.values()))
+    ids, first = list(people.index), next(iter(by_judge.values()))
     if kind == "score":
         settled = set(ids)
         if human.content == "human-scored rows":  # those that people scored, but that cannot be used
             settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
         ids += [key for key in first.index if key not in settled]
-    for name, judge in given.items():
+    for name, judge in by_judge.items():
         notes += _unmatched(people.index, judge.index, ids, kind, name)
-    return _joined(people, first, ids), given, notes
+    return _joined(people, first, ids), by_judge, notes
 
 
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
@@ -234,10 +237,10 @@ def _in_judgments(source: Source, kind: Kind, people: set[str] | None) -> tuple[
     elif kind == "score" and rows["human"].isna().all():
         raise UsageError(_NO_PEOPLE.format(source.path))
     elif kind != "score":
-        label = rows["human_label"].tolist()
+        labels = rows["human_label"].tolist()
         if own:
-            label = [("a", "tie", "b", None, None)[code] for code in both_orders(_as_codes(rows["labels"]))]
-        rows["raters"] = [{PEOPLE: one} if one else {} for one in label]
+            labels = [("a", "tie", "b", None, None)[code] for code in both_orders(_as_codes(rows["labels"]))]
+        rows["raters"] = [{PEOPLE: label} if label else {} for label in labels]
     return rows, []
 
 
@@ -293,13 +296,14 @@ def _about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
     rows = _first(source, pd.DataFrame(cells, index=keys, dtype=object))
     rows = rows.rename(columns={**PART_COLUMNS, "label_probability": "probability", "length_a": "length"})
     for side, length in zip(sides, ("length", "length_b"), strict=False):
-        answers = _told(source, keys, next((f"{name}{side}" for name in TEXTS if f"{name}{side}" in source.frame), ""))
+        columns = [f"{name}{side}" for name in TEXTS if f"{name}{side}" in source.frame]
+        answers = _first_texts(source, keys, next(iter(columns), ""))
         if length not in rows:
             rows[length] = [None if answer is None else float(len(answer)) for answer in answers]
         if side == "" and any(answer is not None for answer in answers):
-            told = [answers, _told(source, keys, "question"), _told(source, keys, "reference")]
+            texts = [answers, _first_texts(source, keys, "question"), _first_texts(source, keys, "reference")]
             rows["response"] = [
-                *map(_response, rows.index, *told, *(_listed(rows[name]) for name in ("task", "group", "answerer")))
+                *map(_response, rows.index, *texts, *(_listed(rows[name]) for name in ("task", "group", "answerer")))
             ]
     unknown = ("human", "score", "length_b", "probability", "response", "judgment")
     return rows.assign(**{name: None for name in unknown if name not in rows})
@@ -314,19 +318,19 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
         if differs.any():
             row = int(differs.argmax())
             now, before = (
-                f"{one:g}" if isinstance(one, float) else one for one in (rows[name].iloc[row], first.iloc[row])
+                f"{value:g}" if isinstance(value, float) else value for value in (rows[name].iloc[row], first.iloc[row])
             )
             key = rows.index.get_level_values(0)[row]
             raise UsageError(f"{source.place(row)}: {key!r} has the {name} {now}, but {before} before{more}")
     return by_key.first()
 
 
-def _told(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
+def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
     """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all are."""
-    told: dict[str, str | None] = dict.fromkeys(keys)
+    texts: dict[str, str | None] = dict.fromkeys(keys)
     for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
-        told[key] = told[key] or ("" if cell == "" else tables.cell_text(cell))
-    return list(told.values())
+        texts[key] = texts[key] or ("" if cell == "" else tables.cell_text(cell))
+    return list(texts.values())
 
 
 def _response(key: str, *texts: str | None) -> Response:
@@ -368,9 +372,9 @@ def _joined(people: Labels, judge: Labels, ids: list[str]) -> Labels:
     texts that the judge's file says of them where people's does not."""
     rows = people.reindex(index=ids, columns=list(dict.fromkeys([*people.columns, *judge.columns])))
     own = {*_PEOPLES, *(("response",) if people["response"].notna().any() else ())}
-    told = [column for column in rows if column not in own]
-    rows[told] = rows[told].where(rows[told].notna(), judge.reindex(index=ids, columns=told))
-    rows["raters"] = [one if isinstance(one, dict) else {} for one in rows["raters"]]
+    fillable = [column for column in rows if column not in own]
+    rows[fillable] = rows[fillable].where(rows[fillable].notna(), judge.reindex(index=ids, columns=fillable))
+    rows["raters"] = [raters if isinstance(raters, dict) else {} for raters in rows["raters"]]
     rows["judgment"] = judge["judgment"].reindex(ids)
     return rows
 

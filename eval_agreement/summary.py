@@ -77,16 +77,16 @@ def write_certificate(
 ) -> None:
     """Certify a judge by the labels in a file: so many, by so many raters."""
     file, rows, raters = people
-    found = Certificate(
+    certificate = Certificate(
         how=how,
         labels=Labels(file=str(file), sha256=jsonl.sha256(file), rows=rows, raters=raters),
         agreement=dict(agreement),
-        gate=[one.text for one in outcomes],
-        kept=all(one.holds for one in outcomes),
+        gate=[outcome.text for outcome in outcomes],
+        kept=all(outcome.holds for outcome in outcomes),
         date=datetime.now(UTC).date().isoformat(),
         judged=JudgedFile(file=str(judged), sha256=jsonl.sha256(judged)),
     )
-    jsonl.write_json(path, msgspec.to_builtins(found))
+    jsonl.write_json(path, msgspec.to_builtins(certificate))
 
 
 def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -98,28 +98,30 @@ def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
     return {"files": files, "runs": {who: jsonl.facts(source.path) or None for who, source in sources.items()}}
 
 
-def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(audits: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The audit as JSON values: None where a metric is undefined, never NaN."""
-    result: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     scorers: dict[Kind, dict[str, Any]] = {"baseline": {}, "other": {}}
-    for name, findings in found.items():
-        by = {part: {value: as_json(one) for value, one in values.items()} for part, values in findings.by.items()}
+    for name, findings in audits.items():
+        by = {
+            part: {value: as_json(result) for value, result in values.items()} for part, values in findings.by.items()
+        }
         details = {key: msgspec.to_builtins(getattr(findings, key)) for key in DETAILS}
         details |= msgspec.to_builtins(findings.beside)
-        result[name] = as_json(findings.judge) | {"unlabelled": findings.unlabelled, "by": by, **details}
+        content[name] = as_json(findings.judge) | {"unlabelled": findings.unlabelled, "by": by, **details}
         for kind, lines in scorers.items():
             for line in findings.of(kind):
                 lines.setdefault(line.name, {})[name] = as_json(line.result)
-    people = {name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")[:1]}
+    people = {name: as_json(line.result) for name, findings in audits.items() for line in findings.of("people")[:1]}
     gate = as_lines(outcomes)
-    return {**result, "baselines": scorers["baseline"], "judges": scorers["other"], "people": people, "gate": gate}
+    return {**content, "baselines": scorers["baseline"], "judges": scorers["other"], "people": people, "gate": gate}
 
 
-def row_lines(samples: Iterable[RatedSample], found: Mapping[str, Findings]) -> list[dict[str, Any]]:
+def row_lines(samples: Iterable[RatedSample], audits: Mapping[str, Findings]) -> list[dict[str, Any]]:
     """Each row with the ends of its interval, and who should rate it: the judge where that is narrow."""
     lines = []
     for sample in samples:
-        ends = found[sample.name].ends
+        ends = audits[sample.name].ends
         for key, *values in zip(sample.ids, sample.scores, *ends, strict=True) if ends is not None else ():
             shown = ["" if np.isnan(value) else f"{value:.4g}" for value in values]
             facts = dict(zip(("score", "low", "high"), shown, strict=True))
@@ -136,23 +138,23 @@ def as_lines(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
 def as_json(result: Agreement) -> dict[str, Any]:
     """Every metric by name beside the counts, reasons, intervals and groups."""
     total = result.n + result.failed
-    values = {name: one.value for name, one in result.estimates.items()}
+    values = {name: estimate.value for name, estimate in result.estimates.items()}
     about = {"undefined": result.undefined, "interval": result.interval, "groups": result.groups}
     return {"n": result.n, "failed": result.failed, **values, **about, "coverage": result.n / total}
 
 
-def table(found: Mapping[str, Findings]) -> str:
+def table(audits: Mapping[str, Findings]) -> str:
     """The lines of the audit as aligned plain text, a block a sample; MAE and Pearson with their intervals."""
     head = ["judge", "n", "failed", *(metric.name for metric in METRICS.values())]
     blocks = []
-    for name, findings in found.items():
+    for name, findings in audits.items():
         rows = [head]
         for line in findings.lines:
             cells = [line.name, str(line.result.n), str(line.result.failed)]
-            for metric, one in line.result.estimates.items():
-                text = "-" if one.value is None else f"{round(one.value, 3) + 0.0:.3f}"
-                if one.interval and metric in ("mae", "pearson"):
-                    text += f" [{one.interval[0]:.2f}, {one.interval[1]:.2f}]"
+            for metric, estimate in line.result.estimates.items():
+                text = "-" if estimate.value is None else f"{round(estimate.value, 3) + 0.0:.3f}"
+                if estimate.interval and metric in ("mae", "pearson"):
+                    text += f" [{estimate.interval[0]:.2f}, {estimate.interval[1]:.2f}]"
                 cells.append(text)
             rows.append(cells)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

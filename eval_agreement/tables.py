@@ -136,7 +136,8 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
     alone = [source for source in sources if source.path not in records]
     notes = list(dict.fromkeys(source.note for source in alone if source.note))
     for path, source in ({} if notes else {source.path: source for source in alone}).items():
-        read = USED | {one.column or column for one in alone if one.path == path} | {name for _, name in source.named}
+        scores = {table.column or column for table in alone if table.path == path}
+        read = USED | scores | {name for _, name in source.named}
         if left := [name for name in source.frame if name not in read]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
     return notes if grouped or not alone else [*notes, NO_GROUP]

@@ -47,10 +47,10 @@ class Conversion(Struct, frozen=True, kw_only=True):
 def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
     """Of the judge before (`human`) to the one after it and, of answers that only the latter scored, back."""
     before, after = sample.human, sample.scores
-    found = [convert(sample, names, before, after)]
+    conversions = [convert(sample, names, before, after)]
     if (np.isnan(before) & ~np.isnan(after)).any():
-        found.append(convert(sample, (names[1], names[0]), after, before))
-    return found
+        conversions.append(convert(sample, (names[1], names[0]), after, before))
+    return conversions
 
 
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
@@ -70,7 +70,7 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     knots = np.unique(np.quantile(source[anchors], KNOTS))
     knots = knots[(knots > low) & (knots < high)]
     basis = _basis(np.where(known, source, 0), knots)
-    columns = [*(one * other for one in basis * anchors for other in basis), *(basis * np.where(anchors, target, 0))]
+    columns = [*(left * right for left in basis * anchors for right in basis), *(basis * np.where(anchors, target, 0))]
     columns += [row for rows in models.values() for row in basis * rows]
     sums, k = draws.sums(np.arange(len(known)), np.array(columns)), len(basis)
     squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
@@ -131,12 +131,12 @@ def change(sample: RatedSample) -> Change:
 
     judged, model = of(judge, int(rows[1].sum())), of(total - judge if new else after, int(rows[2].sum()))
     moved, fallen = _shown(judged) != 0, _shown(model) < 0
-    said = ["the judge has changed"] * moved + ["the model has become worse"] * fallen
+    changes = ["the judge has changed"] * moved + ["the model has become worse"] * fallen
     if groups < FEWEST_TO_DECIDE:
-        said = [f"not decided: anchors on {groups} questions, {FEWEST_TO_DECIDE} are needed"]
-    reading = f"{', and '.join(said) or 'no change that counts is shown'} (by {MARGINS['mae']:g} points or more)"
+        changes = [f"not decided: anchors on {groups} questions, {FEWEST_TO_DECIDE} are needed"]
+    reading = f"{', and '.join(changes) or 'no change that counts is shown'} (by {MARGINS['mae']:g} points or more)"
     whole = of(total, int((rows[2] if new else rows[1]).sum()))
-    return Change(total=whole, judge=judged, model=model, holds=not said, reading=reading)
+    return Change(total=whole, judge=judged, model=model, holds=not changes, reading=reading)
 
 
 def _shown(part: Estimate) -> int:

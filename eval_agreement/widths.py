@@ -69,13 +69,13 @@ def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
         fit_on = np.zeros_like(known) if own is not None else others & (part % 2 == 0)
         chances = own if own is not None else _by_score(sample, fit_on)
         low[at], high[at] = _intervals(chances, sample.human, task, others & ~fit_on, at)
-    return _said(sample, own is not None, known, low, high), np.stack([low, high])
+    return _summary(sample, own is not None, known, low, high), np.stack([low, high])
 
 
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
     """The judge's probabilities of the ratings, shape (n, 10); None unless there are those of every judged row."""
-    given = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
-    own = [one for one, is_judged in zip(given, judged, strict=False) if is_judged and len(one or ()) == len(RATINGS)]
+    rows = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
+    own = [row for row, is_judged in zip(rows, judged, strict=False) if is_judged and len(row or ()) == len(RATINGS)]
     if not own or len(own) < judged.sum():
         return None
     chances = np.ones((len(judged), len(RATINGS)))
@@ -127,11 +127,11 @@ def _intervals(
 
 def _quantile(needed: Floats) -> float:
     """Of n values the one that n + 1 times the level, rounded up, are no greater than."""
-    place = int(np.ceil(round(CONFORMAL_LEVEL * (len(needed) + 1), 9))) - 1
-    return float(np.sort(needed)[place]) if place < len(needed) else np.inf
+    index = int(np.ceil(round(CONFORMAL_LEVEL * (len(needed) + 1), 9))) - 1
+    return float(np.sort(needed)[index]) if index < len(needed) else np.inf
 
 
-def _said(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
+def _summary(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
     human, width, error = sample.human, high - low, np.abs(sample.scores - sample.human)
     narrow = width <= NARROW
 

@@ -119,66 +119,66 @@ def _against_people(findings: Findings) -> list[str]:
 
 
 def preference_verdict(
-    name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
+    name: str, audit: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float, half_width: float | None = None
 ) -> list[str]:
     """What a sample says of the first judge, the decision first; `half_width` is that of a share (0..1)."""
-    judge, result = next(iter(found.agreement.items()))
+    judge, result = next(iter(audit.agreement.items()))
     if result.accuracy.value is None:
         return [say("no_verdicts", name=name, who=judge, why=result.accuracy.undefined)]
     facts = {"accuracy": share(result.accuracy.value), "kappa": number(result.kappa.value)}
-    facts |= {"within": within(shares(result.accuracy.interval)), "things": found.things}
+    facts |= {"within": within(shares(result.accuracy.interval)), "things": audit.things}
     sentences = [
-        _not_kept(outcomes) or _preference_decision(judge, found, most_failed, half_width or SHARE_WITHIN),
+        _not_kept(outcomes) or _preference_decision(judge, audit, most_failed, half_width or SHARE_WITHIN),
         say("of_verdicts", name=name, who=judge, result=result, **facts),
     ]
-    if rates := found.rates.get(judge):
-        said = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
-        sentences.append(f"Of people's yes and no it finds: {listed(said)}.")
-    if beside := found.beside.get(judge):
+    if rates := audit.rates.get(judge):
+        phrases = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
+        sentences.append(f"Of people's yes and no it finds: {listed(phrases)}.")
+    if beside := audit.beside.get(judge):
         sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
-    flips = found.position[judge]["flips"] if judge in found.position else None
+    flips = audit.position[judge]["flips"] if judge in audit.position else None
     if flips and flips.value is not None:
         changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
         sentences.append(f"Shown in the other order, {changed}.")
     return sentences
 
 
-def _preference_decision(judge: str, found: PreferenceAudit, most_failed: float, half_width: float) -> str:
-    result = found.agreement[judge]
+def _preference_decision(judge: str, audit: PreferenceAudit, most_failed: float, half_width: float) -> str:
+    result = audit.agreement[judge]
     lost = result.failed + result.unasked
-    if why := _undecided(judge, lost, result.n + lost, found.groups, most_failed, found.things):
+    if why := _undecided(judge, lost, result.n + lost, audit.groups, most_failed, audit.things):
         return why
-    others = {line.second: line.accuracy for line in found.differences if line.first == judge}
-    trivial = [name for name in found.baselines if others[name].side <= 0]
-    better = [name for name in others if name not in found.baselines and others[name].side < 0]
+    others = {line.second: line.accuracy for line in audit.differences if line.first == judge}
+    trivial = [name for name in audit.baselines if others[name].side <= 0]
+    better = [name for name in others if name not in audit.baselines and others[name].side < 0]
     if trivial or result.kappa.side <= 0:
         than = listed(trivial) if trivial else "chance"
         seen = _figure(others[trivial[0]]) if trivial else ""
         return say("unbeaten", who=judge, beat=f"agree with people more than {than}", seen=seen)
     if better:
         how = f"agrees with people less{_figure(others[better[0]])}"
-        return say("worse", who=judge, others=listed(better), things=found.things, how=how)
-    than = listed(["chance", *found.baselines])
+        return say("worse", who=judge, others=listed(better), things=audit.things, how=how)
+    than = listed(["chance", *audit.baselines])
     figure = f"more than {than}, on {share(result.accuracy.value)}{within(shares(result.accuracy.interval))}"
-    parts = [*found.by[judge].get("task", {}).items(), *found.by[judge].get("category", {}).items()]
+    parts = [*audit.by[judge].get("task", {}).items(), *audit.by[judge].get("category", {}).items()]
     enough = {name: part.kappa for name, part in parts if part.n >= FEWEST_TO_DECIDE}
     not_here = _tasks_to_avoid("kappa", enough, "agrees with people on these")
-    beside = found.beside.get(judge)
+    beside = audit.beside.get(judge)
     if beside and beside.replaces and beside.replaces.passes:
         raters = say("in_place_of_raters", test=beside.replaces)
         return say("verdicts_in_place_of", who=judge, raters=raters, figure=figure) + not_here
     if beside and beside.soft and beside.soft.difference.side > 0:
-        return say("verdicts_alone", who=judge, things=found.things, figure=figure) + not_here
-    return f"{_share_with_labels(judge, found, half_width)}{not_here}"
+        return say("verdicts_alone", who=judge, things=audit.things, figure=figure) + not_here
+    return f"{_share_with_labels(judge, audit, half_width)}{not_here}"
 
 
-def _share_with_labels(judge: str, found: PreferenceAudit, half_width: float) -> str:
+def _share_with_labels(judge: str, audit: PreferenceAudit, half_width: float) -> str:
     """For the share of yes, or of wins of answer a, a tie counting half."""
-    table = np.array(found.agreement[judge].table)
+    table = np.array(audit.agreement[judge].table)
     pairs = np.repeat(np.argwhere(table >= 0), table.ravel(), axis=0) / 2
-    what = "the share of people's yes" if found.yes_or_no else "the share of people's verdicts for a (ties half)"
+    quantity = "the share of people's yes" if audit.yes_or_no else "the share of people's verdicts for a (ties half)"
     r = float(np.corrcoef(pairs.T)[0, 1])
-    return _labels_a_month(judge, float(pairs[:, 0].std()), r, half_width, what, f"±{100 * half_width:g} %")
+    return _labels_a_month(judge, float(pairs[:, 0].std()), r, half_width, quantity, f"±{100 * half_width:g} %")
 
 
 def _figure(estimate: Estimate) -> str:
@@ -202,20 +202,20 @@ def _undecided(who: str, lost: int, total: int, groups: int, most_failed: float,
 
 
 def _labels_a_month(
-    who: str, deviation: float, r: float, half_width: float, what: str, size: str, *planned: int
+    who: str, deviation: float, r: float, half_width: float, quantity: str, size: str, *planned: int
 ) -> str:
     """Labels as `planned` or by people's deviation, and 1 - r² of these with the judge (PPI++ where all is judged)."""
     labels = (1.96 * deviation / half_width) ** 2
     corrected, alone = planned or (max(FEWEST_TO_DECIDE, ceil(part * labels)) for part in (1 - r**2, 1.0))
     counts = {"corrected": corrected, "alone": alone, "r": number(r)}
-    return say("labels_a_month", who=who, what=what, size=size, **counts)
+    return say("labels_a_month", who=who, what=quantity, size=size, **counts)
 
 
-def _tasks_to_avoid(what: str, tasks: Mapping[str, Estimate], does: str) -> str:
+def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:
     """What not to use a judge for: the tasks, MOST_TASKS at most, on which no agreement beyond chance is shown."""
-    shown = {name: one for name, one in tasks.items() if one.interval and one.interval[0] <= 0}
-    said = [
-        f"{name.replace('_', ' ')} ({what} {number(one.value)}, {interval(one.interval)})"
-        for name, one in shown.items()
+    shown = {name: estimate for name, estimate in tasks.items() if estimate.interval and estimate.interval[0] <= 0}
+    phrases = [
+        f"{name.replace('_', ' ')} ({metric} {number(estimate.value)}, {interval(estimate.interval)})"
+        for name, estimate in shown.items()
     ]
-    return say("not_for", tasks=listed(said[:MOST_TASKS]), does=does) if said else ""
+    return say("not_for", tasks=listed(phrases[:MOST_TASKS]), does=does) if phrases else ""

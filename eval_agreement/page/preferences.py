@@ -12,21 +12,21 @@ _WEIGHTED = (
 )
 
 
-def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
+def preference_sections(name: str, audit: PreferenceAudit) -> list[Section]:
     """All there is to say, in reading order."""
-    several = len(found.beside) > 1
-    differing = f"Differences on the same {found.things}, from the same resamples."
+    many = len(audit.beside) > 1
+    differing = f"Differences on the same {audit.things}, from the same resamples."
     parts = {
-        "yes_or_no" if found.yes_or_no else "preferences": [_agreement(name, found)],
-        "matrix": [_matrix(name, found)],
-        "people": [people_part(f"{name}: {judge}" if several else name, one) for judge, one in found.beside.items()],
-        "position": [_position(name, found)],
-        "length": [_length(name, found)],
-        "differences": [Part(heading=name, tables=[_DIFFERENCES.table(differing, found.differences)])],
-        "kinds": [_kinds(name, found)],
+        "yes_or_no" if audit.yes_or_no else "preferences": [_agreement(name, audit)],
+        "matrix": [_matrix(name, audit)],
+        "people": [people_part(f"{name}: {judge}" if many else name, beside) for judge, beside in audit.beside.items()],
+        "position": [_position(name, audit)],
+        "length": [_length(name, audit)],
+        "differences": [Part(heading=name, tables=[_DIFFERENCES.table(differing, audit.differences)])],
+        "kinds": [_kinds(name, audit)],
     }
-    things = "items" if found.yes_or_no else "pairs of answers"
-    return [one for key, said in parts.items() for one in section(key, said, things=things, thing=found.things[:-1])]
+    things, thing = ("items", "item") if audit.yes_or_no else ("pairs of answers", "pair")
+    return [block for key, pieces in parts.items() for block in section(key, pieces, things=things, thing=thing)]
 
 
 def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:
@@ -46,41 +46,41 @@ def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
 
 
-def _agreement(name: str, found: PreferenceAudit) -> Part:
-    ties = not found.yes_or_no
+def _agreement(name: str, audit: PreferenceAudit) -> Part:
+    ties = not audit.yes_or_no
     rows = [
-        _row(judge, "the judge under audit" if not place else "another judge", result, ties, strong=not place)
-        for place, (judge, result) in enumerate(found.agreement.items())
+        _row(judge, "the judge under audit" if not position else "another judge", result, ties, strong=not position)
+        for position, (judge, result) in enumerate(audit.agreement.items())
     ]
-    rows += [_row(other, _TRIVIAL[other], result, ties) for other, result in found.baselines.items()]
-    tied = f" ({share(found.people_ties.value)} ties)" if ties else ""
-    caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
-    readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
+    rows += [_row(trivial, _TRIVIAL[trivial], result, ties) for trivial, result in audit.baselines.items()]
+    tied = f" ({share(audit.people_ties.value)} ties)" if ties else ""
+    caption = f"{audit.items} {audit.things}, {audit.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
+    readings = [*audit.notes, *([_WEIGHTED.format(things=audit.things)] if audit.weighted else [])]
     tables = [_table(caption, "Verdicts by", rows, ties)]
-    several = len(found.rates) > 1
-    rates = {f"{judge}: {key}" if several else key: one for judge, of in found.rates.items() for key, one in of.items()}
+    many = len(audit.rates) > 1
+    rates = {f"{judge}: {key}" if many else key: rate for judge, of in audit.rates.items() for key, rate in of.items()}
     tables.append(estimates("What it finds of people's yes (sensitivity) and no (specificity).", rates, percent))
     return Part(heading=name, tables=tables, readings=readings)
 
 
-def _matrix(name: str, found: PreferenceAudit) -> Part:
-    by_turn = found.matrix.by.get("turn", {})
-    pairs = {f"All {found.things}": found.matrix.overall, **{f"Turn {turn}": one for turn, one in by_turn.items()}}
-    tables = [_matrix_table(caption, one) for caption, one in pairs.items()] if len(found.matrix.overall) > 1 else []
-    return Part(heading=name, tables=tables)
+def _matrix(name: str, audit: PreferenceAudit) -> Part:
+    pairs = {f"All {audit.things}": audit.matrix.overall}
+    pairs |= {f"Turn {turn}": agreements for turn, agreements in audit.matrix.by.get("turn", {}).items()}
+    tables = [_matrix_table(caption, agreements) for caption, agreements in pairs.items()]
+    return Part(heading=name, tables=tables if len(audit.matrix.overall) > 1 else [])
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.first, pair.second)))
     cells = {(pair.first, pair.second): percent(pair.equal) for pair in pairs}
     cells |= {(second, first): cell for (first, second), cell in cells.items()}
-    rows = [row(one, *(cells.get((one, other), "–") for other in names)) for one in names]
+    rows = [row(first, *(cells.get((first, second), "–") for second in names)) for first in names]
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-def _position(name: str, found: PreferenceAudit) -> Part:
+def _position(name: str, audit: PreferenceAudit) -> Part:
     readings, rows = [], dict[str, Estimate]()
-    for judge, bias in found.position.items():
+    for judge, bias in audit.position.items():
         first = bias["first_place"]
         rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
         if direction := first.side:
@@ -91,9 +91,9 @@ def _position(name: str, found: PreferenceAudit) -> Part:
     return Part(heading=name, tables=tables, readings=readings)
 
 
-def _length(name: str, found: PreferenceAudit) -> Part:
+def _length(name: str, audit: PreferenceAudit) -> Part:
     readings, rows = [], dict[str, Estimate]()
-    for judge, length in found.length.items():
+    for judge, length in audit.length.items():
         names = judge, "people, the same pairs", f"{judge} less people"
         rows |= dict(zip(names, length.values(), strict=True))
         change = length["difference"]
@@ -116,10 +116,10 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def _kinds(name: str, found: PreferenceAudit) -> Part:
+def _kinds(name: str, audit: PreferenceAudit) -> Part:
     tables = []
-    for part, values in next(iter(found.by.values())).items():
-        ties = not found.yes_or_no
+    for part, values in next(iter(audit.by.values())).items():
+        ties = not audit.yes_or_no
         rows = [_row(value.replace("_", " "), "", result, ties, strong=True) for value, result in values.items()]
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
         tables.append(_table(caption, part_name(part).capitalize(), rows, ties))

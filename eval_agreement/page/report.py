@@ -30,11 +30,11 @@ def write(
     verdicts: Mapping[str, Sequence[str]],
     sections: Sequence[Section],
     origin: dict[str, Any],
-    found: Mapping[str, Findings],
+    audits: Mapping[str, Findings],
     about: str = "How far a judge can stand in for people",
 ) -> Path:
-    """Write FOLDER/report.html: `verdicts` opens it, worst disagreements of the samples `found` on close it."""
-    samples = {name: findings.sample for name, findings in found.items()}
+    """Write FOLDER/report.html: `verdicts` opens it, worst disagreements of the samples of `audits` close it."""
+    samples = {name: findings.sample for name, findings in audits.items()}
     furthest = {name: worst(sample) for name, sample in samples.items()}
     facts = {
         "title": title,
@@ -48,7 +48,7 @@ def write(
         "verdicts": verdicts,
         "sections": [*sections, *_failures_of(samples)],
         "confusion": {name: confusion(sample.human, sample.scores) for name, sample in samples.items()},
-        "bins": {name: findings.calibration.bins for name, findings in found.items()},
+        "bins": {name: findings.calibration.bins for name, findings in audits.items()},
         "samples": samples,
         "worst": furthest,
         "ratings": RATINGS,
@@ -80,7 +80,7 @@ def _failures_of(samples: Mapping[str, RatedSample]) -> list[Section]:
     for name, sample in samples.items():
         judgments, rows = sample.judgments or [None] * len(sample.ids), []
         for why, count, few in failures(sample):
-            details = {sample.ids[at]: (one.detail or "") if (one := judgments[at]) else "" for at in few}
+            details = {sample.ids[at]: (judgment.detail or "") if (judgment := judgments[at]) else "" for at in few}
             about = "; ".join(f"{key} {detail[:200]}".strip() for key, detail in details.items())
             rows.append(row(why, count, about=about))
         parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
@@ -89,9 +89,9 @@ def _failures_of(samples: Mapping[str, RatedSample]) -> list[Section]:
 
 def failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
     """Failures by name, the commonest first: how many, and the first three rows."""
-    found: dict[str, list[int]] = {}
+    by_failure: dict[str, list[int]] = {}
     for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
         judgment = sample.judgments[index] if sample.judgments else None
-        found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(index)
-    commonest = sorted(found.items(), key=lambda named: -len(named[1]))
+        by_failure.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(index)
+    commonest = sorted(by_failure.items(), key=lambda named: -len(named[1]))
     return [(name, len(rows), rows[:3]) for name, rows in commonest]

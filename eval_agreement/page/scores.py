@@ -26,7 +26,7 @@ MOST_UNFOLDED = 15
 
 
 def sections(
-    found: Mapping[str, Findings],
+    audits: Mapping[str, Findings],
     outcomes: Sequence[Outcome],
     attacked: Sequence[Injection],
     looks: Mapping[Path, Looking],
@@ -34,29 +34,29 @@ def sections(
 ) -> list[Section]:
     """All there is to say, in reading order."""
     return [
-        *_agreement(found),
+        *_agreement(audits),
         *gate_sections(outcomes),
-        *_parts(found),
-        *_of_each("judges", found, _compared),
-        *section("people", [people_part(name, one.beside) for name, one in found.items()]),
-        *section("bias", _biases_of(found)),
+        *_parts(audits),
+        *_of_each("judges", audits, _compared),
+        *section("people", [people_part(name, findings.beside) for name, findings in audits.items()]),
+        *section("bias", _biases_of(audits)),
         *section("injection", map(_injection, attacked)),
-        *_of_each("calibration", found, _calibration),
-        *_of_each("corrected", found, _corrected),
+        *_of_each("calibration", audits, _calibration),
+        *_of_each("corrected", audits, _corrected),
         *section("savings", [_saved(saved)] if saved else []),
-        *models_of(found),
+        *models_of(audits),
         *section("looking", [_looking(path, looking) for path, looking in looks.items()]),
     ]
 
 
-Said = tuple[Sequence[str], Sequence[Table]]
+Content = tuple[Sequence[str], Sequence[Table]]
 """Sentences and tables."""
 
 
-def _of_each(key: str, found: Mapping[str, Findings], say: Callable[[Findings], Said]) -> list[Section]:
-    said = {name: say(findings) for name, findings in found.items()}
+def _of_each(key: str, audits: Mapping[str, Findings], say: Callable[[Findings], Content]) -> list[Section]:
+    contents = {name: say(findings) for name, findings in audits.items()}
     return section(
-        key, [Part(heading=name, readings=[*texts], tables=[*drawn]) for name, (texts, drawn) in said.items()]
+        key, [Part(heading=name, readings=[*texts], tables=[*drawn]) for name, (texts, drawn) in contents.items()]
     )
 
 
@@ -82,11 +82,11 @@ def _scorers(first: str, metrics: Iterable[str], models: Sequence[str] = ("judge
     )
 
 
-def _agreement(found: Mapping[str, Findings]) -> list[Section]:
-    axis = axis_of(_error_bar(line.result) for findings in found.values() for line in findings.lines)
+def _agreement(audits: Mapping[str, Findings]) -> list[Section]:
+    axis = axis_of(_error_bar(line.result) for findings in audits.values() for line in findings.lines)
     columns = _scorers("Scores by", METRICS)
     parts = []
-    for name, findings in found.items():
+    for name, findings in audits.items():
         total = len(findings.sample.ids)
         extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
@@ -103,11 +103,11 @@ def _agreement(found: Mapping[str, Findings]) -> list[Section]:
     )
 
 
-def _parts(found: Mapping[str, Findings]) -> list[Section]:
-    results = [result for findings in found.values() for values in findings.by.values() for result in values.values()]
+def _parts(audits: Mapping[str, Findings]) -> list[Section]:
+    results = [result for findings in audits.values() for values in findings.by.values() for result in values.values()]
     axis = axis_of(map(_error_bar, results))
     parts = []
-    for name, findings in found.items():
+    for name, findings in audits.items():
         tables = []
         for part, values in findings.by.items():
             columns = _scorers(
@@ -121,7 +121,7 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
     return section("parts", parts)
 
 
-def _compared(findings: Findings) -> Said:
+def _compared(findings: Findings) -> Content:
     tables = []
     for pair in findings.comparisons:
         caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
@@ -163,8 +163,8 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
     return columns.table(drawn, differences, axis=axis)
 
 
-def _biases_of(found: Mapping[str, Findings]) -> Iterator[Part]:
-    for name, findings in found.items():
+def _biases_of(audits: Mapping[str, Findings]) -> Iterator[Part]:
+    for name, findings in audits.items():
         for judge, biases in findings.biases.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             whole = _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
@@ -224,37 +224,37 @@ def _variants(caption: str, effects: Sequence[VariantEffect]) -> Table:
     return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
 
 
-def _injection(found: Injection) -> Part:
+def _injection(injection: Injection) -> Part:
     caption = (
-        f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.value)} on "
-        f"average ({found.answers - found.clean.n} failed)."
+        f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
+        f"average ({injection.answers - injection.clean.n} failed)."
     )
-    return Part(heading=found.judge, readings=[found.reading], tables=[_variants(caption, found.attacks)])
+    return Part(heading=injection.judge, readings=[injection.reading], tables=[_variants(caption, injection.attacks)])
 
 
-def _looking(path: Path, found: Looking) -> Part:
-    caption = f"{found.answers} answers with images; the image reached the judge in {found.reached}."
-    tables = [_variants(caption, [found.swap, found.edit])]
-    if found.differences:
-        tables.append(_differences("Agreement with people.", ("seeing", BLIND), found.differences))
-    return Part(heading=f"{found.judge}, {path.stem}", readings=[found.reading], tables=tables)
+def _looking(path: Path, looking: Looking) -> Part:
+    caption = f"{looking.answers} answers with images; the image reached the judge in {looking.reached}."
+    tables = [_variants(caption, [looking.swap, looking.edit])]
+    if looking.differences:
+        tables.append(_differences("Agreement with people.", ("seeing", BLIND), looking.differences))
+    return Part(heading=f"{looking.judge}, {path.stem}", readings=[looking.reading], tables=tables)
 
 
-def _calibration(findings: Findings) -> Said:
-    found, tables = findings.calibration, []
-    if found.before and found.after and found.change:
+def _calibration(findings: Findings) -> Content:
+    calibration, tables = findings.calibration, []
+    if calibration.before and calibration.after and calibration.change:
         rows = [
-            blocks.row("MAE before recalibration", number(found.before.mae)),
-            blocks.row("after", number(found.after.mae)),
-            blocks.row("change", points(found.change, 2)),
-            blocks.row("mean error before", number(found.before.mean_error)),
-            blocks.row("after", number(found.after.mean_error)),
+            blocks.row("MAE before recalibration", number(calibration.before.mae)),
+            blocks.row("after", number(calibration.after.mae)),
+            blocks.row("change", points(calibration.change, 2)),
+            blocks.row("mean error before", number(calibration.before.mean_error)),
+            blocks.row("after", number(calibration.after.mean_error)),
         ]
         tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
     if not (widths := findings.widths):
-        return found.readings, tables
+        return calibration.readings, tables
     tables.append(_WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks))
-    return [*found.readings, widths.reading], tables
+    return [*calibration.readings, widths.reading], tables
 
 
 _WIDTHS = Columns[TaskWidths](
@@ -283,7 +283,7 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 )
 
 
-def _corrected(findings: Findings) -> Said:
+def _corrected(findings: Findings) -> Content:
     """The means by answerer, and the plan."""
     means, plan = findings.corrected, findings.plan
     readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
@@ -294,7 +294,7 @@ def _corrected(findings: Findings) -> Said:
 
 def _saved(saved: Savings) -> Part:
     lines = [saved.pooled, *sorted(saved.means, key=lambda saving: -saving.of_hundred)]
-    rows = [blocks.row(one.name.replace("_", " "), one.labels, number(one.worth, 0)) for one in lines]
+    rows = [blocks.row(saving.name.replace("_", " "), saving.labels, number(saving.worth, 0)) for saving in lines]
     table = Table(caption="Labels with the judge.", head=["Mean of", "labels", "worth"], rows=rows)
     return Part(readings=[saved.reading], tables=[table])
 
@@ -312,12 +312,12 @@ _MODELS = Columns[ModelDifference](
 )
 
 
-def models_of(found: Mapping[str, Findings]) -> list[Section]:
+def models_of(audits: Mapping[str, Findings]) -> list[Section]:
     """Model against model, those told apart first."""
-    return _of_each("models", found, _models)
+    return _of_each("models", audits, _models)
 
 
-def _models(findings: Findings) -> Said:
+def _models(findings: Findings) -> Content:
     lines, apart = findings.models, [line for line in findings.models if line.ahead]
     pairs = sum(line.task is None for line in lines)
     shown = sum(line.task is None for line in apart)
@@ -338,16 +338,17 @@ _CONVERTED = Columns[Converted](
 )
 
 
-def change_sections(name: str, found: Change) -> list[Section]:
-    parts = {"of the mean": found.total, "by the judge": found.judge, "by the model": found.model}
-    table = estimates("Mean score now less then, in points.", parts, lambda change: points(change, 2))
-    return section("since", [Part(heading=name, readings=[found.reading], tables=[table])])
+def change_sections(name: str, change: Change) -> list[Section]:
+    parts = {"of the mean": change.total, "by the judge": change.judge, "by the model": change.model}
+    table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
+    return section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
 
 
-def exchange_sections(found: list[Conversion]) -> list[Section]:
+def exchange_sections(conversions: list[Conversion]) -> list[Section]:
     parts = []
-    for one in found:
-        caption = f"{one.source}'s scores on {one.target}'s scale, by {one.anchors} answers that both scored."
-        table = _CONVERTED.table(caption, one.lines, axis=(1.0, 10.0), drawn=3)
-        parts.append(Part(heading=f"{one.source} to {one.target}", tables=[table]))
+    for conversion in conversions:
+        by = f"by {conversion.anchors} answers that both scored"
+        caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
+        table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), drawn=3)
+        parts.append(Part(heading=f"{conversion.source} to {conversion.target}", tables=[table]))
     return section("exchange", parts)

@@ -34,8 +34,9 @@ def percent(estimate: Estimate) -> TableCell:
 
 def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[[Estimate], TableCell]) -> Table:
     """Estimates by name with their p-values and cases; a page drops columns that say nothing."""
-    made = [row(name, one.n, cell(one), p_text(one.p_value)) for name, one in rows.items() if one]
-    return Table(caption=caption, head=["", "n", "share" if cell is percent else "points", "p"], rows=made)
+    known = {name: estimate for name, estimate in rows.items() if estimate}
+    lines = [row(name, estimate.n, cell(estimate), p_text(estimate.p_value)) for name, estimate in known.items()]
+    return Table(caption=caption, head=["", "n", "share" if cell is percent else "points", "p"], rows=lines)
 
 
 def _unseen(size: str, estimate: Estimate) -> str:
@@ -50,10 +51,10 @@ def within(bounds: str) -> str:
 
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
     """The section of those parts that say something, its texts (`sections.toml`) filled in; none where no part does."""
-    said = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
+    kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
     where, heading, note = texts.get("key", key), texts["heading"], texts.get("note", "")
-    return [Section(key=where, heading=heading, parts=said, note=note)] if said else []
+    return [Section(key=where, heading=heading, parts=kept, note=note)] if kept else []
 
 
 def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
@@ -86,4 +87,4 @@ def people_part(name: str, beside: BesideRaters) -> Part:
     if test and test.lines:
         caption = say("alternative_annotator", test=test, omega=number(test.omega), rho=number(test.rho))
         tables.append(_RATERS.table(caption, test.lines))
-    return Part(heading=name, readings=[found.reading for found in (soft, test) if found], tables=tables)
+    return Part(heading=name, readings=[result.reading for result in (soft, test) if result], tables=tables)
