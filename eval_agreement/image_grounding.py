@@ -3,7 +3,7 @@ the arms of `critic attack --images`, each a row of its own."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,36 +28,48 @@ HIGH, NOTICED = 7.0, 1.0
 """Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
 noticed where it gives NOTICED points less."""
 
-
 _NUMBER = re.compile(
     r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
 )
 """A number at the head of a line of a list, which is no fact, or one that is (group 1)."""
 
-
 _REASONS = {"en": "{old}, not {new}.", "zh": "应为{old}，而非{new}。"}
 
 
-def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> tuple[str, str] | None:
-    """The text with one fact changed, and why it is wrong now: the fact is `given` as {"old": …, "new": …}, else the
-    first word of `edits.toml` or the first number that is not one of a list; the same in every run by `key`. None where
-    there is nothing to change."""
+class Fact(Struct):
+    """What a row's column `edit` names, JSON in a table: this fact becomes that one."""
+
+    old: str
+    new: str
+
+
+def _named(row_id: str, edit: Any) -> Fact | None:
+    """Raises UsageError for an `edit` that names no fact."""
+    try:
+        return msgspec.json.decode(edit, type=Fact) if isinstance(edit, str) else msgspec.convert(edit, Fact | None)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise UsageError(f'{row_id}: edit is to be {{"old": …, "new": …}}, words of the answer: {error}') from None
+
+
+def edited(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
+    """The text with one fact changed, and why it is wrong now: the one `given`, else the first word of `edits.toml` or
+    number that is not one of a list, the same in every run by `key`. None where there is nothing to change."""
     if given:
-        changed = text.replace(given["old"], given["new"], 1)
-        return None if changed == text else (changed, _REASONS[lang].format(**given))
+        changed = text.replace(given.old, given.new, 1)
+        return None if changed == text else (changed, _REASONS[lang].format(old=given.old, new=given.new))
     lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
-    found: list[tuple[int, int, str]] = []
+    facts: list[tuple[int, int, str]] = []
     for words in texts_of("edits.toml")[lang]:
         around = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
         if hit := re.search(around.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
             others = [word for word in words if word != hit[1].lower()]
             new = others[lot % len(others)]
-            found.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
-    if hit := next((one for one in _NUMBER.finditer(text) if one[1]), None):
-        found.append((*hit.span(1), str(int(hit[1]) + 1 + lot % 3)))
-    if not found:
+            facts.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
+    if hit := next((number for number in _NUMBER.finditer(text) if number[1]), None):
+        facts.append((*hit.span(1), str(int(hit[1]) + 1 + lot % 3)))
+    if not facts:
         return None
-    start, end, new = min(found)
+    start, end, new = min(facts)
     return text[:start] + new + text[end:], _REASONS[lang].format(old=text[start:end], new=new)
 
 
@@ -69,7 +81,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         (n for n, shown in enumerate(images) if shown),
         key=lambda n: hashlib.sha256(loaded.rows[n].id.encode()).digest(),
     )
-    place = {number: index for index, number in enumerate(shuffled)}
+    position = {number: index for index, number in enumerate(shuffled)}
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
@@ -84,13 +96,12 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         if response.human is None or response.human.score < HIGH:
             continue
         own = set(images[number])
-        others = chain(shuffled[place[number] + 1 :], shuffled[: place[number]])
+        others = chain(shuffled[position[number] + 1 :], shuffled[: position[number]])
         strange = (n for n in others if loaded.rows[n].group != row.group and own.isdisjoint(images[n]))
         if (other := next(strange, None)) is not None:
             yield arm(SWAPPED, image=None, images=images[other], reason=None, flags=[*row.flags, SWAPPED])
-        if (changed := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
-            text, why = changed
-            yield arm(EDITED, response=text, reason=row.reason and why, flags=[*row.flags, EDITED])
+        if (changed := edited(row.response, row.lang, row.id, _named(row.id, raw.get("edit")))) is not None:
+            yield arm(EDITED, response=changed[0], reason=row.reason and changed[1], flags=[*row.flags, EDITED])
 
 
 class Looking(Struct, frozen=True, kw_only=True):

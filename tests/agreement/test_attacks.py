@@ -30,7 +30,7 @@ from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import layout, main
-from eval_agreement.image_grounding import edited, looking
+from eval_agreement.image_grounding import Fact, edited, looking
 from eval_agreement.injection import CLEAN, Attack, injection, suite
 
 RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
@@ -436,8 +436,8 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
     for text in ("3.\nThe end.", "It shows 12 %."):
         assert (made := edited(text, "en", "k")) is not None and made[0] != text
     assert edited("It costs 1.5 euros.", "en", "k") is None
-    assert edited("A cat.", "en", "k", {"old": "cat", "new": "dog"}) == ("A dog.", "cat, not dog.")
-    assert edited("A cat.", "en", "k", {"old": "cow", "new": "dog"}) is None
+    assert edited("A cat.", "en", "k", Fact("cat", "dog")) == ("A dog.", "cat, not dog.")
+    assert edited("A cat.", "en", "k", Fact("cow", "dog")) is None
 
 
 def audit(judged_arms: Path, rows: Path, out: Path) -> Done:
@@ -484,6 +484,15 @@ def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:
             looking(broken)
     plain = write_jsonl(tmp_path / "plain.jsonl", [{**json.loads(arms.read_text().splitlines()[1]), "image": None}])
     assert_one_line_error(run("critic", "attack", plain, "--images", "--out", tmp_path / "x.jsonl"), "no")
+
+
+def test_a_fact_in_a_table_is_json(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    for edit, line in (('{""old"": ""red"", ""new"": ""blue""}', ""), ("red", "r0: edit is to be")):
+        table.write_text(f'id,question,response,human_score,image,edit\nr0,Which?,A red ball.,9,a.png,"{edit}"\n')
+        done = run("critic", "attack", table, "--images", "--lang", "en", "--out", tmp_path / "arms.jsonl")
+        assert line in done.stderr and bool(line) == bool(done.returncode), done.stderr
+    assert "A blue ball." in (tmp_path / "arms.jsonl").read_text("utf-8")
 
 
 def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path, tmp_path: Path) -> None:
