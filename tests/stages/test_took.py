@@ -40,13 +40,15 @@ def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) 
     assert counted in again.stdout and len(server.requests) == turns + calls
 
 
-def test_a_panels_tokens_are_those_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
+def test_a_panels_tokens_and_rating_are_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
-    words = [word for _ in range(2) for word in ("--judge", f"{scripted(answer).url}#tiny")]
+    strict = json.dumps({"Reason": "so", "Rating": 4})
+    words = ["--judge", f"{scripted(answer).url}#tiny", "--judge", f"{scripted(lambda _: completion(strict)).url}#tiny"]
     done = run("critic", "judge", rows, *words, "--score", "argmax", "--out", tmp_path / "p.jsonl")
     assert done.returncode == 0, done.stderr
     tokens = [jsonl.facts(tmp_path / name)["tokens"]["prompt"] for name in ("p.1.jsonl", "p.2.jsonl", "p.jsonl")]
     assert tokens == [44, 44, 88] and "tokens: 88 in, 56 out, 0 cached" in done.stdout
+    assert {line["verdict"]["rating"] for _, line in jsonl.read(tmp_path / "p.jsonl", dict[str, Any])} == {5.5}
 
 
 def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) -> None:
