@@ -155,7 +155,7 @@ def _problem(contract: Contract) -> str | None:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
     wide = re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}")
-    begins = PLACE.search(contract.opening or "") or _begins(contract.verdict or "", contract.opening or "")
+    begins = PLACEHOLDER.search(contract.opening or "") or _begins(contract.verdict or "", contract.opening or "")
     rules = {
         f"{' and '.join(replies)} exclude each other": len(replies) < 2,
         "a verdict is plain text; forms must be ['text']": contract.verdict is None or contract.forms == ("text",),
@@ -191,9 +191,9 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
         fitting = [entry for entry in table if form in entry.forms and entry.tool in (None, tool)]
         if contract := _in_words(fitting, head, text):
             return contract
-    asked = reader.asked_texts(turns_of(request)) if form in ("text", "json_object") else []
-    read = (_read(part, form == "text", contracts.laid_out) for part in asked)
-    contract = next(filter(None, read), None)
+    instructions = reader.asked_texts(turns_of(request)) if form in ("text", "json_object") else []
+    candidates = (_read(part, form == "text", contracts.laid_out) for part in instructions)
+    contract = next(filter(None, candidates), None)
     return contract if contract and (contract.schema or contract.verdict) else None
 
 
@@ -205,7 +205,7 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
             is_tail = contract.where == "tail"
             matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
     if matches:
-        return min(matches, key=lambda each: each[:2])[2]
+        return min(matches, key=lambda entry: entry[:2])[2]
     return next((contract for contract in contracts if contract.pattern is None), None)
 
 
@@ -221,33 +221,33 @@ def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
 
 
 REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
-"""Fields in which a place is filled with an expression, or with the text itself."""
+"""Fields in which a placeholder is filled with an expression, or with the text itself."""
 
-PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
+PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]+)\}")
 
 
 def _filled(contract: Contract, text: str) -> Contract | None:
     """The contract, if its words stand in what a request asks that judges answers, with what is put in the place of
     `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; None where it lacks one, or they differ."""
     fields = {name: getattr(contract, name) or "" for name in (*REGEXES, *TEXTS)}
-    wanted = {place["name"] for words in fields.values() for place in PLACE.finditer(words)}
+    wanted = {placeholder["name"] for words in fields.values() for placeholder in PLACEHOLDER.finditer(words)}
     matches = contract.pattern.finditer(text) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
-    filled = [_places(wanted, each, text) for each in list(groups.values())[:8]]
-    if not filled or not all(filled[0].values()) or any(places != filled[0] for places in filled):
+    fillings = [_values_of(wanted, named, text) for named in list(groups.values())[:8]]
+    if not fillings or not all(fillings[0].values()) or any(filling != fillings[0] for filling in fillings):
         return None
-    regexes = {name: any_of(values) for name, values in filled[0].items()}
-    texts = {name: values[0] for name, values in filled[0].items()}
+    regexes = {name: any_of(values) for name, values in fillings[0].items()}
+    texts = {name: values[0] for name, values in fillings[0].items()}
     for name, words in fields.items():
         values = regexes if name in REGEXES else texts
-        fields[name] = PLACE.sub(lambda place, values=values: values[place["name"]], words)
+        fields[name] = PLACEHOLDER.sub(lambda placeholder, values=values: values[placeholder["name"]], words)
     longest = re._parser.parse(fields["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
     room = len(fields["lead"].encode()) + 4 * longest
     return msgspec.structs.replace(contract, **fields, room=room, found=fields["verdict"])
 
 
-def _places(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    """What is put in each of the places: nothing where the words are not understood."""
+def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
+    """What is put in place of each placeholder: nothing where the words are not understood."""
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:
         # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
@@ -258,7 +258,7 @@ def _places(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[
         "labels": lambda: choices(labels, text),
         "list": lambda: labels_in(groups.get("list") or "") or [],
     }
-    return {place: known[place]() if place in known else [groups[place] or ""] for place in wanted}
+    return {key: known[key]() if key in known else [groups[key] or ""] for key in wanted}
 
 
 def fingerprint(request: Request) -> str:
@@ -369,8 +369,8 @@ def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
     section = re.search(keys.section, wording(request), re.DOTALL)
-    found = re.findall(keys.each, section[1]) if section else []
-    return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in found}
+    names = re.findall(keys.each, section[1]) if section else []
+    return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in names}
 
 
 def grammar(contract: Contract, reasoning: int) -> str:
@@ -456,7 +456,7 @@ def main(
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str) and "'" not in value and value.isprintable():

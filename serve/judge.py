@@ -86,8 +86,8 @@ def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu:
 
 def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
     """The server process's environment: what is set already wins, except for what the layer needs."""
-    found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), SETTINGS: msgspec.json.encode(settings).decode()}
     ours["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # a host that is allowed could send vLLM to any other
     ours["VLLM_MAX_N_SEQUENCES"] = "128"  # as OpenAI has it; vLLM would take 16,384 replies to a request
     if api_key:
@@ -207,8 +207,8 @@ def main(
     about |= {"forms": forms} if (forms := learned_forms(facts)) else {}
     about |= of_head(facts)
     if certificate is not None:
-        made_ready = {name: processor} if processor else {}
-        about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)
+        processors = {name: processor} if processor else {}
+        about["certificate"] = hold_to(certificate, processors, {}, judge=name)
         about["certificate_sha256"] = read(certificate)[1]
     if stop_with_parent:
         end_with_parent()

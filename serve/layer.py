@@ -91,8 +91,8 @@ class JudgeLayer:
             return
         path = re.sub("//+", "/", scope["path"])
         path = CHAT if CHAT_PATH.fullmatch(path) else path
-        mark = self.settings.about.get("certificate_sha256")
-        send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())]) if mark else send
+        digest = self.settings.about.get("certificate_sha256")
+        send = with_headers(send, [(b"x-critic-certificate", digest[:16].encode())]) if digest else send
         try:
             if path != "/health" and not self._authorised(scope):
                 raise Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
@@ -133,8 +133,8 @@ class JudgeLayer:
                 parts.append(message.get("body", b""))
             more = message.get("more_body", False)
         if size > limit:
-            said = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large", said)
+            reason = f"the request is larger than {limit / 1e6:g} MB (--max-request-mb)"
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large", reason)
         return b"".join(parts)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
@@ -148,11 +148,11 @@ class JudgeLayer:
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
         """vLLM's list of models, with what is said about the judge at its names: an adapter is another judge."""
         answer = await self._capture(scope, b"", receive)
-        listed, ours = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
-        for model in listed.get("data", []):
-            if model.get("id") in ours:
+        reply, names = json.loads(answer.body), {self.settings.model, *self.settings.aliases}
+        for model in reply.get("data", []):
+            if model.get("id") in names:
                 model.update(self.settings.about)
-        return answer.with_body(json.dumps(listed).encode())
+        return answer.with_body(json.dumps(reply).encode())
 
     async def _generate(self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer a request for a reply. vLLM counts its prompt: if that leaves too little room, nothing has been sent
@@ -161,20 +161,20 @@ class JudgeLayer:
             msgspec.convert(request, Known)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
-        prompt: int | None = None
+        prompt_tokens: int | None = None
         while True:
             await self.turns.acquire()  # what vLLM does until it generates keeps it from answering /health
             token_budget = Room(self.turns.release, whole=_header(scope, b"x-critic-rating") == "whole")
             ROOM.set(token_budget)
             try:
-                asked = await self._asked(scope, body, request, prompt)
-                token_budget.needed = asked.needed if prompt is None else 0
+                asked = await self._prepared(scope, body, request, prompt_tokens)
+                token_budget.needed = asked.needed if prompt_tokens is None else 0
                 await self._answer(asked, scope, receive, send, token_budget)
             finally:
                 token_budget.done()
             if not token_budget.short:
                 return
-            prompt = token_budget.prompt
+            prompt_tokens = token_budget.prompt
 
     async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send, token_budget: Room) -> None:
         """vLLM's reply as its client needs it; nothing where the room turns out to be too short."""
@@ -187,13 +187,13 @@ class JudgeLayer:
             out = rewriting(shaping(with_headers(sending, asked.headers)), asked)
             await self._inner(sized(scope, asked.body), asked.body, receive, out)
         else:
-            await send_answer(sending, await self._whole(scope, asked, receive))
+            await send_answer(sending, await self._whole_reply(scope, asked, receive))
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None, left_out: int = 0) -> Headers:
         # The judge answers to its aliases and to no name, an adapter to its own.
         name = request.get("model")
-        other = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
-        model = str(name if other else self.settings.model).encode("latin-1", "replace")
+        keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
+        model = str(name if keeps_name else self.settings.model).encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
@@ -201,17 +201,17 @@ class JudgeLayer:
             headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
         return headers
 
-    async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
+    async def _prepared(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
         """The request as it goes on behind a prompt of `count` tokens, if that is known: as it came, where it cannot be
         read. Raises Refusal when it cannot fit the context."""
         try:
-            return await self._held(scope, body, request, count)
+            return await self._constrained(scope, body, request, count)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             stream = bool(request.get("stream"))
             return Asked(request=request, body=body, headers=self._headers(request), stream=stream)
 
-    async def _held(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
+    async def _constrained(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
         shown, left_out = as_seen(request, self.settings.images)
         before = with_named_tool(shown)
         chat = dict(before)
@@ -233,10 +233,10 @@ class JudgeLayer:
         elif tokens:
             needed = tokens if contract else needed
             chat |= limit_to(tokens) if tokens < (wish_of(chat) or 0) else {}
-        going = sent_on(shown, before, chat)
+        outgoing = sent_on(shown, before, chat)
         return Asked(
             request=request,
-            body=body if going is request else json.dumps(going).encode(),
+            body=body if outgoing is request else json.dumps(outgoing).encode(),
             headers=self._headers(request, contract if held else None, left_out),
             stream=bool(chat.get("stream")),
             tool=forced_tool(before) if held else None,
@@ -256,8 +256,8 @@ class JudgeLayer:
             self.counts["requests", contract.name if contract else "none"] += 1
         if first and contract is None and judges(chat):
             known = sum(name == "unknown_forms" for name, _ in self.counts)
-            one = ("unknown_forms", fingerprint(chat))
-            self.counts[one if known < 100 or one in self.counts else ("unknown_forms", "others")] += 1
+            counter = ("unknown_forms", fingerprint(chat))
+            self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1
         form = (chat.get("response_format") or {}).get("type", "text")
         return contract, contract is None and (bool(chat.get("structured_outputs")) or form != "text")
 
@@ -271,7 +271,7 @@ class JudgeLayer:
                 self.context = json.loads(answer.body)["data"][0]["max_model_len"]
         return self.context
 
-    def _left(self, tokens: int) -> int:
+    def _tokens_left(self, tokens: int) -> int:
         """As many of the tokens as the prompt has left."""
         room = ROOM.get()
         if self.context is None or room is None or room.prompt is None:
@@ -309,13 +309,13 @@ class JudgeLayer:
             answer = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
             await send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
-    async def _whole(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
+    async def _whole_reply(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
         answer = await self._capture(scope, asked.body, receive)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return shaped(answer, asked.headers)
         headers = asked.headers
         if asked.tight and CUT_OFF in answer.body:
-            shorter, limits = await asyncio.to_thread(asked.tight, self._left(asked.tokens))
+            shorter, limits = await asyncio.to_thread(asked.tight, self._tokens_left(asked.tokens))
             again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:
                 answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
@@ -323,19 +323,19 @@ class JudgeLayer:
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
         room = ROOM.get()
-        told = [(b"x-critic-ten", repr(room.ten).encode())] if room is not None and room.ten is not None else []
-        return answer.with_body(body, [*headers, *told])
+        ten_header = [(b"x-critic-ten", repr(room.ten).encode())] if room is not None and room.ten is not None else []
+        return answer.with_body(body, [*headers, *ten_header])
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """`receive` that gives the body once and then what the connection says."""
-    given = False
+    delivered = False
 
     async def replayed() -> Message:
-        nonlocal given
-        if given:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        given = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed

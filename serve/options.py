@@ -51,22 +51,22 @@ def vllm_parser() -> Any:
 def check(parser: Any, ours: list[str], extra: list[str]) -> str:
     """What of vLLM's settings makes another judge (`other_settings`). Raises UsageError where `extra`, the user's
     options, are none of vLLM's, or change a guarded setting."""
-    wanted, found = parsed(parser, [*ours, *LAYER]), parsed(parser, [*ours, *extra, *LAYER])
+    expected, actual = parsed(parser, [*ours, *LAYER]), parsed(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
-        if found[name] != wanted[name]:
+        if actual[name] != expected[name]:
             raise UsageError(problem)
-    check_adapters(found)
-    if found["middleware"][-1:] != LAYER[1:]:
+    check_adapters(actual)
+    if actual["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
-    return other_settings(wanted, found)
+    return other_settings(expected, actual)
 
 
-def check_adapters(found: dict[str, Any]) -> None:
+def check_adapters(settings: dict[str, Any]) -> None:
     """Raises UsageError for an adapter over another revision of a hub's model than the one that is served."""
-    for adapter in found["lora_modules"] or []:
+    for adapter in settings["lora_modules"] or []:
         file = Path(getattr(adapter, "path", "")) / "adapter_config.json"
         commit = json.loads(file.read_text("utf-8")).get("revision") if file.is_file() else None
-        if commit and not Path(found["model"]).is_dir() and found["revision"] != commit:
+        if commit and not Path(settings["model"]).is_dir() and settings["revision"] != commit:
             raise UsageError(f"{adapter.path} was trained over another revision of its base; add --revision {commit}")
 
 

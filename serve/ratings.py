@@ -29,7 +29,7 @@ def telling(generate: Generate) -> Generate:
     that was not written whether it would be a 10. All others get what it gives."""
 
     @wraps(generate)
-    def told(engine: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
+    def wrapped(engine: Any, prompt: Any, params: Any, name: str, **how: Any) -> AsyncIterator[Any]:
         room, form = ROOM.get(), getattr(params.structured_outputs, "json", None)
         replies = generate(engine, prompt, params, name, **how)
         if room is None or not room.whole or form is None or params.n != 1 or not params.logprobs:
@@ -39,12 +39,12 @@ def telling(generate: Generate) -> Generate:
         def ask(ids: list[int], regex: str) -> AsyncIterator[Any]:
             going_on = {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *ids]}
             form = type(params.structured_outputs)(regex=regex)
-            asked = type(params)(temperature=0.0, max_tokens=1, logprobs=ALTERNATIVES, structured_outputs=form)
-            return generate(engine, going_on, asked, f"{name}-ten", **{**how, "reasoning_ended": True})
+            sampling = type(params)(temperature=0.0, max_tokens=1, logprobs=ALTERNATIVES, structured_outputs=form)
+            return generate(engine, going_on, sampling, f"{name}-ten", **{**how, "reasoning_ended": True})
 
         return _with_ten(replies, room, json.loads(form) if isinstance(form, str) else form, ask)
 
-    return told
+    return wrapped
 
 
 def watch() -> None:
@@ -64,33 +64,33 @@ async def _with_ten(
         if reply.finished and written.logprobs and "maximum" in field:
             flat = written.logprobs
             texts = [flat.decoded_tokens[start] for start in flat.start_indices]
-            if (index := _place(texts)) is not None:
+            if (index := _rating_index(texts)) is not None:
                 ends = zip(flat.start_indices, flat.end_indices, strict=True)
                 # The token that was written stands first.
                 flat.end_indices = [end if at - index in (0, 1) else start + 1 for at, (start, end) in enumerate(ends)]
-                one = _open_one(flat[index], (field["minimum"], field["maximum"]))
+                one_id = _open_one(flat[index], (field["minimum"], field["maximum"]))
                 behind = "".join(texts[index:])[1:2]
-                if one is not None and behind and not texts[index].startswith("1"):
+                if one_id is not None and behind and not texts[index].startswith("1"):
                     with suppress(ValueError):  # the prompt fills the context
-                        async for asked in ask([*written.token_ids[:index], one], f"[0{behind}].*"):
-                            room.ten = distribution.zero_share([_token(asked.outputs[0].logprobs[0])])
+                        async for continuation in ask([*written.token_ids[:index], one_id], f"[0{behind}].*"):
+                            room.ten = distribution.zero_share([_token(continuation.outputs[0].logprobs[0])])
         yield reply
 
 
-def _place(texts: list[str]) -> int | None:
+def _rating_index(texts: list[str]) -> int | None:
     """Which token begins the rating that counts; None where none does."""
     before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
     return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
 
 
 def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
-    """The 1 of which the alternatives at a rating do not tell whether a 0 would follow; None where nobody asks."""
+    """The token of a 1, where the alternatives do not tell whether a 0 would follow it; None where nobody asks."""
     token = _token(alternatives)
     first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)
     if first is None or first.ten_given_one is not None or first.mass[1 - scale[0]] < NEGLIGIBLE:
         return None
-    return next((number for number, each in alternatives.items() if each.decoded_token == "1"), None)
+    return next((token_id for token_id, alternative in alternatives.items() if alternative.decoded_token == "1"), None)
 
 
 def _token(alternatives: dict[int, Any]) -> Token:
-    return Token("?", [(each.decoded_token, each.logprob) for each in alternatives.values()])
+    return Token("?", [(alternative.decoded_token, alternative.logprob) for alternative in alternatives.values()])

@@ -70,8 +70,8 @@ OBJECTS = re.compile(BRACES)
 def asked_texts(turns: list[tuple[str, str]]) -> list[str]:
     """What the system's messages ask, and then what all do (role and text of each), in the reader's words and without
     data; nothing of requests that judge no answers or are about a text."""
-    system = asked(in_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
-    whole = asked(in_english(clipped("\n\n".join(text for _, text in turns))))
+    system = without_data(in_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
+    whole = without_data(in_english(clipped("\n\n".join(text for _, text in turns))))
     last = in_english(turns[-1][1][:600]) if turns else ""
     if ABOUT.search(last) or not (judges(whole) or INSTANCE.search(whole)):
         return []
@@ -86,10 +86,10 @@ def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
 def object_in(text: str, *, wanted: bool) -> Schema | None:
     """The schema of the JSON object that is asked for, empty where there are several. `wanted` says that the request
     asks for an object by itself."""
-    found = [*objects(text, wanted)]
-    if any([*each["properties"]] != [*found[0]["properties"]] for each in found):
+    schemas = [*objects(text, wanted)]
+    if any([*schema["properties"]] != [*schemas[0]["properties"]] for schema in schemas):
         return {}
-    return found[0] if found else None
+    return schemas[0] if schemas else None
 
 
 @functools.lru_cache(8)
@@ -164,8 +164,8 @@ def _described(name: str, value: Any, text: str) -> Schema:
         whole = isinstance(value, int) and not digits_of(bounds, text)
         return {"type": "integer" if whole else "number", **(limits(bounds) if names_verdict(name) else {})}
     field = _in_words(value.strip("<>[] "), is_text=not value.startswith("<"))
-    told = re.search(rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should) be [^.\n]{{2,120}}", text)
-    labels = labels_in(told[0], told[0].index(" ")) if told and field == {"type": "string"} else None
+    rule = re.search(rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should) be [^.\n]{{2,120}}", text)
+    labels = labels_in(rule[0], rule[0].index(" ")) if rule and field == {"type": "string"} else None
     return {"enum": labels} if labels else field
 
 
@@ -227,7 +227,7 @@ DATA = re.compile(
 TAGGED = re.compile(rf"(?is)<({NAMES})>.*?</\1>")
 
 
-def asked(text: str) -> str:
+def without_data(text: str) -> str:
     """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
     pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
     is left as it is."""
@@ -235,7 +235,7 @@ def asked(text: str) -> str:
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
     in_data, kept = False, []
     for at, line in enumerate(lines):
-        following = next((other for other in opens if other > at), None)
+        following = next((start for start in opens if start > at), None)
         between = "\n".join(lines[at:following]) if in_data and following else "judge"
         asks = ASKS.match(line) and SPEAKS.search(between)
         in_data = at in opens or (in_data and not asks)

@@ -112,10 +112,10 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
 def _details(body: bytes) -> tuple[dict[str, Any], str]:
     """What an error of any shape says: its fields, and its message."""
     try:
-        said = json.loads(body)
+        payload = json.loads(body)
     except ValueError:
-        said = body.decode("utf-8", "replace")[:1000]
-    error = said.get("error", said.get("detail", said)) if isinstance(said, dict) else said
+        payload = body.decode("utf-8", "replace")[:1000]
+    error = payload.get("error", payload.get("detail", payload)) if isinstance(payload, dict) else payload
     details = error if isinstance(error, dict) else {}
     return details, str(details.get("message") or error)
 

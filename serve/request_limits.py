@@ -69,7 +69,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(part, dict):
             yield from part.items()
         inner = part.values() if isinstance(part, dict) else part
-        waiting += [each for each in inner if isinstance(each, dict | list)] if isinstance(part, dict | list) else []
+        waiting += [item for item in inner if isinstance(item, dict | list)] if isinstance(part, dict | list) else []
 
 
 def _check_constraint(name: str, constraint: Any) -> None:

@@ -57,13 +57,15 @@ def ranges(text: str) -> Iterator[tuple[re.Match[str], Range]]:
 
 def range_in(text: str) -> Range | None:
     """The first range of numbers that the text names."""
-    named = min(ranges(text), key=lambda each: each[0].start(), default=None)
+    named = min(ranges(text), key=lambda pair: pair[0].start(), default=None)
     return named[1] if named else None
 
 
 def scale_of(text: str) -> Range | None:
     """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
-    spoken = {each for match, each in ranges(text) if SPOKEN.search(text[max(0, match.start() - 60) : match.start()])}
+    spoken = {
+        bounds for match, bounds in ranges(text) if SPOKEN.search(text[max(0, match.start() - 60) : match.start()])
+    }
     if not spoken:
         values = sorted({int(value) for value in RUBRIC.findall(text)})
         return (values[0], values[-1]) if len(values) > 1 else None

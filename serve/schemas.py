@@ -58,10 +58,10 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
     """The schema within the loosest limits under which its longest reply has fewer bytes than `tokens`; where even the
     shortest that the client asks for may be longer, within the tightest. Open texts fit `pattern`. Raises Unbounded."""
     for limits in LADDER:
-        done = within(schema, limits, pattern)
-        if done.size < tokens:
+        restricted = within(schema, limits, pattern)
+        if restricted.size < tokens:
             break
-    return done
+    return restricted
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
@@ -115,7 +115,7 @@ class _Writer:
             raise Unbounded(f"a schema with {min(uncommon)}")
         kind: Any = schema.get("type") or ("object" if "properties" in schema else "items" in schema and "array")
         if isinstance(kind, list):
-            return self.write({"anyOf": [{**schema, "type": each} for each in kind]}, position)
+            return self.write({"anyOf": [{**schema, "type": type_name} for type_name in kind]}, position)
         if kind in ("boolean", "null"):
             return schema, len("false")
         return self.kinds[kind]({**schema, "type": kind}, position)
