@@ -109,10 +109,10 @@ class OwnColumns(Struct, frozen=True):
             columns[name] = column
         return cls(columns, None if scale is None else parse_scale(scale), lang) if columns or scale or lang else None
 
-    def renamed(self, place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         """The cells, those of `columns` by their fields' names as well."""
         if missing := next((column for column in self.columns.values() if column not in cells), None):
-            raise UsageError(f"{place}: --map: there is no column {missing!r} among {', '.join(cells)}")
+            raise UsageError(f"{location}: --map: there is no column {missing!r} among {', '.join(cells)}")
         return {**cells, **{name: cells[column] for name, column in self.columns.items()}}
 
     def filled(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,8 +163,9 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
-        there = fields if wanted == "human_score" else columns  # rows that nobody scored yet have one put in its place
-        if wanted not in there and (column or wanted != "reference"):
+        # Rows that nobody scored yet have a score put in its place.
+        present = fields if wanted == "human_score" else columns
+        if wanted not in present and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
     return f"name the file's own columns ({', '.join(columns)}), as in {command}"
@@ -176,33 +177,34 @@ _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
 """What stands in a verdict beside the criteria, in small letters (critic.judging.parse reads these as well)."""
 
 
-def check_criteria(criteria: Mapping[str, str], place: str) -> None:
+def check_criteria(criteria: Mapping[str, str], location: str) -> None:
     """Raises UsageError for a criterion whose name cannot stand in a verdict beside the rating and the reason."""
     taken = set(_OTHER_KEYS)
     for name in criteria:
         if not _CRITERION.fullmatch(name) or name.lower() in taken:
             raise UsageError(
-                f"{place}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
+                f"{location}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
                 f"differs from the others not in capitals alone, and is none of {', '.join(_OTHER_KEYS)}"
             )
         taken.add(name.lower())
 
 
-def _check_scores(row: Row, place: str) -> None:
-    tables.check_ids([row.group], place, "group")
+def _check_scores(row: Row, location: str) -> None:
+    tables.check_ids([row.group], location, "group")
     if not row.scale_min < row.scale_max:
-        raise UsageError(f"{place}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
+        raise UsageError(f"{location}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
     for name, score in {"human_score": row.human_score, **(row.annotators or {}), **row.criteria_scores}.items():
         if not row.scale_min <= score <= row.scale_max:
-            raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
-    if len(row.checklist_answers) not in (0, len(row.checklist)):
-        raise UsageError(f"{place}: {len(row.checklist_answers)} checklist_answers to {len(row.checklist)} questions")
-    check_criteria(row.criteria, place)
+            raise UsageError(f"{location}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
+    answers, questions = len(row.checklist_answers), len(row.checklist)
+    if answers not in (0, questions):
+        raise UsageError(f"{location}: {answers} checklist_answers to {questions} questions")
+    check_criteria(row.criteria, location)
     if unknown := row.criteria_scores.keys() - row.criteria.keys():
-        raise UsageError(f"{place}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
+        raise UsageError(f"{location}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
-def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
+def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     columns = {}
     for name, value in raw.items():
         if not name.endswith("_score_1_10") or value in (None, ""):
@@ -210,10 +212,10 @@ def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
         try:
             score = float(value)
         except (TypeError, ValueError):
-            raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
+            raise UsageError(f"{location}: {name} must be a number, got {value!r}") from None
         if score != records.NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"{place}: {name} {score:g} is outside 1..10")
+                raise UsageError(f"{location}: {name} {score:g} is outside 1..10")
             columns[name] = score
     return columns
 
@@ -233,7 +235,7 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
         **{name: getattr(row, name) for name in same},
     )
     other = None if row.other is None else Response(id="", question=question, text=row.other, system=row.other_system)
-    of = Response(id=row.id, question=question, text=row.response, system=row.system, columns=columns, other=other)
+    response = Response(id=row.id, question=question, text=row.response, system=row.system, columns=columns)
     if row.is_pair:
         label: dict[str, Any] = {"preference": (row.human_score - row.scale_min) / (row.scale_max - row.scale_min)}
     else:
@@ -241,7 +243,7 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
         human = HumanScore(score=score, raters=on_ten(row.annotators), reason=row.reason, scope=row.scope)
         checked = {"answers": row.checklist_answers, "criteria": on_ten(row.criteria_scores)}
         label = {"human": replace(human, **checked, probability=row.label_probability)}
-    return replace(of, shown=row.shown, form=row.form, **label)
+    return replace(response, other=other, shown=row.shown, form=row.form, **label)
 
 
 _JSON_COLUMNS = (
@@ -252,7 +254,7 @@ _JSON_COLUMNS = (
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
-def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a table as it would stand in a .jsonl: columns that hold JSON read, numbers that are meant as texts."""
     raw: dict[str, Any] = {}
     for name, cell in cells.items():
@@ -261,15 +263,15 @@ def _of_cells(place: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 raw[name] = loads(cell) if cell else None
             except ValueError:
-                raise UsageError(f"{place}: column {name} must hold JSON") from None
+                raise UsageError(f"{location}: column {name} must hold JSON") from None
         elif name == "image" and cell:
-            raw[name] = tables.image(place, cell)
+            raw[name] = tables.image(location, cell)
         elif name in _TEXTS:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
             raw[name] = None
     if raw.get("images"):
-        raw["images"] = [tables.image(place, image) for image in raw["images"]]
+        raw["images"] = [tables.image(location, image) for image in raw["images"]]
     return raw
 
 
@@ -289,19 +291,19 @@ _PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
 """What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
 
 
-def _labelled(place: str, raw: dict[str, Any]) -> dict[str, Any]:
+def _labelled(location: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1. Raises
     UsageError for a word that is none, and for a pair of one answer."""
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
     if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
         if len(answers) < 2:
-            raise UsageError(f"{place}: {answers[0]} alone; a pair has both response_a and response_b")
+            raise UsageError(f"{location}: {answers[0]} alone; a pair has both response_a and response_b")
         row |= {"response": raw["response_a"], "other": raw["response_b"]}
         row |= {"system": raw.get("system_a"), "other_system": raw.get("system_b")}
     if (word := raw.get("preference")) is not None:
         score = _PREFERENCES.get(str(word).strip().lower())
         if score is None:
-            raise UsageError(f"{place}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
+            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
     return row
 
@@ -315,28 +317,28 @@ def settled(scores: Collection[float], compares: bool) -> float:
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
-"""A row's place, its cells, the same without nulls and with JSON read, and whether its cells have types."""
+"""A row's location, its cells, the same without nulls and with JSON read, and whether its cells have types."""
 
 
 def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
     """Lines that say who labelled, those of one id as one row. Raises UsageError for a rater who is there twice, and
     for raters' scales that differ."""
     by_id: dict[str, _Line] = {}
-    for place, given, raw, typed in lines:
+    for location, cells, raw, typed in lines:
         if (rater := raw.pop("rater", None)) is None:
-            yield place, given, raw, typed
+            yield location, cells, raw, typed
             continue
-        first, _, row, _ = by_id.setdefault(str(raw.get("id")), (place, raw, {**raw, "annotators": {}}, typed))
+        first, _, row, _ = by_id.setdefault(str(raw.get("id")), (location, raw, {**raw, "annotators": {}}, typed))
         scores, ends = row["annotators"], ("scale_min", "scale_max")
         if str(rater) in scores:
-            raise UsageError(f"{place}: {rater} on {raw.get('id')!r} is there twice")
+            raise UsageError(f"{location}: {rater} on {raw.get('id')!r} is there twice")
         if differ := [f"{end} {raw.get(end)}" for end in ends if raw.get(end) != row.get(end)]:
-            raise UsageError(f"{place}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        scores[str(rater)] = _converted(place, raw, typed, [*given]).human_score
-    for place, _, row, typed in by_id.values():
+            raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
+        scores[str(rater)] = _converted(location, raw, typed, [*cells]).human_score
+    for location, _, row, typed in by_id.values():
         compares = "other" in row or len((row.get("shown") or {}).get("sides", ())) > 1
         row["human_score"] = settled(row["annotators"].values(), compares)
-        yield place, row, row, typed
+        yield location, row, row, typed
 
 
 _NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_answers", "criteria": "criteria_scores"}
@@ -346,20 +348,21 @@ def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
     """The row that a judgment is, with people's label where it has one; any other row as it is."""
     if not records.is_judgment(cells):
         return cells
-    one = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
-    of = one.sample.response
-    question, human, shown = map(msgspec.to_builtins, (of.question, of.human or {}, one.sample.shown))
-    row = {"reference": None, **question, "question": of.question.prompt, "response": of.text, "system": of.system}
-    row |= {"id": one.id, "shown": shown, "form": one.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
+    judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+    response = judgment.sample.response
+    question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
+    row = {"reference": None, **question, "question": response.question.prompt}
+    row |= {"response": response.text, "system": response.system, "id": judgment.id, "shown": shown}
+    row |= {"form": judgment.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row |= {_NAMES.get(name, name): value for name, value in human.items() if name != "probability"}
-    if (other := one.sample.other) is not None:
+    if (other := judgment.sample.other) is not None:
         row |= {"other": other.answer, "other_system": other.system}
-    if one.sample.preference is not None:
-        row |= {"human_score": one.sample.preference, "scale_min": 0, "scale_max": 1}
+    if judgment.sample.preference is not None:
+        row |= {"human_score": judgment.sample.preference, "scale_min": 0, "scale_max": 1}
     return row
 
 
-def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
+def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     """The row that a reply of `critic infer` is, None for one that failed; any other row as it is. Raises UsageError
     for a later turn behind the model's own replies, which other models' answers to it do not share."""
     if not cells.keys() >= {"conversation", "sampling"}:
@@ -367,27 +370,32 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     try:
         turn = msgspec.convert(cells, ModelTurn)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {error}") from None
+        raise UsageError(f"{location}: {error}") from None
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
-        raise UsageError(f"{place}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle")
-    of, asked = turn.conversation, turn.conversation.turns[turn.turn - 1]
-    before = [Turn(user=one.prompt, assistant=one.reference or "") for one in of.turns[: turn.turn - 1]]
-    row: dict[str, Any] = {"id": f"{of.id}/{turn.turn}/{turn.system}/{turn.condition}", "lang": of.lang}
-    row |= {"task": asked.task or "", "question": asked.prompt, "reference": asked.reference, "group": of.group}
-    row |= {"response": turn.reply, "system": turn.system, "history": msgspec.to_builtins([*of.history, *before])}
-    row["images"] = [image for one in of.turns[: turn.turn] for image in one.images]
-    more = {"category": of.category, "caption": of.caption, "focus": asked.focus, "checklist": asked.checklist}
-    return None if turn.reply is None else {**row, **{name: value for name, value in more.items() if value}}
+        raise UsageError(
+            f"{location}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle"
+        )
+    conversation, question = turn.conversation, turn.conversation.turns[turn.turn - 1]
+    earlier = conversation.turns[: turn.turn - 1]
+    before = [Turn(user=exchange.prompt, assistant=exchange.reference or "") for exchange in earlier]
+    row: dict[str, Any] = {"id": f"{conversation.id}/{turn.turn}/{turn.system}/{turn.condition}"}
+    row |= {"lang": conversation.lang, "task": question.task or "", "question": question.prompt}
+    row |= {"reference": question.reference, "group": conversation.group, "response": turn.reply, "system": turn.system}
+    row["history"] = msgspec.to_builtins([*conversation.history, *before])
+    row["images"] = [image for exchange in [*earlier, question] for image in exchange.images]
+    optional: dict[str, Any] = {"category": conversation.category, "caption": conversation.caption}
+    optional |= {"focus": question.focus, "checklist": question.checklist}
+    return None if turn.reply is None else {**row, **{name: value for name, value in optional.items() if value}}
 
 
 def files(path: Path) -> list[Path]:
     """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none."""
     if not path.is_dir():
         return [path]
-    found = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
-    if not found:
+    sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
+    if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    return found
+    return sources
 
 
 class Loaded(Struct):
@@ -409,16 +417,16 @@ def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Lin
     number = 0
     for file in files(path):
         typed = jsonl.suffix(file) == ".jsonl"
-        for place, cells in tables.rows(file):
+        for location, entry in tables.rows(file):
             number += 1
-            given = _of_judgment(cells) if scored else _of_reply(place, cells)
-            if given is None:
+            cells = _of_judgment(entry) if scored else _of_reply(location, entry)
+            if cells is None:
                 continue
-            named = own.renamed(place, given) if own else given
-            raw = _without_nulls(named if typed else _of_cells(place, named))
+            named = own.renamed(location, cells) if own else cells
+            raw = _without_nulls(named if typed else _of_cells(location, named))
             if own:
-                given = raw = own.filled(number, raw)
-            yield place, given, _labelled(place, raw), typed
+                cells = raw = own.filled(number, raw)
+            yield location, cells, _labelled(location, raw), typed
 
 
 def walk(
@@ -442,28 +450,28 @@ def walk(
     """
     ids, seen = tables.Ids(), set[str]()
     lines = _raw_rows(path, scored, own)
-    for place, given, raw, typed in _by_rater(lines) if scored else lines:
-        columns, lacks = _other_scores(raw, place), "human_score" not in raw
+    for location, cells, raw, typed in _by_rater(lines) if scored else lines:
+        columns, lacks = _other_scores(raw, location), "human_score" not in raw
         seen.update(columns)
         unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
         if lacks and scored and judges and not unlabelled and len(unscored_by) == len(judges):
             left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
             continue
         whole = _with_a_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
-        row = _converted(place, whole, typed, [*given])
-        ids.add(place, row.id)
+        row = _converted(location, whole, typed, [*cells])
+        ids.add(location, row.id)
         if reason := _unusable(row, keep_flags, pictures):
             left_out[reason] += 1
             continue
-        _check_scores(row, place)
+        _check_scores(row, location)
         left_out.update(f"no {name}" for name in unscored_by)
         response = response_of(row, columns)
         if lacks:
             response = replace(response, human=None, preference=None)
-        yield row, dict(given) if typed else _typed(raw, row, columns), response
+        yield row, dict(cells) if typed else _typed(raw, row, columns), response
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
-        there = ", ".join(sorted(seen)) or "none of another judge"
-        raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {there}")
+        choices = ", ".join(sorted(seen)) or "none of another judge"
+        raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
 
 
 def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
@@ -472,12 +480,12 @@ def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str
     return {name: typed.get(name, value) for name, value in raw.items()}
 
 
-def _converted(place: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
+def _converted(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
         hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
-        raise UsageError(f"{place}: {error}{hint}") from None
+        raise UsageError(f"{location}: {error}{hint}") from None
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
@@ -515,10 +523,11 @@ def load(path: Path, **how: Any) -> Loaded:
 
 def one_class(responses: Sequence[Response]) -> str | None:
     """What to say where people say the same of all rows, so that nothing can be learned from them or tested on them."""
-    said = [(one.human.score, one.human.answers, one.human.criteria) for one in responses if one.human is not None]
-    if len(said) < 2 or any(one != said[0] for one in said):
+    humans = [response.human for response in responses if response.human is not None]
+    labels = [(human.score, human.answers, human.criteria) for human in humans]
+    if len(labels) < 2 or any(label != labels[0] for label in labels):
         return None
     return (
-        f"every row has the score {said[0][0]:g} ({len(said)} rows, on 1..10): a judge that learns from them says it "
-        "of any answer; give rows with different scores"
+        f"every row has the score {labels[0][0]:g} ({len(labels)} rows, on 1..10): a judge that learns from them "
+        "says it of any answer; give rows with different scores"
     )
