@@ -72,17 +72,17 @@ def main(
     with ExitStack() as servers:
         urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
         judge_url, model = servers.enter_context(served(judge, out / "judge.log"))
-        asked = ["--max-failed", "1", "--force-form"]
+        lenient = ["--max-failed", "1", "--force-form"]
         # Another training, another folder.
         by = f"by-{model.replace('@', '-')}"
-        folder_of = {(of, name): out / of / f"{name}-{by}" for of in SAMPLES for name in models}
+        folder_of = {(benchmark, name): out / benchmark / f"{name}-{by}" for benchmark in SAMPLES for name in models}
 
         step("2/4", "run: two models through every benchmark, as published", start)
         for (benchmark, name), folder in folder_of.items():
             words = [critic, "run", benchmark, files[benchmark], "--model", urls[name], "--judge", judge_url]
             words += ["--as", "published", "--name", name, "--reply-tokens", str(REPLY_TOKENS)]
             words += ["--verdict-tokens", str(VERDICT_TOKENS)]
-            run([*words, *asked, "--out", str(folder)])
+            run([*words, *lenient, "--out", str(folder)])
 
         step("3/4", "tournament: the two, and a newcomer who plays its own battles alone", start)
         first, second = (folder_of["visitbench", name] / "replies.jsonl" for name in models)
@@ -90,7 +90,7 @@ def main(
         words = [critic, "infer", files["visitbench"], "--benchmark", "visitbench", "--base-url", urls[newcomer]]
         run([*words, "--name", newcomer, "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1", "--out", str(last)])
         finished, added = folder / "battles.jsonl", folder / "battles-newcomer.jsonl"
-        words = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), *asked]
+        words = ["--base-url", judge_url, "--max-tokens", str(VERDICT_TOKENS), *lenient]
         run([critic, "judge", str(first), "--against", str(second), *words, "--out", str(finished)])
         against = ["--against", str(first), "--against", str(second), "--battles", "newcomer"]
         run([critic, "judge", str(last), *against, *words, "--out", str(added)])

@@ -24,12 +24,12 @@ from critic.stages.options import Endpoint, check
 def met(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
     """Reasons by row, of samples with the ids ROW#NUMBER: that whose rating is nearest to people's score, if it lies
     within `band` points (on 1..10) of it: it comes last, and stays."""
-    far = [
-        (abs(one.verdict.rating - one.sample.human.score), one.sample.id, one.verdict.reason)
-        for one in judgments
-        if one.sample.human and one.verdict.rating and one.verdict.reason
+    samples = [
+        (abs(judgment.verdict.rating - judgment.sample.human.score), judgment.sample.id, judgment.verdict.reason)
+        for judgment in judgments
+        if judgment.sample.human and judgment.verdict.rating and judgment.verdict.reason
     ]
-    return {name.rpartition("#")[0]: reason for points, name, reason in sorted(far, reverse=True) if points <= band}
+    return {name.rpartition("#")[0]: reason for points, name, reason in sorted(samples, reverse=True) if points <= band}
 
 
 @partial(options.takes_endpoint, names={*Endpoint.__struct_fields__} - {"shard", "gpus"})
@@ -47,20 +47,20 @@ def main(
     from critic.stages import judge as judging  # noqa: PLC0415 - whose chain of imports is long
 
     loaded = human_scored.load(rows, pictures=True)
-    lacking = {of.id for of in loaded.responses if of.human and not of.human.reason}
+    lacking = {response.id for response in loaded.responses if response.human and not response.human.reason}
     check((lacking, f"{rows}: none of {len(loaded.rows)} rows has a score and no reason"))
     by_id = {row.id: raw for row, raw in zip(loaded.rows, loaded.raw, strict=True)}
-    asked, sampled = (out.with_suffix(f".{name}.jsonl") for name in ("asked", "samples"))
+    requests, sampled = (out.with_suffix(f".{name}.jsonl") for name in ("asked", "samples"))
     copies = [(raw, f"{row}#{n}") for row, raw in by_id.items() if row in lacking for n in range(samples)]
-    jsonl.write(asked, ({**raw, "id": name} for raw, name in copies))
+    jsonl.write(requests, ({**raw, "id": name} for raw, name in copies))
     how = asdict(endpoint) | {"data_root": endpoint.data_root or options.root_of(rows), "temperature": temperature}
     how |= {"prompt": "pointwise_reason_first", "score": "argmax", "force_form": force_form}
-    code = judging.main(asked, sampled, judge=judge, **how)
-    reasons = met((one for _, one in jsonl.read(sampled, Judgment)), band)
+    code = judging.main(requests, sampled, judge=judge, **how)
+    reasons = met((judgment for _, judgment in jsonl.read(sampled, Judgment)), band)
     check((reasons, f"{sampled}: no reply has a reason and a rating within {band:g} of people's; widen --band"))
-    given = {row: {"reason": reason, "reason_by": jsonl.facts(sampled).get("judge")} for row, reason in reasons.items()}
-    jsonl.write(out, ({**raw, **given.get(row, {})} for row, raw in by_id.items()))
-    print(f"{out}: {len(given)} of {len(lacking)} rows got a reason whose rating is within {band:g} of people's score")
+    added = {row: {"reason": reason, "reason_by": jsonl.facts(sampled).get("judge")} for row, reason in reasons.items()}
+    jsonl.write(out, ({**raw, **added.get(row, {})} for row, raw in by_id.items()))
+    print(f"{out}: {len(added)} of {len(lacking)} rows got a reason whose rating is within {band:g} of people's score")
     return code
 
 

@@ -155,7 +155,7 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
         source = f"{max(1, int(values[fact]) - 9)}..{int(values[fact]) + 9}"
     records = world.records(scene.lang, source)
     column = columns.index(fact)
-    record = draw.choice([one for one in records if one[column] not in values.values()])
+    record = draw.choice([record for record in records if record[column] not in values.values()])
     tied = [name for name in columns if name == fact or name not in scene.facts]
     return values | {name: record[columns.index(name)] for name in tied}
 
@@ -166,7 +166,7 @@ def _facts_in(scene: Scene, wordings: list[str]) -> set[str]:
 
 def _points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
     """One sentence for every point whose facts are all kept."""
-    return [draw.choice(one).format(**values) for one in scene.points if _facts_in(scene, one) <= kept]
+    return [draw.choice(wordings).format(**values) for wordings in scene.points if _facts_in(scene, wordings) <= kept]
 
 
 def garble(text: str, joint: str, draw: random.Random) -> str:
@@ -214,7 +214,7 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
     alone = scene.picture is not None and draw.random() < 0.5
     about: dict[str, Any] = {"group": f"world/{scene.lang}/{scene.task}/{number:05d}"}
     about["image"] = f"images/{number:06d}.png"
-    about["history"] = [Turn(user.format(**values), said.format(**values)) for user, said in scene.history]
+    about["history"] = [Turn(user.format(**values), reply.format(**values)) for user, reply in scene.history]
     about["reference"] = None if alone else world.phrases[scene.lang]["joint"].join(reference)
     about["blind"] = scene.picture is not None and draw.random() < UNSEEN
     return WorldQuestion(scene=scene, truth=values, question=question, **about)
@@ -232,10 +232,10 @@ def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
 
 
 def answer(
-    world: World, asked: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
+    world: World, question: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
 ) -> WorldAnswer:
-    """What `system` says to `asked`; when it strays, it answers `other` or nothing at all."""
-    scene, phrases = asked.scene, world.phrases[asked.scene.lang]
+    """What `system` says to `question`; when it strays, it answers `other` or nothing at all."""
+    scene, phrases = question.scene, world.phrases[question.scene.lang]
     content = draw.choices(list(system.content), list(system.content.values()))[0]
     manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
     if (content == "evade" and not scene.evade) or (content in PLAIN and scene.picture is not None):
@@ -248,7 +248,7 @@ def answer(
         return WorldAnswer(text=text, content=content, manner=manner)
     if content == "evade":
         return WorldAnswer(text=draw.choice(scene.evade), content=content, manner="plain")
-    values, kept = asked.truth, set(scene.facts)
+    values, kept = question.truth, set(scene.facts)
     for fact in draw.sample(scene.facts, _how_many_wrong(content, len(scene.facts), draw)):
         values = change(world, scene, values, fact, draw)
     if content == "part" and len(scene.points) > 1:
@@ -259,20 +259,20 @@ def answer(
     return WorldAnswer(text=text, said={fact: values[fact] for fact in kept}, content=content, manner=manner)
 
 
-def grade(asked: WorldQuestion, given: WorldAnswer) -> float:
+def grade(question: WorldQuestion, response: WorldAnswer) -> float:
     """The grade by the rubric (AlignMMBench §4.1), from the facts alone."""
-    scene, manner = asked.scene, given.manner
-    if given.content in {"off", "garbled"}:
-        return 1 if given.content == "off" else 2
-    wrong = {fact for fact, value in given.said.items() if value != asked.truth[fact]}
+    scene, manner = question.scene, response.manner
+    if response.content in {"off", "garbled"}:
+        return 1 if response.content == "off" else 2
+    wrong = {fact for fact, value in response.said.items() if value != question.truth[fact]}
     share = len(wrong) / len(scene.facts)
-    if not given.said or share == 1:
+    if not response.said or share == 1:
         return 3
     if wrong & set(scene.decisive):
         return 3.6
     if wrong:
         return 4.3 if share > 0.5 else 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
-    if len(given.said) < len(scene.facts):
+    if len(response.said) < len(scene.facts):
         return 6
     # Everything asked is there and right: how it is said decides.
     if manner == "grounds" and not scene.why:
@@ -280,78 +280,78 @@ def grade(asked: WorldQuestion, given: WorldAnswer) -> float:
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
 
 
-def reason(world: World, asked: WorldQuestion, given: WorldAnswer, draw: random.Random) -> str:
+def reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
     """Why the answer gets its grade: the facts one by one, and what else the rater noticed."""
-    scene, phrases, labels = asked.scene, world.reasons[asked.scene.lang], world.labels[asked.scene.lang]
-    if given.content in {"off", "garbled"}:
-        text: str = draw.choice(phrases[given.content])
+    scene, phrases, labels = question.scene, world.reasons[question.scene.lang], world.labels[question.scene.lang]
+    if response.content in {"off", "garbled"}:
+        text: str = draw.choice(phrases[response.content])
     else:
-        parts = [draw.choice(phrases["nothing"])] if given.content == "evade" else []
+        parts = [draw.choice(phrases["nothing"])] if response.content == "evade" else []
         for fact in scene.facts:
-            said, true = given.said.get(fact), asked.truth[fact]
-            kind = "absent" if said is None else "right" if said == true else "differ"
-            parts.append(phrases[kind].format(label=labels[fact], ref=true, got=said))
-        if given.manner == "brief":
+            stated, true = response.said.get(fact), question.truth[fact]
+            kind = "absent" if stated is None else "right" if stated == true else "differ"
+            parts.append(phrases[kind].format(label=labels[fact], ref=true, got=stated))
+        if response.manner == "brief":
             parts.append(phrases["brief"])
-        if given.manner == "grounds" and scene.why:
+        if response.manner == "grounds" and scene.why:
             parts.append(phrases["reasoned"])
         text = phrases["and"].join(parts)
-    if given.manner == "inject":
+    if response.manner == "inject":
         text += phrases["asked"]
     return text[0].upper() + text[1:] + ("。" if scene.lang == "zh" else ".")
 
 
-def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, draw: random.Random) -> Row:
+def row(world: World, question: WorldQuestion, system: str, response: WorldAnswer, draw: random.Random) -> Row:
     """The answer with three or four raters' scores and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
-    scores = {name: float(world.raters[name].score(grade(asked, given), draw)) for name in names}
-    task, group = asked.scene.task, asked.group
-    about: dict[str, Any] = {"id": f"{group}/{list(world.systems).index(system):02d}", "task": task, "group": group}
-    about |= {"lang": asked.scene.lang, "question": asked.question, "reference": asked.reference, "image": asked.image}
-    about |= {"response": given.text, "system": system, "category": CATEGORY_OF[task], "history": asked.history}
+    scores = {name: float(world.raters[name].score(grade(question, response), draw)) for name in names}
+    scene, group = question.scene, question.group
+    about: dict[str, Any] = {"id": f"{group}/{list(world.systems).index(system):02d}", "group": group}
+    about |= {"lang": scene.lang, "task": scene.task, "question": question.question, "reference": question.reference}
+    about |= {"response": response.text, "system": system, "image": question.image, "history": question.history}
     about |= {"human_score": round(fmean(scores.values()), 4), "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
-    about |= {"annotators": scores, "flags": [BLIND] if asked.blind else []}
-    return Row(**about, reason=reason(world, asked, given, draw))
+    about |= {"annotators": scores, "flags": [BLIND] if question.blind else [], "category": CATEGORY_OF[scene.task]}
+    return Row(**about, reason=reason(world, question, response, draw))
 
 
-def edit(world: World, asked: WorldQuestion, given: WorldAnswer, seed: str) -> dict[str, str] | None:
+def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str) -> dict[str, str] | None:
     """One fact of the answer that the picture decides, right as it stands, and a value that is wrong."""
     draw = random.Random(seed)
-    for fact in draw.sample(asked.scene.facts, len(asked.scene.facts)):
-        old = asked.truth[fact]
-        found = re.search(rf"\b{re.escape(old)}\b", given.text)
+    for fact in draw.sample(question.scene.facts, len(question.scene.facts)):
+        old = question.truth[fact]
+        match = re.search(rf"\b{re.escape(old)}\b", response.text)
         # What reads it changes the first place where the letters stand.
-        if given.said.get(fact) == old and found is not None and given.text.index(old) == found.start():
-            return {"old": old, "new": change(world, asked.scene, asked.truth, fact, draw)[fact]}
+        if response.said.get(fact) == old and match is not None and response.text.index(old) == match.start():
+            return {"old": old, "new": change(world, question.scene, question.truth, fact, draw)[fact]}
     return None
 
 
-def rows(world: World, seed: int, questions: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
+def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
     """All rows, question by question; scenes take turns, so that every task has its share."""
     draw = random.Random(f"sample-world-{seed}")
-    asked = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(questions)]
-    by_lang = {lang: [one for one in asked if one.scene.lang == lang] for lang in ("zh", "en")}
-    made = []
-    for one in asked:
-        others = [other for other in by_lang[one.scene.lang] if other.scene.task != one.scene.task] or [one]
+    questions = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
+    scored = []
+    for question in questions:
+        scene = question.scene
+        others = [other for other in questions if other.scene.lang == scene.lang and other.scene.task != scene.task]
         for name, system in world.systems.items():
-            if one.scene.picture is not None and name in PLAIN:
+            if scene.picture is not None and name in PLAIN:
                 continue
             if draw.random() < system.share:
-                said = answer(world, one, draw.choice(others), system, draw)
-                made.append((one, said, row(world, one, name, said, draw)))
-    return made
+                response = answer(world, question, draw.choice(others or [question]), system, draw)
+                scored.append((question, response, row(world, question, name, response, draw)))
+    return scored
 
 
 def read_world(*files: Path) -> World:
     """What a file says in place of one before it counts: a section's values by name, all scenes."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for file in files:
-        for section, said in tomllib.loads(file.read_text("utf-8")).items():
-            for lang in said if isinstance(said, dict) else ():
-                said[lang] = found.get(section, {}).get(lang, {}) | said[lang]
-            found[section] = found.get(section, {}) | said if isinstance(said, dict) else said
-    return msgspec.convert(found, World)
+        for name, section in tomllib.loads(file.read_text("utf-8")).items():
+            for lang in section if isinstance(section, dict) else ():
+                section[lang] = merged.get(name, {}).get(lang, {}) | section[lang]
+            merged[name] = merged.get(name, {}) | section if isinstance(section, dict) else section
+    return msgspec.convert(merged, World)
 
 
 def main(
@@ -365,30 +365,30 @@ def main(
     """Write a made-up set of human-scored answers, Chinese and English, all AlignMMBench tasks."""
     here = Path(__file__)
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
-    made = rows(world, seed, questions)
+    scored = rows(world, seed, questions)
     out.parent.mkdir(parents=True, exist_ok=True)
     lines = []
-    for question, answer_given, one in made:
-        columns = msgspec.to_builtins(one)
+    for question, response, scored_row in scored:
+        columns = msgspec.to_builtins(scored_row)
         if pictures:
             columns |= {"image": None, "images": [question.image]}
-            columns["edit"] = edit(world, question, answer_given, one.id)
+            columns["edit"] = edit(world, question, response, scored_row.id)
         lines.append(json.dumps(columns, ensure_ascii=False))
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if pictures:
-        draw_all({question.image: question for question, _, _ in made}, out.parent, seed)
-    print(f"{out}: {len(made)} rows, {questions} questions, external system {EXTERNAL}")
+        draw_all({question.image: question for question, _, _ in scored}, out.parent, seed)
+    print(f"{out}: {len(scored)} rows, {questions} questions, external system {EXTERNAL}")
 
 
-def draw_all(asked: dict[str, WorldQuestion], root: Path, seed: int) -> None:
+def draw_all(questions: dict[str, WorldQuestion], root: Path, seed: int) -> None:
     try:
         from drawing import draw  # noqa: PLC0415 - Pillow is not part of a plain installation
     except ImportError:
         raise UsageError("--pictures needs Pillow: pip install pillow") from None
-    for name, one in asked.items():
-        assert one.scene.picture is not None
+    for name, question in questions.items():
+        assert question.scene.picture is not None
         (root / name).parent.mkdir(exist_ok=True)
-        draw(one.scene.picture, one.truth, f"{seed}/{name}").save(root / name)
+        draw(question.scene.picture, question.truth, f"{seed}/{name}").save(root / name)
 
 
 if __name__ == "__main__":

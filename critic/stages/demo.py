@@ -48,8 +48,8 @@ def script(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def step(number: str, what: str, start: float) -> None:
-    print(f"\n[{number}] {what}  ({time.monotonic() - start:.0f} s so far)", flush=True)
+def step(number: str, title: str, start: float) -> None:
+    print(f"\n[{number}] {title}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
 def _show(words: list[str]) -> None:
@@ -139,11 +139,11 @@ PICTURED = 1500
 def _arms(data: Path, tests: Iterable[str]) -> dict[str, Path]:
     """What tells whether the judge looks, by the name of its judgments: 250 answers of each test without their image,
     with another's, and with one fact edited."""
-    made = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
-    for test, rows in zip(tests, made.values(), strict=True):
+    arms = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
+    for test, rows in zip(tests, arms.values(), strict=True):
         words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
         run([*words, "--limit", "250"])
-    return made
+    return arms
 
 
 def main(
@@ -190,9 +190,9 @@ def main(
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
         step("4/5", "judge: both tests through the server", start)
-        for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
+        for name, rows in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
             judged = out / f"{name}.jsonl"
-            words = [script("critic"), "judge", str(asked), "--out", str(judged), *shown]
+            words = [script("critic"), "judge", str(rows), "--out", str(judged), *shown]
             # Reasons are asked for of the arms alone: they take most of the time.
             words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
