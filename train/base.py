@@ -120,8 +120,8 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
         return False
     if not (out / BASE_NOTES).is_file():
         raise UsageError(f"{out} is not empty and holds no base; choose another folder")
-    made = json.loads((out / BASE_NOTES).read_text("utf-8"))
-    if changed := [name for name, value in facts.items() if made.get(name) != value]:
+    notes = json.loads((out / BASE_NOTES).read_text("utf-8"))
+    if changed := [name for name, value in facts.items() if notes.get(name) != value]:
         raise UsageError(f"{out} holds another base (by its {', '.join(changed)}); choose another folder")
     return True
 
@@ -202,8 +202,8 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
     import transformers  # noqa: PLC0415 - as in main
     from tokenizers import pre_tokenizers, processors  # noqa: PLC0415
 
-    read = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    core = read.backend_tokenizer
+    loaded = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    core = loaded.backend_tokenizer
     if base.single_digits:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
         core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
@@ -212,8 +212,8 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
             single=[base.begins, "$A"],
             special_tokens=[(base.begins, core.token_to_id(base.begins))],
         )
-    named = {name: getattr(read, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    template = base.template.read_text("utf-8").strip() if base.template else read.chat_template
+    named = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    template = base.template.read_text("utf-8").strip() if base.template else loaded.chat_template
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=core, **named, chat_template=template, clean_up_tokenization_spaces=False
     )
@@ -225,25 +225,25 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
     import transformers  # noqa: PLC0415 - as in main
 
     tokenizer = chat_tokenizer(gguf, base)
-    read = transformers.AutoModelForCausalLM.from_pretrained(
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
         gguf.parent,
         gguf_file=gguf.name,
         dtype=torch.bfloat16,
         quantization_config=transformers.GgufConfig(dequantize=True),
     )
     # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
-    config = {name: value for name, value in read.config.to_dict().items() if not name.endswith("name_or_path")}
+    config = {name: value for name, value in loaded.config.to_dict().items() if not name.endswith("name_or_path")}
     config.pop("quantization_config", None)
     if layers is not None:
-        if layers > read.config.num_hidden_layers:
-            raise UsageError(f"--layers {layers}: this base has {read.config.num_hidden_layers}")
-        del read.model.layers[layers:]
+        if layers > loaded.config.num_hidden_layers:
+            raise UsageError(f"--layers {layers}: this base has {loaded.config.num_hidden_layers}")
+        del loaded.model.layers[layers:]
         config["num_hidden_layers"] = layers
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
     with torch.device("meta"):
-        plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=torch.bfloat16)
-        plain.load_state_dict(read.state_dict(), assign=True)
+        plain = transformers.AutoModelForCausalLM.from_config(loaded.config.from_dict(config), dtype=torch.bfloat16)
+        plain.load_state_dict(loaded.state_dict(), assign=True)
         plain.tie_weights()
     stops = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(base.turn_end)}
     plain.generation_config = transformers.GenerationConfig(
@@ -281,8 +281,8 @@ def main(
     base = PUBLISHED[name]
     if bool(base.data) == (source is not None) or (source and layers):
         raise UsageError("chatglm3-6b is converted whole, --from FOLDER with the published checkpoint; others are not")
-    made = {"sha256": base.sha256 if source is None else digest_of(source), "layers": layers}
-    if is_made(out, made):
+    facts = {"sha256": base.sha256 if source is None else digest_of(source), "layers": layers}
+    if is_made(out, facts):
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -301,7 +301,7 @@ def main(
             chatglm3.convert(source, fresh)
         copy_terms(downloads, fresh)
         versions = {library: version(library) for library in ("critic", "transformers", "gguf")}
-        notes = {"source": " ".join(base.wheels), "licence": base.licence, "versions": versions, **made}
+        notes = {"source": " ".join(base.wheels), "licence": base.licence, "versions": versions, **facts}
         jsonl.write_json(fresh / BASE_NOTES, notes)
     print(f"base saved in {out}; licence: {base.licence}")
 

@@ -97,10 +97,10 @@ class Batches:
 
     def _row_weights(self, row: dict[str, Any]) -> list[float]:
         of_row = self._row_weight(row)
-        found = [of_row] * row["length"]
-        for place in row["value"]:
-            found[place] = of_row * self.weighing.value
-        return found
+        weights = [of_row] * row["length"]
+        for position in row["value"]:
+            weights[position] = of_row * self.weighing.value
+        return weights
 
     @staticmethod
     def _labels(row: dict[str, Any]) -> list[int]:
@@ -110,7 +110,7 @@ class Batches:
         longest = max(row["length"] for row in rows)
 
         def padded(values: list[list[Any]], fill: float) -> torch.Tensor:
-            return torch.tensor([each + [fill] * (longest - len(each)) for each in values])
+            return torch.tensor([row + [fill] * (longest - len(row)) for row in values])
 
         lengths = torch.tensor([row["length"] for row in rows])
         ids = padded([list(row["input_ids"]) for row in rows], self.pad)
@@ -139,7 +139,7 @@ class Batches:
             nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
 
         def flat(values: Callable[[dict[str, Any]], list[Any]]) -> torch.Tensor:
-            return torch.tensor([[each for node in nodes for each in values(rows[node.row])[node.start : node.end]]])
+            return torch.tensor([[value for node in nodes for value in values(rows[node.row])[node.start : node.end]]])
 
         labels = flat(self._labels)
         return {
@@ -154,41 +154,41 @@ class Batches:
     def _of_head(self, rows: list[dict[str, Any]], ends: list[int]) -> dict[str, torch.Tensor]:
         """Where the last token of each prompt stands, of a pair those of both, and what people said; of rows from which
         something is learned."""
-        known = [place for place, row in enumerate(rows) if row["people"]]
+        known = [index for index, row in enumerate(rows) if row["people"]]
         compares = bool(rows[known[0]]["other_ids"])
-        first = [rows[place] for place in known[:: 1 + compares]]
-        found, people = torch.tensor([ends[place] for place in known]), torch.tensor([row["people"] for row in first])
+        first = [rows[index] for index in known[:: 1 + compares]]
+        last, people = torch.tensor([ends[index] for index in known]), torch.tensor([row["people"] for row in first])
         weights = torch.tensor([self._row_weight(row) for row in first])
         if not compares:
-            return {"ends": found, "people": people, "row_weights": weights}
+            return {"ends": last, "people": people, "row_weights": weights}
         way = (ahead := people[:, 0]).sign()
         margins = self.weighing.margin * way * (ahead.abs() - self.weighing.least).clamp(min=0)
-        return {"ends": found.reshape(-1, 2), "people": (1 + way) / 2, "margins": margins, "row_weights": weights}
+        return {"ends": last.reshape(-1, 2), "people": (1 + way) / 2, "margins": margins, "row_weights": weights}
 
     def _with_ratings(
         self, nodes: list[Node], rows: list[dict[str, Any]], raft: RatingTokens
     ) -> tuple[list[Node], list[dict[str, Any]], dict[str, Any]]:
         """Leaves cut before the rating, and the 1 beside what follows, as a row of its own."""
-        rows, made, moved = list(rows), list[Node](), list[int]()
+        rows, tree, moved = list(rows), list[Node](), list[int]()
         rated: list[tuple[dict[str, Any], int]] = []
         for node in nodes:
             row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
             if node.leaf and row["rating"]:
-                place, trunk = row["value"][0], len(made)
-                made.append(node._replace(end=place, parent=parent))
-                made.append(node._replace(start=place, parent=trunk))
-                made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
-                ids = [*row["input_ids"][:place], raft.first[0]]
-                cut = {"input_ids": ids, "length": place + 1, "source": place + 1, "value": []}
+                position, trunk = row["value"][0], len(tree)
+                tree.append(node._replace(end=position, parent=parent))
+                tree.append(node._replace(start=position, parent=trunk))
+                tree.append(Node(len(rows), position, position + 1, trunk, leaf=True))
+                ids = [*row["input_ids"][:position], raft.first[0]]
+                cut = {"input_ids": ids, "length": position + 1, "source": position + 1, "value": []}
                 rows.append({**row, **cut, "images": [], "image_tokens": []})
                 rated.append((row, trunk))
             else:
-                made.append(node._replace(parent=parent))
-            moved.append(len(made) - 1)
-        last = list(accumulate((node.end - node.start for node in made), initial=-1))[1:]
+                tree.append(node._replace(parent=parent))
+            moved.append(len(tree) - 1)
+        last = list(accumulate((node.end - node.start for node in tree), initial=-1))[1:]
         people = torch.tensor([row["people"] for row, _ in rated]).reshape(-1, len(RATINGS))
         return (
-            made,
+            tree,
             rows,
             {
                 "people": people,
@@ -206,9 +206,11 @@ def _prompts_alone(row: dict[str, Any]) -> list[dict[str, Any]]:
     """A row up to its verdict, the last token in the verdict's place; behind that of a pair the other's, unlearned."""
     if not row["people"]:  # a white image
         return [row]
-    size, other = row["source"], row["other_ids"]
+    size, second = row["source"], row["other_ids"]
     alone = {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}
-    return [alone, *([{**alone, "input_ids": other, "length": len(other), "source": len(other)}] if other else [])]
+    if not second:
+        return [alone]
+    return [alone, {**alone, "input_ids": second, "length": len(second), "source": len(second)}]
 
 
 def learned_places(labels: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ FORMAT = 1
 
 def _folders(out: Path) -> list[Path]:
     """Checkpoint folders, newest first."""
-    found = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
+    folders = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
 
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
@@ -54,13 +54,13 @@ def let_others_read(file: Path) -> None:
         shutil.copymode(file, weights)
 
 
-def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """The names of `facts` that a run which was `made` from others had otherwise, of a recipe with its keys."""
-    other = {name: value for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value}
-    if "recipe" not in other or not made.get("recipe"):
-        return list(other)
-    keys = [key for key, value in other["recipe"].items() if made["recipe"].get(key) != value]
-    return [f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in other]
+def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    """The names of `facts` that differ from a run's `earlier` ones, of a recipe with its keys."""
+    differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
+    if "recipe" not in differing or not earlier.get("recipe"):
+        return list(differing)
+    keys = [key for key, value in differing["recipe"].items() if earlier["recipe"].get(key) != value]
+    return [f"recipe ({', '.join(keys)})" if name == "recipe" else name for name in differing]
 
 
 def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
@@ -73,8 +73,8 @@ def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
         if reason is not None:
             warn(f"{folder} is passed over: {reason}")
             continue
-        if found := changed(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
-            raise UsageError(f"{folder} belongs to a run with another {' and '.join(found)}; choose another --out")
+        if differing := changed(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
+            raise UsageError(f"{folder} belongs to a run with another {' and '.join(differing)}; choose another --out")
         return folder
     return None
 

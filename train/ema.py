@@ -72,10 +72,10 @@ class ShardedEma:
         """Take in the weights as they are after an optimizer step."""
         decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
         for average, weights in self._chunks():
-            here = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device
-            here.lerp_(weights.float(), 1.0 - decay)
-            if here is not average:
-                average.copy_(here, non_blocking=True)
+            on_device = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device
+            on_device.lerp_(weights.float(), 1.0 - decay)
+            if on_device is not average:
+                average.copy_(on_device, non_blocking=True)
         self.updates += 1
 
     def settle(self) -> str | None:
@@ -91,16 +91,16 @@ class ShardedEma:
             self.shadow = [
                 part.to(weights.device) for part, weights in zip(self.shadow, masters(self._optimizer), strict=True)
             ]
-        kept = "on the GPU" if fits else "in the host's memory"
-        return f"averaged weights are kept {kept}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
+        location = "on the GPU" if fits else "in the host's memory"
+        return f"averaged weights are kept {location}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 
     def _swap(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # an average in the host's memory may still be on its way
         for average, weights in self._chunks():
-            kept = weights.to(average.device, torch.float32, copy=True)
+            own = weights.to(average.device, torch.float32, copy=True)
             weights.copy_(average)
-            average.copy_(kept)
+            average.copy_(own)
         _to_model(self._optimizer)
 
     @contextmanager

@@ -47,7 +47,7 @@ def held_out(
 ) -> HeldOut:
     """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
     scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
-    found: list[tuple[Row, float, str]] = []
+    usable: list[tuple[Row, float, str]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     sees = isinstance(tokenizer, SeeingTokenizer)
@@ -56,22 +56,22 @@ def held_out(
             refused.append(response.id)
             continue
         try:
-            made = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)), sees=sees)
+            rendered = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)), sees=sees)
         except ImageError as error:
             raise UsageError(f"{path}: {response.id}: {error}") from None
-        if isinstance(made, TooLong):
+        if isinstance(rendered, TooLong):
             refused.append(response.id)
         else:
             assert response.human is not None
-            takes = [tokenizer.image_tokens(name) for name in made.images]
-            row = prompt_row(source_ids(tokenizer, made.messages) + behind, made.images, takes)
-            found.append((row, response.human.score, response.question.group))
-    if not found:
+            takes = [tokenizer.image_tokens(name) for name in rendered.images]
+            row = prompt_row(source_ids(tokenizer, rendered.messages) + behind, rendered.images, takes)
+            usable.append((row, response.human.score, response.question.group))
+    if not usable:
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
-    found.sort(key=lambda each: each[0]["length"])
-    rows, human, groups = ([*column] for column in zip(*found, strict=True))
-    asked = inquiry(form, response.question.lang, form_of(form).material(response, None))
-    return HeldOut(rows, human, refused, groups, ends=asked.keys()[-1:] == (RATING,))
+    usable.sort(key=lambda entry: entry[0]["length"])
+    rows, human, groups = ([*column] for column in zip(*usable, strict=True))
+    request = inquiry(form, response.question.lang, form_of(form).material(response, None))
+    return HeldOut(rows, human, refused, groups, ends=request.keys()[-1:] == (RATING,))
 
 
 def distributions(
@@ -89,13 +89,13 @@ def distributions(
     images ready for a model that is shown them. `ends` is that of HeldOut.
     """
 
-    def likely(some: list[Row]) -> torch.Tensor:
-        last, before = _ends(model, some, pad, seeing)
+    def likely(batch: list[Row]) -> torch.Tensor:
+        last, before = _ends(model, batch, pad, seeing)
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
         if tokens.zero is None:
             return log_distribution(tokens, model.lm_head(last), None).exp()
-        ending = torch.full((len(some),), ends, device=last.device)
+        ending = torch.full((len(batch),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
     return _by_all_processes(model, rows, size, seeing, likely)
@@ -103,8 +103,8 @@ def distributions(
 
 def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
     """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
-    rows = [prompt_row(each, [], []) for each in ids]
-    return _by_all_processes(model, rows, size, None, lambda some: _ends(model, some, pad, None)[0])
+    rows = [prompt_row(tokens, [], []) for tokens in ids]
+    return _by_all_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
 
 
 def tie_band(model: Any, rows: datasets.Dataset, tokenizer: Any) -> float:
@@ -112,8 +112,8 @@ def tie_band(model: Any, rows: datasets.Dataset, tokenizer: Any) -> float:
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
     drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), 300)).astype(int).tolist())
 
-    def ahead(some: list[Row]) -> torch.Tensor:
-        scores = model.score(_ends(model, some, tokenizer.pad_token_id, seeing)[0]).float()
+    def ahead(batch: list[Row]) -> torch.Tensor:
+        scores = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing)[0]).float()
         return scores[:, 0] - scores[:, 1]
 
     difference = _by_all_processes(model, [*drawn], 8, seeing, ahead)[:, 0]
@@ -134,29 +134,29 @@ def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> 
 
 
 def _by_all_processes(
-    model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, of: Callable[[list[Row]], torch.Tensor]
+    model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
-    """A vector for each row; rows that begin alike are in one batch."""
+    """The vector that `compute` makes of each row; rows that begin alike are in one batch."""
     together = torch.distributed.is_initialized()
     rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
     batches = -(-len(rows) // (size * world))
     apart = told_apart(rows, seeing.image_token_id if seeing is not None else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
-    found: dict[int, NDArray[np.float64]] = {}
+    vectors: dict[int, NDArray[np.float64]] = {}
     training = model.training
     model.eval()
     for batch in range(batches):
         # Every process makes as many calls as the others, repeating the last row where there are no more.
-        places = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
+        indices = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
         with torch.no_grad():
-            made = of([rows[place] for place in places])
-        found |= dict(zip(places, made.double().cpu().numpy(), strict=True))
+            computed = compute([rows[index] for index in indices])
+        vectors |= dict(zip(indices, computed.double().cpu().numpy(), strict=True))
     model.train(training)
-    parts = [found] * world
+    parts = [vectors] * world
     if together:
-        torch.distributed.all_gather_object(parts, found)
-    whole = {place: vector for part in parts for place, vector in part.items()}
-    return np.array([whole[place] for place in range(len(rows))])
+        torch.distributed.all_gather_object(parts, vectors)
+    whole = {index: vector for part in parts for index, vector in part.items()}
+    return np.array([whole[index] for index in range(len(rows))])
 
 
 def _ends(model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,21 +166,21 @@ def _ends(model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None)
     collate.packing = collate.packing and attention.install(model)
     batch = collate(rows)
     last, device = batch["ends"], next(model.parameters()).device
-    given = {name: value for name, value in batch.items() if name not in LOSS_INPUTS}
-    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    inputs = {name: value for name, value in batch.items() if name not in LOSS_INPUTS}
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
     hidden = model.model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
     return hidden[last], hidden[last - 1]
 
 
 def scored(shares: NDArray[np.float64]) -> list[float]:
     """The scores on 1..10 of probabilities [rows × 10]: the expected ratings."""
-    return [distribution.score(list(each), "expected") for each in shares]
+    return [distribution.score(list(row), "expected") for row in shares]
 
 
 def figures(scores: list[float], human: list[float]) -> dict[str, float]:
     """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
-    found = agreement(human, scores)
-    known = {name: one.value for name, one in found.estimates.items() if one.value is not None}
+    estimates = agreement(human, scores).estimates
+    known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}
 
 
@@ -188,8 +188,8 @@ def require_foreign(held: HeldOut, trained: set[str], path: str) -> None:
     """Raises UsageError where groups of foreign rows are `trained` on, or too few to decide by."""
     groups = set(held.groups)
     if groups & trained or len(groups) < FEWEST_TO_DECIDE:
-        there = f"{len(groups)} groups, of which {len(groups & trained)} are trained on"
-        raise UsageError(f"foreign: {path}: {there}; at least {FEWEST_TO_DECIDE} are needed, and none of --train's")
+        counts = f"{len(groups)} groups, of which {len(groups & trained)} are trained on"
+        raise UsageError(f"foreign: {path}: {counts}; at least {FEWEST_TO_DECIDE} are needed, and none of --train's")
 
 
 def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
@@ -201,10 +201,10 @@ def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[s
     table: dict[str, dict[str, list[float]]] = {}
     for name, metric in METRICS.items():
         values = {"base": before[name], "judge": judge[name], "difference": judge[name] - before[name]}
-        found = {side: draws.estimate(each, len(scores)) for side, each in values.items()}
-        known = {side: one for side, one in found.items() if one.value is not None}
-        table[name] = {side: [one.value or 0.0, *(one.interval or ())] for side, one in known.items()}
-        low, high = found["difference"].interval or (0.0, 0.0)
+        estimates = {side: draws.estimate(sample, len(scores)) for side, sample in values.items()}
+        known = {side: estimate for side, estimate in estimates.items() if estimate.value is not None}
+        table[name] = {side: [estimate.value or 0.0, *(estimate.interval or ())] for side, estimate in known.items()}
+        low, high = estimates["difference"].interval or (0.0, 0.0)
         if low > 0.0 if metric.lower_is_better else high < 0.0:
             worse.append(name)
     return {"n": len(scores), "groups": draws.groups, "metrics": table, "worse": worse}

@@ -31,26 +31,26 @@ _FOLDS, _AT_ONCE, _PART = 3, 16, 128
 Floats = NDArray[np.float64]
 
 
-def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, kept: Path) -> None:
+def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
     """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, and needs room for the whole model; `kept` is as in `known`. Raises UsageError for a base that has a head
+    part, and needs room for the whole model; `folder` is as in `known`. Raises UsageError for a base that has a head
     already."""
     # With adapters there are two, the base's and that which is learned.
-    heads = [each for name, each in model.named_parameters() if name.startswith("score.")]
+    heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):
-        if recipe.base is not None and any(bool(each.any()) for each in heads):
+        if recipe.base is not None and any(bool(head.any()) for head in heads):
             raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
     zero = recipe.deepspeed.get("zero_optimization", {})
     if zero.get("stage") != 3:
         model.to(device)
-    named = [str(kept)]  # the first process alone knows the base's weights, by which the folder is named
+    named = [str(folder)]  # the first process alone knows the base's weights, by which the folder is named
     torch.distributed.broadcast_object_list(named)
-    kept, begun = Path(named[0]), time.monotonic()
+    folder, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        weights, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, kept)
+        weights, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
-        for each in heads:
-            each.copy_(weights)
+        for head in heads:
+            head.copy_(weights)
     if is_first():
         took = time.monotonic() - begun
         print(
@@ -60,26 +60,26 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
 
 
 def fitted_head(
-    model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, kept: Path
+    model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
 ) -> tuple[torch.Tensor, float]:
     """The weights [10 × width] of a scoring head by at most `count` rows, drawn by `seed`, and the cross-entropy [nats]
     on held-out groups. Raises UsageError where all rows have one rating."""
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = regressed(known(model, drawn, pad, kept), drawn)
+    weights, loss = regressed(known(model, drawn, pad, folder), drawn)
     return torch.as_tensor(weights), loss
 
 
-def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
+def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
     """What the model makes [rows × width] of the last token of each row's prompt. Some rows at a time are written to
-    the folder `kept`, so that a run that was killed goes on; it is for one model and these rows alone."""
+    `folder`, so that a run that was killed goes on; it is for one model and these rows alone."""
     prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
     alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
-    kept.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     parts, begun, computed = [], time.monotonic(), 0
     for start in range(0, len(alike), _PART):
         # No process looks for a part before all have computed the one before, so all see the same.
-        file, part = kept / f"{start}.npy", alike[start : start + _PART]
+        file, part = folder / f"{start}.npy", alike[start : start + _PART]
         if file.is_file():
             parts.append(np.load(file))
             continue
@@ -125,7 +125,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     fitted = _regression(best, features, rating, shares)
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
     # A rating that nobody gave is as unlikely as the rarest.
-    rarest = int(np.argmin([shares[rating == each].sum() for each in fitted.classes_]))
+    rarest = int(np.argmin([shares[rating == label].sum() for label in fitted.classes_]))
     weights = np.tile(by_class[rarest], (people.shape[1], 1))
     weights[fitted.classes_] = by_class
     return weights / scale, losses[best]

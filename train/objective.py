@@ -48,13 +48,13 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
     before: set[tuple[int, ...]] = set()
     spelt: list[list[int]] = []
     for rating in RATINGS:
-        asked: list[Message] = [{"role": "user", "content": "?"}]
-        made = Example(id="", messages=asked, target=target(rating, ""), form="pointwise", score=None, label=None)
-        tokens = encode(tokenizer, made)
-        learned = [place for place, label in enumerate(tokens.labels) if label != IGNORED]
-        value = [place for place, spells in enumerate(tokens.rating) if spells]
+        messages: list[Message] = [{"role": "user", "content": "?"}]
+        example = Example(id="", messages=messages, target=target(rating, ""), form="pointwise", score=None, label=None)
+        tokens = encode(tokenizer, example)
+        learned = [position for position, label in enumerate(tokens.labels) if label != IGNORED]
+        value = [position for position, spells in enumerate(tokens.rating) if spells]
         before.add(tuple(tokens.ids[learned[0] : value[0]]))
-        spelt.append([tokens.ids[place] for place in value])
+        spelt.append([tokens.ids[position] for position in value])
     first = [tokens[0] for tokens in spelt]
     one, ten = spelt[0], spelt[-1]
     if len(before) == 1 and len(set(first)) == len(RATINGS):
@@ -66,8 +66,8 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
 
 def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
     """The tokens that begin with a mark, on its line."""
-    found = sorted(place for token, place in tokenizer.get_vocab().items() if token.startswith(mark))
-    return [place for place in found if not {*"\n\r"} & {*tokenizer.decode([place])}]
+    ids = sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token.startswith(mark))
+    return [token_id for token_id in ids if not {*"\n\r"} & {*tokenizer.decode([token_id])}]
 
 
 def log_distribution(
@@ -81,19 +81,19 @@ def log_distribution(
     [rows] (none without it) the verdict's end.
     """
 
-    def of(logits: torch.Tensor, columns: list[int]) -> torch.Tensor:
+    def picked(logits: torch.Tensor, columns: list[int]) -> torch.Tensor:
         return logits[:, _index(tuple(columns), logits.device)].float()
 
-    found = of(at_rating, tokens.first)
+    scores = picked(at_rating, tokens.first)
     if tokens.zero is not None:
         assert behind_one is not None
-        other = of(behind_one, tokens.going_on).logsumexp(-1)
+        without_zero = picked(behind_one, tokens.going_on).logsumexp(-1)
         if last is not None:
-            other = torch.where(last, of(behind_one, tokens.ending).logsumexp(-1), other)
-        more = behind_one[:, tokens.zero].float() - other
-        one, ten = found[:, 0] + functional.logsigmoid(-more), found[:, -1] + functional.logsigmoid(more)
-        found = torch.cat([one[:, None], found[:, 1:-1], ten[:, None]], dim=1)
-    return functional.log_softmax(found, dim=-1)
+            without_zero = torch.where(last, picked(behind_one, tokens.ending).logsumexp(-1), without_zero)
+        more = behind_one[:, tokens.zero].float() - without_zero
+        one, ten = scores[:, 0] + functional.logsigmoid(-more), scores[:, -1] + functional.logsigmoid(more)
+        scores = torch.cat([one[:, None], scores[:, 1:-1], ten[:, None]], dim=1)
+    return functional.log_softmax(scores, dim=-1)
 
 
 @lru_cache
@@ -132,8 +132,8 @@ def _with_loss(head: Any) -> None:
         size = rows_at_once(self.weight.shape[0])
         if len(hidden) <= size:
             return part(self, hidden, *more)
-        parts = zip(*(each.split(size) for each in (hidden, *more)), strict=True)
-        return torch.stack([checkpoint(part, self, *each, use_reentrant=False) for each in parts]).sum()
+        parts = zip(*(tensor.split(size) for tensor in (hidden, *more)), strict=True)
+        return torch.stack([checkpoint(part, self, *rows, use_reentrant=False) for rows in parts]).sum()
 
     plain_forward = head.forward
     head.forward = types.MethodType(forward, head)
@@ -208,8 +208,8 @@ def _require_plain_logits(model: Any) -> None:
     """Raises UsageError for a base whose ratings would be served by other logits than those that are learned from."""
     config = model.config.get_text_config()
     for name, plain in _PLAIN.items():
-        if (found := getattr(config, name, plain)) not in (plain, None):
-            raise UsageError(f"base: {name} {found:g} changes its logits, which training does not; take another base")
+        if (value := getattr(config, name, plain)) not in (plain, None):
+            raise UsageError(f"base: {name} {value:g} changes its logits, which training does not; take another base")
 
 
 def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> None:

@@ -29,10 +29,10 @@ class Node(NamedTuple):
     leaf: bool
 
 
-def common(one: list[int], other: list[int]) -> int:
+def common(first: list[int], second: list[int]) -> int:
     """How many tokens two rows begin with alike."""
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
+    size = min(len(first), len(second))
+    differ = np.flatnonzero(np.asarray(first[:size]) != np.asarray(second[:size]))
     return int(differ[0]) if len(differ) else size
 
 
@@ -47,7 +47,7 @@ def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) ->
 
     def grow(members: range, start: int, parent: int) -> None:
         # Sorted, rows that begin alike stand side by side, and any two share what all neighbours between them do.
-        cuts = [place for place in members[1:] if shared[place] < start + least]
+        cuts = [index for index in members[1:] if shared[index] < start + least]
         for first, stop in pairwise([members.start, *cuts, members.stop]):
             row = order[first]
             if stop - first == 1:
@@ -125,10 +125,10 @@ class Tree:
             visible = [self._visible(anchor, together, window) for anchor, together in self.calls]
             least = torch.finfo(like.dtype).min
             self._kept[key] = [
-                torch.zeros_like(each, dtype=like.dtype).masked_fill(~each, least)[None, None] for each in visible
+                torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)[None, None] for mask in visible
             ]
-        found: list[torch.Tensor] = self._kept[key]
-        return found
+        masks: list[torch.Tensor] = self._kept[key]
+        return masks
 
     def _visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
         before = self.depths[anchor] if anchor >= 0 else 0
@@ -156,15 +156,15 @@ def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> Blo
         visible = (key <= query) & (query < until[key])
         return visible if window is None else visible & (positions[query] - positions[key] < window)
 
-    count, rest = len(until), -len(until) % tile
+    count, padding = len(until), -len(until) % tile
     tiles = torch.arange(0, count, tile, device=until.device)
     # No key of the last tile is seen by all queries, as behind its tokens there are none.
-    reach = torch.nn.functional.pad(until, (0, rest)).view(-1, tile)
+    reach = torch.nn.functional.pad(until, (0, padding)).view(-1, tile)
     some = (tiles[:, None] >= tiles) & (reach.amax(1) > tiles[:, None])
     whole = (tiles[:, None] > tiles) & (reach.amin(1) >= tiles[:, None] + tile)
     if window is not None:
-        places = torch.cat([positions, positions[-1:].expand(rest)]).view(-1, tile)
-        nearest, farthest = places.amin(1)[:, None] - places.amax(1), places.amax(1)[:, None] - places.amin(1)
+        by_tile = torch.cat([positions, positions[-1:].expand(padding)]).view(-1, tile)
+        nearest, farthest = by_tile.amin(1)[:, None] - by_tile.amax(1), by_tile.amax(1)[:, None] - by_tile.amin(1)
         some, whole = some & (nearest < window), whole & (farthest < window)
     return BlockMask.from_kv_blocks(
         *_listed(some & ~whole), *_listed(whole), BLOCK_SIZE=tile, mask_mod=sees, seq_lengths=(count, count)
@@ -198,7 +198,7 @@ def meeting(rows: list[list[int]], size: int) -> list[int]:
     batches = [order[start : start + size] for start in range(0, whole, size)]
 
     def tokens(batch: list[int]) -> int:
-        alike = sum(common(rows[one], rows[other]) for one, other in pairwise(batch))
+        alike = sum(common(rows[first], rows[second]) for first, second in pairwise(batch))
         return sum(len(rows[row]) for row in batch) - alike
 
     batches.sort(key=tokens, reverse=True)

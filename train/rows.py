@@ -165,8 +165,8 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     columns, teachers = judges(recipe)
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
-        what = f"{len(changed)} answers that `critic attack --images` changed ({changed[0]}) have no score by people"
-        raise UsageError(f"{train}: {what}; train on the rows as they were, and name this file in arms of the recipe")
+        why = f"{len(changed)} answers that `critic attack --images` changed ({changed[0]}) have no score by people"
+        raise UsageError(f"{train}: {why}; train on the rows as they were, and name this file in arms of the recipe")
     return loaded
 
 
@@ -174,9 +174,9 @@ def _as_raters(shares: list[float], key: str) -> HumanScore:
     """Probabilities (10,) as twenty raters who each gave a rating. The score, which text learns, is that of one rater,
     drawn by `key`: their mean is what none of them may have said."""
     below = [*accumulate(shares)][:-1]
-    said = [float(RATINGS[bisect(below, (place + 0.5) / 20)]) for place in range(20)]
+    ratings = [float(RATINGS[bisect(below, (rater + 0.5) / 20)]) for rater in range(20)]
     drawn = hashlib.sha256(key.encode()).digest()[0] % 20
-    return HumanScore(score=said[drawn], raters={str(place): score for place, score in enumerate(said)})
+    return HumanScore(score=ratings[drawn], raters={str(rater): score for rater, score in enumerate(ratings)})
 
 
 def _content(response: Response) -> str:
@@ -189,25 +189,26 @@ def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
     """What the teacher whose judgments are the file `name` says of rows, by id: of each the judgment of the same answer
     to the same question, that of its own id where there are several; those without one are counted in `left_out`.
     Raises UsageError, with counts, for judgments that are no ratings on 1..10 or of none of the rows."""
-    judgments = [one for _, one in jsonl.read(Path(name), Judgment)]
-    if strange := [one.prompt for one in judgments if not rates(one.prompt)]:
+    judgments = [judgment for _, judgment in jsonl.read(Path(name), Judgment)]
+    if strange := [judgment.prompt for judgment in judgments if not rates(judgment.prompt)]:
         problem = f"{len(strange)} of {len(judgments)} judgments do not rate on 1..10 ({', '.join(sorted({*strange}))})"
         raise UsageError(f"labels: {name}: {problem}; judge in a form that does, such as pointwise")
-    by_key = {(one.sample.id, _content(one.sample.response)): one for one in judgments}
-    by_content = {content: one for (_, content), one in by_key.items()}
-    found, lacking = dict[str, HumanScore](), Counter[str]()
-    for of in loaded.responses:
-        one = by_key.get((of.id, _content(of))) or by_content.get(_content(of))
-        if one is None or one.score is None:
-            lacking[f"{'not' if one is None else 'failed'} in {name}"] += 1
+    by_key = {(judgment.sample.id, _content(judgment.sample.response)): judgment for judgment in judgments}
+    by_content = {content: judgment for (_, content), judgment in by_key.items()}
+    scores, lacking = dict[str, HumanScore](), Counter[str]()
+    for response in loaded.responses:
+        judgment = by_key.get((response.id, _content(response))) or by_content.get(_content(response))
+        if judgment is None or judgment.score is None:
+            lacking[f"{'not' if judgment is None else 'failed'} in {name}"] += 1
         else:
-            found[of.id] = _as_raters(one.verdict.distribution or probabilities(one.score), of.id)
-    if not found:
-        ids = len({of.id for of in loaded.responses} & {one for one, _ in by_key})
+            distribution = judgment.verdict.distribution or probabilities(judgment.score)
+            scores[response.id] = _as_raters(distribution, response.id)
+    if not scores:
+        ids = len({response.id for response in loaded.responses} & {row_id for row_id, _ in by_key})
         why = f"{_listed(lacking)}; {ids} of their ids have another question or answer there"
         raise UsageError(f"labels: {name}: its {len(judgments)} judgments are labels of no row of --train ({why})")
     loaded.left_out.update(lacking)
-    return found
+    return scores
 
 
 class Labelled(Struct, frozen=True):
@@ -223,24 +224,28 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
     forms = recipe.forms
     if name == PEOPLE:
-        chosen = [each for each in loaded.responses if each.human is not None or each.preference is not None]
+        chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
         learned: Any = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind
         column = human_scored.column_of(name)
-        scores = {of.id: HumanScore(score=of.columns[column]) for of in loaded.responses if column in of.columns}
+        scores = {
+            answer.id: HumanScore(score=answer.columns[column])
+            for answer in loaded.responses
+            if column in answer.columns
+        }
         if name in judges(recipe)[1]:
             learned, scores = RatingKind, _taught(name, loaded)
         chosen = [
-            msgspec.structs.replace(each, human=msgspec.structs.replace(scores[each.id], scope=row.scope))
-            for row, each in zip(loaded.rows, loaded.responses, strict=True)
-            if each.id in scores
+            msgspec.structs.replace(answer, human=msgspec.structs.replace(scores[answer.id], scope=row.scope))
+            for row, answer in zip(loaded.rows, loaded.responses, strict=True)
+            if answer.id in scores
         ]
         forms = _of_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     if recipe.objective == "pairwise":  # which of two stands first makes no difference
-        once = {frozenset(each.ids): Planned(ONE_SIDE, each.ids) for each in planned.examples}
+        once = {frozenset(pair.ids): Planned(ONE_SIDE, pair.ids) for pair in planned.examples}
         planned = Plan([*once.values()], planned.left_out)
-    return Labelled(name, weight, {response.id: response for response in chosen}, planned)
+    return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
 
 
 def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
@@ -249,15 +254,15 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     arms = recipe.arms
     if arms is None:
         return []
-    made = human_scored.load(Path(arms.file), pictures=sees(recipe))
+    altered = human_scored.load(Path(arms.file), pictures=sees(recipe))
     points = {EDITED: arms.edited, SWAPPED: arms.swapped}
-    originals = {each.id: each for each in loaded.responses}
+    originals = {response.id: response for response in loaded.responses}
     changed, pairs, unused = dict[str, Response](), list[Planned](), Counter[str]()
-    for row, response in zip(made.rows, made.responses, strict=True):
+    for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
         if original not in originals or not (kind or _content(response) == _content(originals[original])):
-            other = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
-            raise UsageError(f"{other}; make it of the training rows: critic attack TRAIN --images --out FILE")
+            problem = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
+            raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
         if kind and less is None:
             unused[f"{kind}, to which arms gives no points"] += 1
@@ -265,8 +270,8 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
             changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
             pairs.append(Planned(ONE_SIDE, (original, row.id)))
     if not changed:
-        what = "has no answer with one fact edited or another image, to which arms gives points"
-        raise UsageError(f"arms: {arms.file} {what}; give --train answers with images that people scored 7 or more")
+        problem = "has no answer with one fact edited or another image, to which arms gives points"
+        raise UsageError(f"arms: {arms.file} {problem}; give --train answers with images that people scored 7 or more")
     loaded.left_out.update(unused)
     if recipe.objective == "pairwise":
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
@@ -297,26 +302,26 @@ def _build(
             tokenizer = _trained_tokenizer(recipe, sources, images)
             tokenizer.save_pretrained(partial / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
-        made = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
-        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns(["shortened", "failure"])
-        counts, failed = _counts(made)
-        if failed and not len(kept):
+        tokenized = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
+        rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
+        counts, failed = _counts(tokenized)
+        if failed and not len(rows):
             shown = f"the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
             raise UsageError(f"{train}: {shown}")
-        if not len(kept):
+        if not len(rows):
             most = f"max_source_tokens {limits[0]} and max_target_tokens {limits[1]}"
             raise UsageError(f"{train}: no row fits into {most}")
-        kept.save_to_disk(str(partial / "rows"))
+        rows.save_to_disk(str(partial / "rows"))
         every_row = [response for source in sources for response in source.by_id.values()]
         by_source = {source.name: len(source.planned.examples) for source in sources}
         counts |= {
             "left_out": dict(left_out + failed),
-            "rows": len(kept),
-            "forms": dict(sorted(Counter(kept["form"]).items())),
+            "rows": len(rows),
+            "forms": dict(sorted(Counter(rows["form"]).items())),
             **({"labels": by_source} if recipe.labels or recipe.arms else {}),
             "one_class": human_scored.one_class(every_row),
         }
-        del made, kept
+        del tokenized, rows
         shutil.rmtree(partial / "building")
         jsonl.write_json(partial / "counts.json", counts)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -352,15 +357,15 @@ def _tokenized_in_parallel(
     )
 
 
-def _counts(made: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
+def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
     """What was shortened and refused, and why images could not be shown."""
     failed, refused = Counter[str](), list[str]()
-    for row in made.select_columns(["id", "form", "length", "failure"]):
+    for row in tokenized.select_columns(["id", "form", "length", "failure"]):
         if row["failure"]:
             failed[row["failure"]] += 1
         elif not row["length"]:
             refused.append(f"{row['id']} ({row['form']})")
-    shortened = Counter(chain.from_iterable(made["shortened"]))
+    shortened = Counter(chain.from_iterable(tokenized["shortened"]))
     return {"shortened": dict(shortened), "refused": refused}, failed
 
 
@@ -403,9 +408,9 @@ _PIECE = 250
 def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
     coded = [
-        _ENCODER.encode((each, [source.by_id[name] for name in each.ids], source.weight))
+        _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
         for source in sources
-        for each in source.planned.examples
+        for planned in source.planned.examples
     ]
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
@@ -420,42 +425,42 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
         try:
-            made = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
-            tokens = None if isinstance(made, TooLong) else encode(tokenizer, made)
+            example = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
+            tokens = None if isinstance(example, TooLong) else encode(tokenizer, example)
         except ImageError as error:
             yield row | {"failure": error.failure}
             continue
-        if not isinstance(made, TooLong) and tokens is not None:
+        if not isinstance(example, TooLong) and tokens is not None:
             learned = sum(label != IGNORED for label in tokens.labels)
             if learned <= limits[1]:
                 row |= {
                     "input_ids": tokens.ids,
-                    "other_ids": source_ids(tokenizer, made.other) if made.other else [],
+                    "other_ids": source_ids(tokenizer, example.other) if example.other else [],
                     "source": len(tokens.ids) - learned,
                     "value": [position for position, spells in enumerate(tokens.rating) if spells],
                     "length": len(tokens.ids),
-                    "images": made.images,
-                    "image_tokens": [tokenizer.image_tokens(name) for name in made.images],
-                    "shortened": list(made.shortened),
+                    "images": example.images,
+                    "image_tokens": [tokenizer.image_tokens(name) for name in example.images],
+                    "shortened": list(example.shortened),
                     "group": responses[0].question.group,
                     "weight": weight,
-                    **_people(made),
+                    **_people(example),
                 }
         yield row
 
 
-def _people(made: Example) -> dict[str, Any]:
+def _people(example: Example) -> dict[str, Any]:
     """The whole rating and the distribution over 1..10 that people gave; of other forms nothing, but of a pair how far
     its first answer is ahead."""
-    if made.score is None or not load(made.form, "en").on_ten:
-        return {"rating": 0, "people": made.label if made.other else []}
-    return {"rating": whole_rating(made.score), "people": made.label or probabilities(made.score)}
+    if example.score is None or not load(example.form, "en").on_ten:
+        return {"rating": 0, "people": example.label if example.other else []}
+    return {"rating": whole_rating(example.score), "people": example.label or probabilities(example.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
     for source in sources:
-        for each in source.planned.examples:
-            made = example_of(each, source.by_id, None, lambda messages: 0, sees)
-            assert not isinstance(made, TooLong)
-            texts = (part["text"] for part in parts_of(made.messages[0]) if part["type"] == "text")
-            yield "".join(texts), made.target
+        for planned in source.planned.examples:
+            example = example_of(planned, source.by_id, None, lambda messages: 0, sees)
+            assert not isinstance(example, TooLong)
+            texts = (part["text"] for part in parts_of(example.messages[0]) if part["type"] == "text")
+            yield "".join(texts), example.target

@@ -89,8 +89,8 @@ class SeeingTokenizer:
     def _expanded(self, size: tuple[int, int]) -> str:
         token = self.processor.image_token
         try:
-            made = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
-            ((replaced,),) = made["text_replacement_offsets"]
+            processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
+            ((replaced,),) = processed["text_replacement_offsets"]
             text: str = replaced["replacement"]
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             kind = type(self.processor).__name__
@@ -158,8 +158,8 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
         ids = row["input_ids"]
         if row.get("images"):
             ids = np.array(ids)
-            each = [-1 - numbers.setdefault(name, len(numbers)) for name in row["images"]]
-            ids[ids == image_token] = np.repeat(each, row["image_tokens"])
+            markers = [-1 - numbers.setdefault(name, len(numbers)) for name in row["images"]]
+            ids[ids == image_token] = np.repeat(markers, row["image_tokens"])
             ids = ids.tolist()
         apart.append(ids)
     return apart
@@ -167,11 +167,11 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
 
 def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
     """The images of a packed sequence in the order of their tokens."""
-    found: list[str] = []
+    names: list[str] = []
     for node in nodes:
         row = rows[node.row]
         tokens = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
         starts = tokens[np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
         pairs = zip(row.get("images", []), starts, strict=True)
-        found += [name for name, start in pairs if node.start <= start < node.end]
-    return found
+        names += [name for name, start in pairs if node.start <= start < node.end]
+    return names
