@@ -12,7 +12,7 @@ def join_adapters(model: Any) -> Any:
     scales it and adds it, three more passes over [tokens × width], which on a CPU take longer than that matmul."""
     from peft.tuners.lora import Linear  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
-    plain: list[Any] = [each for each in model.modules() if type(each) is Linear]
+    plain: list[Any] = [module for module in model.modules() if type(module) is Linear]
     for module in plain:
         module.forward = types.MethodType(_joined(module.forward), module)
     return model

@@ -83,15 +83,15 @@ def _by_segments(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     tree: Tree | None = None,
-    **given: Any,
+    **options: Any,
 ) -> Any:
     """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
     if tree is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
-    masks = tree.masks(given.get("sliding_window"), query)
-    attend = _matmuls if _few_and_plain(query, masks, **given) else sdpa_attention_forward
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    masks = tree.masks(options.get("sliding_window"), query)
+    attend = _matmuls if _few_and_plain(query, masks, **options) else sdpa_attention_forward
     parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
-    return torch.cat([attend(module, *part, **given)[0] for part in parts], dim=1), None
+    return torch.cat([attend(module, *part, **options)[0] for part in parts], dim=1), None
 
 
 def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
@@ -106,19 +106,19 @@ def _matmuls(
     value: torch.Tensor,
     mask: torch.Tensor,
     scaling: float | None = None,
-    **given: Any,
+    **options: Any,
 ) -> Any:
     """The same written out. The heads that share keys and values stand one behind the other in one matmul."""
     heads, count, width = query.shape[1:]
-    groups, places = key.shape[1:3]
+    groups, keys = key.shape[1:3]
     looks = (query * (width**-0.5 if scaling is None else scaling)).reshape(groups, -1, width)
-    scores = (looks @ key[0].transpose(1, 2)).view(heads, count, places).add_(mask[0])
-    out = scores.softmax(-1).view(groups, -1, places) @ value[0]
+    scores = (looks @ key[0].transpose(1, 2)).view(heads, count, keys).add_(mask[0])
+    out = scores.softmax(-1).view(groups, -1, keys) @ value[0]
     return out.view(1, heads, count, width).transpose(1, 2), None
 
 
-def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **given: Any) -> Any:
+def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any) -> Any:
     """The same by one kernel, which neither gathers keys nor repeats those that heads share."""
     if tree is not None:
-        mask = tree.block_mask(given.get("sliding_window"), query.device)
-    return flex_attention_forward(module, query, key, value, mask, **given)
+        mask = tree.block_mask(options.get("sliding_window"), query.device)
+    return flex_attention_forward(module, query, key, value, mask, **options)

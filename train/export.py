@@ -63,7 +63,7 @@ def labels(objective: str) -> dict[str, Any]:
         return {}
     # vLLM gives a regression's score as it is.
     kind = {"problem_type": "regression"} if len(names) == 1 else {}
-    return {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}, **kind}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}, **kind}
 
 
 def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
@@ -151,7 +151,7 @@ def card(facts: dict[str, Any]) -> str:
 
 def parameters(model: Any) -> tuple[int, int]:
     """Parameters in all and those trained."""
-    sizes = [(size_of(each), each.requires_grad) for each in model.parameters()]
+    sizes = [(size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 

@@ -84,10 +84,10 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     return 0
 
 
-def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **how: Any) -> Path:
+def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
     """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
-    kept = frozenset(human_scored.UNUSABLE_FLAGS)  # what is left out is said where the rows are learned from
-    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), kept, own=own, **how)))
+    flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what is left out is said where the rows are learned from
+    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), flags, own=own, **options)))
     return out
 
 
@@ -148,8 +148,8 @@ def main(
         train = renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
         internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [str(PROGRAM), str(config), "--train", str(train), "--out", str(out)]
-    rest = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
-    for name, value in rest.items():
+    forwarded = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
+    for name, value in forwarded.items():
         program += [name, str(value)] if value is not None else []
     for override in overrides or []:
         program += ["--set", override]

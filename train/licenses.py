@@ -40,5 +40,5 @@ def made_from(base: Path) -> dict[str, Any] | None:
     notes = own if own.is_file() else judge
     if not notes.is_file():
         return None
-    told: dict[str, Any] = json.loads(notes.read_text("utf-8"))
-    return told if notes == own else told.get("base")
+    facts: dict[str, Any] = json.loads(notes.read_text("utf-8"))
+    return facts if notes == own else facts.get("base")

@@ -42,8 +42,8 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
         order = list(self.sampler)
         for start in range(0, len(order), self.step):
             chosen = order[start : start + self.step]
-            rows = told_apart([self.rows[place] for place in chosen], self.image_token)
-            yield from (chosen[place] for place in meeting(rows, self.micro_batch))
+            rows = told_apart([self.rows[index] for index in chosen], self.image_token)
+            yield from (chosen[index] for index in meeting(rows, self.micro_batch))
 
 
 class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
@@ -54,9 +54,9 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
     def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
         self.groups: dict[Any, dict[Any, list[int]]] = {}
         ids, images, groups = rows["id"], rows["images"], rows["group"]
-        for place in sorted(range(len(rows)), key=lambda place: str(ids[place])):
-            group = self.groups.setdefault(tuple(images[place]) or groups[place], {})
-            group.setdefault(ids[place], []).append(place)
+        for index in sorted(range(len(rows)), key=lambda index: str(ids[index])):
+            group = self.groups.setdefault(tuple(images[index]) or groups[index], {})
+            group.setdefault(ids[index], []).append(index)
         self.count, self.generator, self.most = len(rows), generator, most
 
     def __len__(self) -> int:
@@ -64,14 +64,14 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
 
     def __iter__(self) -> Iterator[int]:
         parts = [part for group in self.groups.values() for part in self._parts(list(group.values()))]
-        for place in torch.randperm(len(parts), generator=self.generator).tolist():
-            yield from chain(*parts[place])
+        for index in torch.randperm(len(parts), generator=self.generator).tolist():
+            yield from chain(*parts[index])
 
     def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
-        """A group's rows, each with the places of its examples, in parts of at most `most`."""
+        """A group's rows, each with the indices of its examples, in parts of at most `most`."""
         if self.most is None:
             return [rows]
-        rows = [rows[place] for place in torch.randperm(len(rows), generator=self.generator).tolist()]
+        rows = [rows[index] for index in torch.randperm(len(rows), generator=self.generator).tolist()]
         return [rows[start : start + self.most] for start in range(0, len(rows), self.most)]
 
 
@@ -186,8 +186,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             export.mend(self.out / "best")
             jsonl.repair(self.log)
             lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
-            kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
-            jsonl.write_text(self.log, "".join(line + "\n" for line in kept))
+            earlier = [line for line in lines if json.loads(line)["step"] <= state.global_step]
+            jsonl.write_text(self.log, "".join(line + "\n" for line in earlier))
         if "foreign" in self.watched and not state.global_step:
             self._evaluate(0)
 
@@ -200,8 +200,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.ema is not None:
             self.ema.update()
-            if (kept := self.ema.settle()) and state.is_world_process_zero:
-                print(kept, flush=True)
+            if (note := self.ema.settle()) and state.is_world_process_zero:
+                print(note, flush=True)
         # Each loss is looked at before what it was learned with is saved; a run that goes on then logs the same.
         control.should_log = control.should_log or control.should_save or state.global_step >= state.max_steps
         evaluation = self.recipe.evaluation
@@ -236,18 +236,18 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     def _line(self, state: Any, logs: dict[str, float]) -> str:
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" not in logs:
-            found = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
+            metrics = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
             refused = sum(len(held.refused) for held in self.watched.values())
-            parts = [*found, f"{refused} refused"] if refused else found
+            parts = [*metrics, f"{refused} refused"] if refused else metrics
             return f"{step}  held-out rows: {'  '.join(parts)}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
-        left = (state.max_steps - state.global_step) / rate
+        remaining = (state.max_steps - state.global_step) / rate
         parts = [step, f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
         if "tokens_per_second" in logs:
             parts.append(f"{logs['tokens_per_second'] * self.trainer.args.world_size:.0f} tokens/s")
             parts += [f"MFU {logs['mfu']:.1%}"] if "mfu" in logs else []
             parts.append(f"{logs['memory_gib']:.0f} GiB")
-        return "  ".join([*parts, f"{left:.0f} s left"])
+        return "  ".join([*parts, f"{remaining:.0f} s left"])
 
     def _averaged(self) -> Any:
         """The averaged weights in the model's place, or its own where there are none."""
@@ -261,23 +261,23 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         with self._averaged():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
-                how = (spec.batch_size, pad, seeing, held.ends)
-                scores[name] = scored(distributions(model, held.rows, self.tokens, *how))
-            found = figures(scores["own"], self.watched["own"].human)
-            self.evaluated = {"step": step, **found}
+                settings = (spec.batch_size, pad, seeing, held.ends)
+                scores[name] = scored(distributions(model, held.rows, self.tokens, *settings))
+            metrics = figures(scores["own"], self.watched["own"].human)
+            self.evaluated = {"step": step, **metrics}
             if chooses:
                 self.base = self.base or scores
-                beside = {of: beside_base(held, self.base[of], scores[of]) for of, held in self.watched.items()}
+                beside = {name: beside_base(held, self.base[name], scores[name]) for name, held in self.watched.items()}
                 self.evaluated["beside_base"] = beside
                 worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
-                more = beside["foreign"]["metrics"].items()
-                found |= {f"foreign_{name}": of["judge"][0] for name, of in more if "judge" in of}
-            if "mae" in found and not worse and (self.best is None or found["mae"] < self.best["mae"]):
+                foreign = beside["foreign"]["metrics"].items()
+                metrics |= {f"foreign_{name}": sides["judge"][0] for name, sides in foreign if "judge" in sides}
+            if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), chooses)
         if worse and self.trainer.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
-        self.trainer.log({f"eval_{name}": value for name, value in found.items()})
+        self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def _notes(self) -> dict[str, Any]:
         """What the folder of a judge says of its making."""
@@ -298,8 +298,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
         if rank == 0:
             spent = self.seconds + time.monotonic() - self.began
-            kept = {"best": self.best, "evaluated": self.evaluated, "seconds": spent, "base": self.base}
-            jsonl.write_json(folder / "watch.json", kept)
+            state = {"best": self.best, "evaluated": self.evaluated, "seconds": spent, "base": self.base}
+            jsonl.write_json(folder / "watch.json", state)
             checkpoints.seal(folder, self.facts)
             checkpoints.discard(self.out, self.recipe.keep)
         self.trainer.accelerator.wait_for_everyone()

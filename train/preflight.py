@@ -24,8 +24,8 @@ def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
         return recipe
     if begun and recipe.revision is None:
         return msgspec.structs.replace(recipe, revision=begun.get("revision"))
-    found = resolve_revision(recipe.base, recipe.revision)
-    return msgspec.structs.replace(recipe, revision=getattr(found, "resolved", found))
+    commit = resolve_revision(recipe.base, recipe.revision)
+    return msgspec.structs.replace(recipe, revision=getattr(commit, "resolved", commit))
 
 
 def served_tokens(base: str, revision: str | None = None) -> float:

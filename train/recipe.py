@@ -185,8 +185,8 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:bool"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
@@ -221,14 +221,14 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
     return recipe
 
 
-def _parsed(text: str | bytes, place: str) -> Any:
+def _parsed(text: str | bytes, location: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{place}{line}: not YAML: {error.problem}") from None
+        raise UsageError(f"{location}{line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{place}: not YAML: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{location}: not YAML: {str(error).splitlines()[0]}") from None
 
 
 def _put(content: Any, override: str) -> None:
@@ -256,9 +256,9 @@ def _with_nearest(message: str) -> str:
 def _check(recipe: Recipe, path: Path) -> None:
     """Raises UsageError for keys that do not fit together."""
 
-    def require(good: bool, what: str) -> None:
+    def require(good: bool, problem: str) -> None:
         if not good:
-            raise UsageError(f"{path}: {what}")
+            raise UsageError(f"{path}: {problem}")
 
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
     _check_base(recipe, require)

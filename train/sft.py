@@ -90,7 +90,7 @@ def _freeze(model: Any, recipe: Recipe) -> None:
     for name, parameter in model.named_parameters():
         if set(frozen) & set(name.split(".")):
             parameter.requires_grad_(False)
-    if recipe.lora is None and not any(each.requires_grad for each in model.parameters()):
+    if recipe.lora is None and not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"frozen: {', '.join(frozen)} leaves nothing of the model to train")
 
 
@@ -99,7 +99,7 @@ def _spare_gradients(model: Any) -> None:
     and adapters make inputs need gradients, its own too, and it would be gone through backwards for nothing."""
     for name, part in model.named_modules():
         looks = name.rpartition(".")[2] in TOWERS
-        if looks and not any(each.requires_grad for each in part.parameters()):
+        if looks and not any(parameter.requires_grad for parameter in part.parameters()):
             part.forward = torch.no_grad()(part.forward)
 
 
@@ -149,9 +149,9 @@ def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
     """Of a model that sees, all layers of the part that reads; the others it names itself."""
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
-    within = {id(each) for each in model.get_decoder().modules()}
+    within = {id(module) for module in model.get_decoder().modules()}
     linear = (torch.nn.Linear,)
-    return [name for name, each in model.named_modules() if id(each) in within and isinstance(each, linear)]
+    return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
 
 
 def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
@@ -245,7 +245,7 @@ def main(run: TrainingRun) -> None:
 
 def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     out, first = run.out, cpu.is_first()
-    recipe, on = _prepare_device(run.recipe, out, run.threads)
+    recipe, machine = _prepare_device(run.recipe, out, run.threads)
     with trainer_args.telling():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -277,13 +277,13 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
-        kept = out / "probe" / name
-        linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, kept)
+        folder = out / "probe" / name
+        linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
     watch = JudgeCallback(
         recipe,
         out,
-        facts={**facts, **on, "processes": processes},
-        notes={**facts, **on, **data.counts},
+        facts={**facts, **machine, "processes": processes},
+        notes={**facts, **machine, **data.counts},
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -326,8 +326,8 @@ def _watched(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: Any) -> d
     if run.internal is None or recipe.evaluation is None:
         return {}
     files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
-    how = recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe)
-    return {name: held_out(file, *how) for name, file in files.items()}
+    settings = recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe)
+    return {name: held_out(file, *settings) for name, file in files.items()}
 
 
 def _warn(text: str) -> None:
@@ -352,7 +352,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
     first = cpu.is_first()
-    on: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
         if precision == "auto":
@@ -365,7 +365,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
             training={**recipe.training, "bf16": chosen},
             deepspeed={**recipe.deepspeed, "bf16": {"enabled": chosen}},
         )
-        on["precision"] = precision
+        machine["precision"] = precision
         if first:
             print(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}", flush=True)
     bf16 = recipe.training.get("bf16") or recipe.deepspeed.get("bf16", {}).get("enabled") is True
@@ -373,13 +373,13 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         print(note, flush=True)
     if not torch.cuda.is_available():
         cpu.keep_memory()
-        on["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()
+        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
-        os.environ["OMP_NUM_THREADS"] = str(on["threads"])
-        torch.set_num_threads(on["threads"])
+        os.environ["OMP_NUM_THREADS"] = str(machine["threads"])
+        torch.set_num_threads(machine["threads"])
         # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    return recipe, on
+    return recipe, machine
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:

@@ -37,15 +37,15 @@ class Meter:
         self.attention = config.num_hidden_layers * heads * head_size
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
-        reads = [(name, each) for name, each in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
-        learns = next((place for place, (_, each) in enumerate(reads) if each.requires_grad), 0)
-        places = [place for place, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
-        matrices = [reads[place][1] for place in places]
-        sizes = [size_of(each) for each in matrices]
+        reads = [(name, weight) for name, weight in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
+        learns = next((index for index, (_, weight) in enumerate(reads) if weight.requires_grad), 0)
+        indices = [index for index, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
+        matrices = [reads[index][1] for index in indices]
+        sizes = [size_of(matrix) for matrix in matrices]
         self.matrices = sum(sizes)
-        below = sum(size for place, size in zip(places, sizes, strict=True) if place < learns)
+        below = sum(size for index, size in zip(indices, sizes, strict=True) if index < learns)
         self.below: float = below / self.matrices
-        self.passes = 3 if any(each.requires_grad for each in matrices) else 2
+        self.passes = 3 if any(matrix.requires_grad for matrix in matrices) else 2
         self.pad = pad
         self._clear()
 
@@ -58,10 +58,10 @@ class Meter:
     def add(self, inputs: dict[str, Any]) -> None:
         """Count a micro-batch."""
         ids = inputs["input_ids"]
-        there = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
+        present = torch.ones_like(ids) if "position_ids" in inputs else ids != self.pad
         positions = inputs.get("position_ids", torch.arange(ids.shape[1], device=ids.device))
         # A token behind p others adds (p + 1)² - p².
-        squares, tokens = (there * (2 * positions + 1)).sum().double(), there.sum().double()
+        squares, tokens = (present * (2 * positions + 1)).sum().double(), present.sum().double()
         learned = (inputs["labels"] >= 0).sum().double()
         self.tokens = self.tokens + tokens
         layers = self.matrices * tokens * (self.below + (1.0 - self.below) * self.passes)
@@ -88,16 +88,16 @@ class Meter:
         self.stop()
         if not self.seconds:
             return {}
-        found = {"tokens_per_second": round(float(self.tokens) / self.seconds, 1)}
+        figures = {"tokens_per_second": round(float(self.tokens) / self.seconds, 1)}
         if torch.cuda.is_available():
             name = torch.cuda.get_device_name()
             peak = next((value for part, value in PEAK_BF16.items() if part in name), None)
             if peak is not None:
-                found["mfu"] = round(float(self.flops) / self.seconds / peak, 4)
-            found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+                figures["mfu"] = round(float(self.flops) / self.seconds / peak, 4)
+            figures["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
         else:
-            found["gflops"] = round(float(self.flops) / self.seconds / 1e9, 1)
-            found["cpu_gflops"] = round(float(self.flops) / self.cpu_seconds / 1e9, 1)
-            found["memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1)
+            figures["gflops"] = round(float(self.flops) / self.seconds / 1e9, 1)
+            figures["cpu_gflops"] = round(float(self.flops) / self.cpu_seconds / 1e9, 1)
+            figures["memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1)
         self._clear()
-        return found
+        return figures

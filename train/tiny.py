@@ -177,12 +177,12 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dic
         **(labels or {}),
     )
     # Under ZeRO-3 its two halves would be shared out before they have numbers; DeepSpeed shares them out later.
-    kept, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
+    previous, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
     try:
         kind = with_head(Idefics3ForConditionalGeneration) if labels else Idefics3ForConditionalGeneration
         model = kind(config)
     finally:
-        integration._hf_deepspeed_config_weak_ref = kept
+        integration._hf_deepspeed_config_weak_ref = previous
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model

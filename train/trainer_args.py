@@ -108,8 +108,8 @@ def micro_batch(global_batch: int, most: int, processes: int) -> int:
     """
     if most < 1:
         raise _refuse("training", f"per_device_train_batch_size must be at least 1, got {most}")
-    share, rest = divmod(global_batch, processes)
-    if rest or not share:
+    share, remainder = divmod(global_batch, processes)
+    if remainder or not share:
         works = [str(number) for number in range(1, global_batch + 1) if global_batch % number == 0]
         raise UsageError(
             f"global_batch {global_batch} is no multiple of {processes} processes; give another, or start "
@@ -130,8 +130,8 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
     if rows < most and is_first():
-        each = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
-        print(f"per_device_train_batch_size {rows} instead of {most}: {each}", flush=True)
+        why = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
+        print(f"per_device_train_batch_size {rows} instead of {most}: {why}", flush=True)
     micro_batches = recipe.global_batch // (rows * world)
     if not on_cpu:
         section = {**_overlapping(section, micro_batches, world), **section}
