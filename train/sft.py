@@ -351,6 +351,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
     it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
+    deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it would print a dozen lines of bytes
     first = cpu.is_first()
     machine: dict[str, Any] = {}
     if recipe.precision is not None:
