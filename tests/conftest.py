@@ -327,6 +327,14 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def human_rows(folder: Path, count: int = 12, **changes: Any) -> Path:
+    return write_jsonl(folder / "rows.jsonl", [human_row(number, **changes) for number in range(count)])
+
+
 def completion(text: str, finish: str = "stop", tokens: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """A chat completion as OpenAI-compatible servers send it."""
     choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}

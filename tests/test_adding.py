@@ -12,11 +12,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Copied, human_row, write_jsonl
+from conftest import ROOT, Copied, human_row, read_jsonl, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -66,10 +65,6 @@ def put_in(file: Path, table: str, entry: str) -> None:
     file.write_text(text.replace(table, f"{table}\n{entry}"), "utf-8")
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
 def judge_that_says(folder: Path, rating: int) -> Path:
     return write_jsonl(folder / f"judge-{rating}.jsonl", [{"text": json.dumps({"Rating": rating, "Reason": "so"})}])
 
@@ -87,7 +82,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert " coarse, " in " ".join(critic("judge", "--help").stdout.split())
     judge = ["judge", rows, "--score", "argmax", "--prompt", "coarse", "--judge"]
     critic(*judge, judge_that_says(tmp_path, 2), "--out", out)
-    judged = lines(out)
+    judged = read_jsonl(out)
     assert [line["prompt"] for line in judged] == ["coarse"] * 3
     assert [(line["score"], line["verdict"]["scale"]) for line in judged] == [(5.5, [1, 3])] * 3
     audited = critic("audit", f"mine={out}", "--out", tmp_path / "audit").stdout
@@ -95,7 +90,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     assert "coarse" in (tmp_path / "audit/report.html").read_text("utf-8")
     out = tmp_path / "high.jsonl"
     critic(*judge, judge_that_says(tmp_path, 4), "--out", out, "--max-failed", "1")
-    assert {line["verdict"]["failure"] for line in lines(out)} == {"out_of_range"}
+    assert {line["verdict"]["failure"] for line in read_jsonl(out)} == {"out_of_range"}
 
     program = [sys.executable, "-c", PLANNED, str(rows)]
     environment = os.environ | {"PYTHONPATH": str(package)}
@@ -114,7 +109,7 @@ def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> N
     sheet = ROOT / "data/samples/convbench/ConvBench.csv"
     asked = ["--benchmark", "convbench", "--model", write_jsonl(tmp_path / "m.jsonl", [{"text": "mine"}])]
     critic("infer", sheet, *asked, "--condition", "oracle_no_image", "--out", tmp_path / "replies.jsonl")
-    turn = next(line for line in lines(tmp_path / "replies.jsonl") if line["turn"] == 3)
+    turn = next(line for line in read_jsonl(tmp_path / "replies.jsonl") if line["turn"] == 3)
     references = [one["reference"] for one in turn["conversation"]["turns"][:2]]
     assert [said["content"] for said in turn["seen"]][1::2] == references
     assert not any("images" in said for said in turn["seen"])
@@ -132,7 +127,7 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
         file.write(f"\n{entry}")
     rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     critic("attack", rows, "--below", "6", "--out", tmp_path / "attacked.jsonl")
-    texts = {row["id"]: row["response"] for row in lines(tmp_path / "attacked.jsonl")}
+    texts = {row["id"]: row["response"] for row in read_jsonl(tmp_path / "attacked.jsonl")}
     assert texts["row-0#expert"].startswith(ROWS[0]["response"]) and texts["row-0#expert"].endswith("deserves a 10.")
     assert texts["row-1#expert"].endswith("应得 10 分。") and "row-2#expert" not in texts
 

@@ -25,7 +25,7 @@ from annotating import (
     rows_file,
     source,
 )
-from conftest import assert_one_line_error, run, write_jsonl
+from conftest import assert_one_line_error, read_jsonl, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,10 +39,6 @@ from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 from eval_agreement.sources import kind_of
 from eval_agreement.tables import Source
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").strip().split("\n")]
 
 
 def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:
@@ -85,7 +81,7 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
             choices = dict(zip([ask.key for ask in opened.item.asks], answers, strict=True))
             store.label(rater, opened.task, 0, RaterVerdict(choices=choices))
     columns = ("human_score", "checklist_answers", "checklist_votes", "annotators")
-    assert {line["id"]: tuple(line[column] for column in columns) for line in read(exported(store))} == {
+    assert {line["id"]: tuple(line[column] for column in columns) for line in read_jsonl(exported(store))} == {
         "row-1": (0.5, [True, False], [[1, 0], [0, 1]], {"rater-2": 0.5}),
         "row-2": (0.5, [None, None], [[1, 1], [1, 1]], {"rater-1": 1.0, "rater-2": 0.0}),
         "row-3": (1.0, [True, True], [[2, 0], [2, 0]], {"rater-1": 1.0, "rater-2": 1.0}),
@@ -98,7 +94,7 @@ def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
     store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=rows_file(tmp_path, 60))
     by_rater(store, lambda rater, name, values: values[0])
     path = exported(store)
-    lines = read(path)
+    lines = read_jsonl(path)
     assert {line["preference"] for line in lines} == {"a", "b"} and len(lines) == 60
     judge = [{"id": line["id"], "preference": line["preference"]} for line in lines if line["rater"] == "rater-1"]
     words = ("--judge", f"j={write_jsonl(tmp_path / 'j.jsonl', judge)}", "--out", tmp_path / "a")
@@ -117,8 +113,8 @@ def test_conversations_come_back_where_they_are_read(tmp_path: Path, scheme: str
     store = planned(tmp_path, *more, rows=talks)
     by_rater(store, lambda rater, name, values: values[-1] if "whole" in name else values[0])
     path = exported(store)
-    lines = read(path)
-    talk, opponent = read(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
+    lines = read_jsonl(path)
+    talk, opponent = read_jsonl(talks)[0]["conversation"]["id"], "theirs" if scheme == "against" else None
     expected = {verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
     assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
     assert kind_of(Source(path)) == kind and all(line[kind] is not None for line in lines)
@@ -129,7 +125,7 @@ def test_confirmations_come_back_as_verdicts(tmp_path: Path) -> None:
     store = planned(tmp_path, "--scheme", "confirm")
     by_rater(store, lambda rater, name, values: "no")
     path = exported(store)
-    assert kind_of(Source(path)) == "yes or no" and {line["verdict"] for line in read(path)} == {"no"}
+    assert kind_of(Source(path)) == "yes or no" and {line["verdict"] for line in read_jsonl(path)} == {"no"}
 
 
 def test_labels_are_what_was_first_said_and_not_of_broken_items(tmp_path: Path) -> None:
@@ -141,7 +137,7 @@ def test_labels_are_what_was_first_said_and_not_of_broken_items(tmp_path: Path) 
         broken = {"broken": "1"} if count == 0 and role == "item" else {}
         label(page, "rater-1", form, lambda name, values, role=role: "9" if role == "item" else "2", **broken)
         count += 1
-    rows = read(exported(store))
+    rows = read_jsonl(exported(store))
     assert count == 18 and len(rows) == 11 and {line["human_score"] for line in rows} == {9.0}
     lines = list(csv.DictReader(exported(store, "all.csv").open(encoding="utf-8")))
     assert len(lines) == 18 and {line["role"] for line in lines} == {"item", "repeat"}
@@ -163,7 +159,7 @@ def test_hidden_checks_and_repeats_are_seen_by_the_owner(tmp_path: Path) -> None
         assert store.counts()[rater] == (52, 52)
     html = owner_page(store)
     assert html.count("4 of 4") == 2 and "0 of 4" in html and "8 of 8" in html and "Krippendorff" in html
-    assert len(read(exported(store))) == 40, "checks are no labels"
+    assert len(read_jsonl(exported(store))) == 40, "checks are no labels"
 
 
 def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Path) -> None:
@@ -216,7 +212,7 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     _fill(tmp_path / f"sheets/rater-1.{form}", lambda cells: "B" if cells["answer A"] < cells["answer B"] else "A")
     back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "sheets")
     assert "0 labels, 12 more were there already; 6 of these say another thing: what was there" in back.stdout
-    answers = {one["id"]: one["response"] for one in read(tmp_path / "rows.jsonl")}
+    answers = {one["id"]: one["response"] for one in read_jsonl(tmp_path / "rows.jsonl")}
     for one in store.labels():
         texts = [answers[key] for key in one.item.id.split("+")]
         assert texts["AB".index(one.verdict.choices["overall"])] == min(texts)
@@ -359,7 +355,7 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
             for number in store.items():
                 assert len({one.verdict.choices["overall"] for one in given if one.number == number}) == 1
         else:
-            assert {one["human_score"] for one in read(exported(store))} == {7.0}
+            assert {one["human_score"] for one in read_jsonl(exported(store))} == {7.0}
 
 
 def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) -> None:
@@ -374,7 +370,7 @@ def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) 
         assert expected in back.stdout, back.stderr
     assert {one.item.id for one in store.labels() if one.role == "check"} == {"row-500"}
     assert by_rater_facts(store.labels())["ann@x.org"].right == [False]
-    assert {line["id"] for line in read(exported(store))} == {f"row-{number}" for number in range(4)}
+    assert {line["id"] for line in read_jsonl(exported(store))} == {f"row-{number}" for number in range(4)}
 
 
 def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:

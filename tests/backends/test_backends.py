@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, command, completion, human_row, run, write_jsonl
+from conftest import ROOT, Servers, assert_one_line_error, command, completion, human_row, human_rows, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_answer
@@ -74,10 +74,6 @@ def test_a_processor_that_emulates_bf16_computes_in_float32(
     place = found.index("--enforce-eager")
     assert found[place - len(words) : place] == words and ("--dtype" in found) == bool(words)
     assert "float32" not in vllm.options(str(tmp_path), {}, on_cpu=False)
-
-
-def rows(path: Path, count: int = 12, **changes: Any) -> Path:
-    return write_jsonl(path, [human_row(number, **changes) for number in range(count)])
 
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
@@ -161,7 +157,7 @@ def test_a_failed_member_is_named_and_never_imputed() -> None:
 
 
 def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
-    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    data, out = human_rows(tmp_path), tmp_path / "out.jsonl"
     strict, mild = scripted_file(tmp_path / "strict.jsonl", 2, 3), scripted_file(tmp_path / "mild.jsonl", 8, 9)
     words = ["critic", "judge", data, "--out", out, "--judge", strict, "--judge", mild]
     done = run(*words)
@@ -193,7 +189,7 @@ def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Serve
         bad = broken and "table 3?" in body["messages"][0]["content"]
         return completion("") if bad else completion('{"Rating":7,"Reason":"x"}')
 
-    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    data, out = human_rows(tmp_path), tmp_path / "out.jsonl"
     words = ["critic", "judge", data, "--out", out, "--score", "argmax", "--judge", f"{scripted(answer).url}#tiny"]
     words += ["--judge", scripted_file(tmp_path / "other.jsonl", 3)]
     assert run(*words).returncode == 3
@@ -205,7 +201,7 @@ def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Serve
 
 
 def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
-    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    data, out = human_rows(tmp_path), tmp_path / "out.jsonl"
     server = scripted(lambda body: completion('{"Rating":7,"Reason":"x"}'))
 
     def judge(*words: object) -> subprocess.CompletedProcess[str]:
@@ -240,7 +236,7 @@ def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
 
 
 def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
-    data, script = rows(tmp_path / "rows.jsonl", 40), scripted_file(tmp_path / "script.jsonl", *RATINGS)
+    data, script = human_rows(tmp_path, 40), scripted_file(tmp_path / "script.jsonl", *RATINGS)
     found = []
     for number in (1, 7):
         out = tmp_path / f"{number}.jsonl"
@@ -283,7 +279,7 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: 
         return completion("10", "length", tokens=tokens)
 
     out, server = tmp_path / "out.jsonl", scripted(answer, owner="vllm")
-    data = rows(tmp_path / "rows.jsonl", 1)
+    data = human_rows(tmp_path, 1)
     done = run("critic", "judge", data, "--out", out, "--judge", server.url, "--no-reason")
     assert done.returncode == 0, done.stderr
     line = judged(out)["row-0"]
@@ -364,7 +360,7 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: S
 
     out = tmp_path / "out.jsonl"
     words = ["--score", "argmax", "--timeout", "1", "--base-url", scripted(answer).url]
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--concurrency", "1", *words)
+    done = run("critic", "judge", human_rows(tmp_path, 2), "--out", out, "--concurrency", "1", *words)
     assert done.returncode == 0, done.stderr
     assert sorted(line.get("attempts", 1) for line in judged(out).values()) == [1, 2]
     assert jsonl.facts(out)["retries"] == 1
@@ -417,14 +413,14 @@ def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers) -> None:
         return 429, {"Retry-After": "1"}, b"slow down"
 
     words = ["--score", "argmax", "--base-url", scripted(answer).url]
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", *words)
+    run("critic", "judge", human_rows(tmp_path, 1), "--out", tmp_path / "out.jsonl", *words)
     assert times[1] - times[0] >= 1.0
 
 
 def test_a_server_killed_and_started_again(tmp_path: Path) -> None:
     """In the middle of a run, and a new server on the same port: every row once, no failure."""
     server, out = StandIn(seconds=0.02, slots=4), tmp_path / "out.jsonl"
-    words = ["critic", "judge", rows(tmp_path / "rows.jsonl", 120), "--out", out, "--base-url", server.url]
+    words = ["critic", "judge", human_rows(tmp_path, 120), "--out", out, "--base-url", server.url]
     words += ["--concurrency", 4, "--attempts", 8]
     client = subprocess.Popen(command(*words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, human_rows, run
 
 from critic import jsonl
 from critic.backends import Request, pool
@@ -64,10 +64,6 @@ def judge(data: Path, servers: list[StandIn], *words: object) -> Any:
     return run("critic", "judge", data, "--out", out, "--judge", spelled, *words)
 
 
-def rows(path: Path, count: int) -> Path:
-    return write_jsonl(path / "rows.jsonl", [human_row(number) for number in range(count)])
-
-
 def scores(path: Path) -> list[tuple[str, Any]]:
     lines = [json.loads(line) for line in (path / "out.jsonl").read_text("utf-8").splitlines()]
     return sorted((line["sample"]["id"], line.get("score")) for line in lines)
@@ -75,7 +71,7 @@ def scores(path: Path) -> list[tuple[str, Any]]:
 
 def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands: Stands) -> None:
     servers = stands(3, seconds=0.005, slots=4)
-    done = judge(rows(tmp_path, 90), servers)
+    done = judge(human_rows(tmp_path, 90), servers)
     assert done.returncode == 0, done.stderr
     assert len(scores(tmp_path)) == len(dict(scores(tmp_path))) == 90 and all(score for _, score in scores(tmp_path))
     assert all(one.asked >= 20 for one in servers) and sum(one.asked for one in servers) == 90
@@ -153,15 +149,15 @@ def test_two_judges_are_refused_before_the_first_row(tmp_path: Path, stands: Sta
     setattr(servers[1], how, {"name": "other@1", "context": 4096}[how])
     other = "is not the same judge as the others"
     words = {"name": [other, "name 'other@1'"], "context": [other, "context 4096, not 8192"]}
-    assert_one_line_error(judge(rows(tmp_path, 20), servers), *words[how])
+    assert_one_line_error(judge(human_rows(tmp_path, 20), servers), *words[how])
     assert not (tmp_path / "out.jsonl").is_file() or not scores(tmp_path)
 
 
 def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path, stands: Stands) -> None:
     alive, dead = stands(2)
     dead.close()
-    assert_one_line_error(judge(rows(tmp_path, 5), [dead, dead]), "none of 1 endpoints answers")
-    done = judge(rows(tmp_path, 5), [dead, alive])
+    assert_one_line_error(judge(human_rows(tmp_path, 5), [dead, dead]), "none of 1 endpoints answers")
+    done = judge(human_rows(tmp_path, 5), [dead, alive])
     assert done.returncode == 0 and "it is tried again" in done.stderr
     assert all(score for _, score in scores(tmp_path))
 
@@ -171,7 +167,7 @@ def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: 
     alive, *dead = stands(8, seconds=0.2)
     for server in dead:
         server.close()
-    done = judge(rows(tmp_path, 40), [*dead, alive], "--attempts", 2, "--concurrency", 2)
+    done = judge(human_rows(tmp_path, 40), [*dead, alive], "--attempts", 2, "--concurrency", 2)
     assert done.returncode == 0 and jsonl.facts(tmp_path / "out.jsonl")["retries"] == 0, done.stderr
     assert all(score for _, score in scores(tmp_path)) and done.stderr.count("it is tried again") == 7
 
@@ -214,7 +210,7 @@ def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None
 
     going = threading.Thread(target=go)
     going.start()
-    done = judge(rows(tmp_path, 400), servers, "--attempts", 2, "--concurrency", 4)
+    done = judge(human_rows(tmp_path, 400), servers, "--attempts", 2, "--concurrency", 4)
     going.join()
     assert_one_line_error(done, "rows in a row", "run again with --retry-failed")
     names = [name for name, _ in scores(tmp_path)]
@@ -224,7 +220,7 @@ def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None
 def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
     empty = tmp_path / "none"
     empty.write_text("# nobody\n", "utf-8")
-    words = ["critic", "judge", rows(tmp_path, 2), "--out", tmp_path / "o.jsonl", "--judge"]
+    words = ["critic", "judge", human_rows(tmp_path, 2), "--out", tmp_path / "o.jsonl", "--judge"]
     assert_one_line_error(run(*words, f"@{empty}"), "names no server")
     assert_one_line_error(run(*words, "@nowhere"), "no file of servers")
 
@@ -251,7 +247,7 @@ def test_a_server_that_offers_no_model_does_not_answer(tmp_path: Path, answer: b
             to.write(answer)
 
     server = Offers()
-    words = ["critic", "judge", rows(tmp_path, 1), "--out", tmp_path / "out.jsonl", "--judge"]
+    words = ["critic", "judge", human_rows(tmp_path, 1), "--out", tmp_path / "out.jsonl", "--judge"]
     assert_one_line_error(run(*words, server.url), "/v1: ")
     server.close()
     assert_one_line_error(run(*words, "http://127.0.0.1:80O0/v1"), "80O0")

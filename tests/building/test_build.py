@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from conftest import ROOT, Scripted, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, Scripted, assert_one_line_error, completion, read_jsonl, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
 
@@ -228,27 +228,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Any
     made.server.close()
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, Any]) -> None:
     made, done = built
     assert done.returncode == 0, done.stderr
     out = made.root / "whole"
-    for one in rows(out / "dropped.jsonl"):
+    for one in read_jsonl(out / "dropped.jsonl"):
         assert made.fault_of[one["path"]] == one["reason"] in ("low_quality", "rare_category")
-    rejected = {one["key"]: one["failure"] for one in rows(out / "talk.jsonl") if one.get("failure")}
+    rejected = {one["key"]: one["failure"] for one in read_jsonl(out / "talk.jsonl") if one.get("failure")}
     assert sorted(rejected.values()) == ["degenerate", "wrong_language"]
-    removed = {one["image"]: one["reason"] for one in rows(out / "removed.jsonl")}
+    removed = {one["image"]: one["reason"] for one in read_jsonl(out / "removed.jsonl")}
     assert sorted(removed.values()) == ["repeats_another", "solved_blind"]
     assert all(made.fault_of[name] == why for name, why in (rejected | removed).items())
     assert "1 removed (1 unnatural_flow, 0 wrong_answer, 0 blind)" in done.stdout
     # Of the image with the failing item the conversation stays, without the item.
     (failing,) = made.by_fault("failing_item")
-    assert failing in {one["image"] for one in rows(out / "made.jsonl")}
+    assert failing in {one["image"] for one in read_jsonl(out / "made.jsonl")}
     assert "unicorn" not in (out / "benchmark/benchmark.jsonl").read_text("utf-8")
-    assert len(rows(out / "benchmark/benchmark.jsonl")) == 9
+    assert len(read_jsonl(out / "benchmark/benchmark.jsonl")) == 9
 
 
 def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, Any]) -> None:
@@ -628,7 +624,7 @@ def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Call
     done = made.build()
     assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 5, done.stderr
     ids = {one.id for one in made.frozen()}
-    assert {one["sample"]["id"] for one in rows(made.out / "blind.jsonl")} == ids
+    assert {one["sample"]["id"] for one in read_jsonl(made.out / "blind.jsonl")} == ids
     # An image more changes nothing for the others, wherever it stands among them.
     made.replace("a.png")
     done = made.build()
@@ -647,7 +643,7 @@ def test_conversations_that_come_and_go_are_reviewed(small: Callable[..., Small]
     assert made.build().returncode == 0 and len(made.frozen()) == 6
     assert {(each.lang, each.goal, len(each.turns)) for each in made.frozen()} == {("zh", "Analysis", 3)}
     assert {turn.aspects[0] for each in made.frozen() for turn in each.turns} == {("事实正确", "颜色")}
-    talks = rows(made.out / "talk.jsonl")
+    talks = read_jsonl(made.out / "talk.jsonl")
     talks[0]["reply"]["turns"][0]["question"] += "请说明。"
     write_jsonl(made.out / "talk.jsonl", talks)
     for path in (*made.out.glob("checklist.*"), *made.out.glob("held.*")):

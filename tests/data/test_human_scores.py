@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_one_line_error, human_row, run, write_jsonl
+from conftest import assert_one_line_error, human_row, read_jsonl, run, write_jsonl
 
 from critic import human_scored, tables
 from critic.records import to_ten
 
 PROGRAM = "data/human_scores.py"
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_unusable_rows_are_left_out_and_said(tmp_path: Path) -> None:
     done = run(PROGRAM, path, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "1 rows, no reference answer" in done.stderr and "1 rows, a human score lies below its scale" in done.stderr
-    kept = [row["id"] for part in ("train", "internal") for row in lines(tmp_path / f"out/{part}.jsonl")]
+    kept = [row["id"] for part in ("train", "internal") for row in read_jsonl(tmp_path / f"out/{part}.jsonl")]
     assert sorted(kept) == sorted(row["id"] for row in made if row["id"] not in ("row-3", "row-4"))
 
 
@@ -115,7 +111,7 @@ def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None
     ]
     done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--external", "beta")
     assert done.returncode == 0, done.stderr
-    parts = {name: lines(tmp_path / f"out/{name}.jsonl") for name in ("train", "internal", "external")}
+    parts = {name: read_jsonl(tmp_path / f"out/{name}.jsonl") for name in ("train", "internal", "external")}
     for row in made:
         internal = int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0
         assert (row in parts["internal"]) == internal
@@ -127,7 +123,7 @@ def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
     tasks = ["Counting", "OCR", "Meme"]
     made = [human_row(n, task=tasks[n % 3], group=f"g{n}") for n in range(300)]
     run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--per-task")
-    counts = [sum(row["task"] == task for row in lines(tmp_path / "out/internal.jsonl")) for task in tasks]
+    counts = [sum(row["task"] == task for row in read_jsonl(tmp_path / "out/internal.jsonl")) for task in tasks]
     assert counts == [10, 10, 10]
 
 
@@ -156,7 +152,7 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     for row, change in zip(outside, [*leaking, *other], strict=False):
         row.update(change)
     done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out")
-    trained = {row["id"] for row in lines(tmp_path / "out/train.jsonl")}
+    trained = {row["id"] for row in read_jsonl(tmp_path / "out/train.jsonl")}
     assert trained == {row["id"] for row in outside[len(leaking) :]}
     assert "share" in done.stdout and f": {len(leaking)}" in done.stdout
 
@@ -178,7 +174,7 @@ def test_real_files(shared: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         for part, count in zip(("train", "internal", "external"), counts, strict=True):
             path = tmp_path / name / f"{part}.jsonl"
-            assert (len(lines(path)) if path.exists() else None) == count, (name, part)
+            assert (len(read_jsonl(path)) if path.exists() else None) == count, (name, part)
     for raw, response in zip(
         *[getattr(human_scored.load(folder / "llmeval2.jsonl"), part) for part in ("raw", "responses")], strict=True
     ):
@@ -206,7 +202,7 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     assert_one_line_error(refused, "(Prompt, answer, gold, stars)", shown)
     done = run(PROGRAM, path, *OWN, "--map", "stars=human_score", "--out", tmp_path / "o")
     assert done.returncode == 0, done.stderr
-    train = lines(tmp_path / "o/train.jsonl")
+    train = read_jsonl(tmp_path / "o/train.jsonl")
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
     assert [one.human.score for one in read] == [to_ten(1 + (int(one.id) - 1) % 5, 1, 5) for one in read]
     assert len({row["group"] for row in train}) == len(train) / 2 and {row["lang"] for row in train} == {"en"}
@@ -215,8 +211,8 @@ def test_rows_of_ones_own_are_read_by_their_own_columns(tmp_path: Path, suffix: 
     words = ("critic", "judge", path, "--judge", tmp_path / "judge.jsonl", "--score", "argmax")
     out = tmp_path / "judged.jsonl"
     judged = run(*words, *OWN, "--lang", "zh", "--out", out)
-    assert judged.returncode == 0 and len(lines(out)) == 60, judged.stderr
-    assert lines(out)[0]["sample"]["conversation"]["lang"] == "zh"
+    assert judged.returncode == 0 and len(read_jsonl(out)) == 60, judged.stderr
+    assert read_jsonl(out)[0]["sample"]["conversation"]["lang"] == "zh"
     unscored = run(*words, "--out", tmp_path / "n.jsonl")
     assert_one_line_error(unscored, "--map Prompt=question --map answer=response --map gold=reference --scale")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, asked_of, command, needs, run_apart
+from conftest import ROOT, asked_of, command, needs, read_jsonl, run_apart
 from probabilities import by_transformers
 
 from critic import jsonl
@@ -55,10 +55,6 @@ def summary(demo: Path) -> dict[str, Any]:
     return json.loads((demo / "summary.json").read_text("utf-8"))
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 @pytest.mark.parametrize("demo", [WHOLE], indirect=True)
 def test_the_judge_is_one_to_use(demo: Path) -> None:
     """Above every trivial judge, with intervals that do not overlap, on both tests."""
@@ -73,12 +69,12 @@ def test_the_judge_is_one_to_use(demo: Path) -> None:
 def test_nothing_is_lost_on_the_way(demo: Path) -> None:
     found = summary(demo)
     for test in ("internal", "external"):
-        rows = {row["id"] for row in records(demo / f"data/{test}.jsonl")}
-        judged = records(demo / f"{test}.jsonl")
+        rows = {row["id"] for row in read_jsonl(demo / f"data/{test}.jsonl")}
+        judged = read_jsonl(demo / f"{test}.jsonl")
         assert sorted(rows) == sorted(line["sample"]["id"] for line in judged)
         assert found[test]["n"] == len(rows) and found[test]["failed"] == 0
-    trained = records(demo / "data/train.jsonl")
-    internal = records(demo / "data/internal.jsonl")
+    trained = read_jsonl(demo / "data/train.jsonl")
+    internal = read_jsonl(demo / "data/internal.jsonl")
     assert not {row["group"] for row in trained} & {row["group"] for row in internal}
     assert "Nightjar-9B" not in {row["system"] for row in trained}
     for task in {row["task"] for row in trained}:
@@ -88,13 +84,13 @@ def test_nothing_is_lost_on_the_way(demo: Path) -> None:
 
 def test_its_judge_does_what_a_user_tries_next(demo: Path) -> None:
     """AlignMMBench's sample questions, all judged and scored."""
-    judged = records(demo / "answers.jsonl")
+    judged = read_jsonl(demo / "answers.jsonl")
     assert len(judged) == 8 and not any(line.get("failure") for line in judged)
     assert (demo / "benchmark/report.html").is_file()
 
 
 def test_every_verdict_is_strict_json_from_constrained_decoding(demo: Path) -> None:
-    for line in records(demo / "internal.jsonl"):
+    for line in read_jsonl(demo / "internal.jsonl"):
         if line["prompt"] == "pointwise_short":  # of a head, which writes nothing
             assert re.fullmatch(r'\{"Rating":([1-9]|10)', line["reply"])
         else:

@@ -14,6 +14,8 @@ from conftest import (
     assert_one_line_error,
     completion,
     human_row,
+    human_rows,
+    read_jsonl,
     run,
     run_apart,
     write_jsonl,
@@ -21,7 +23,7 @@ from conftest import (
 from hypothesis import given
 from hypothesis import strategies as st
 from stages.test_infer import infer, sheet
-from stages.test_judge import judge, judged, reply_with, rows, token
+from stages.test_judge import judge, reply_with, token
 
 from critic import jsonl
 from critic.backends.openai import OpenAIBackend
@@ -41,7 +43,7 @@ def raw(text: str) -> tuple[int, dict[str, str], bytes]:
 
 
 def failing(out: Path) -> list[tuple[str | None, str]]:
-    return [(line["verdict"].get("failure"), line.get("detail", "")) for line in judged(out)]
+    return [(line["verdict"].get("failure"), line.get("detail", "")) for line in read_jsonl(out)]
 
 
 COUNTS: dict[str, list[Any]] = {
@@ -68,7 +70,7 @@ def test_counts_that_are_none_are_left_out(tmp_path: Path, scripted: Servers, ki
                 else:
                     done = judge(server, out)
                 assert done.returncode == 0, (usage, done.stderr)
-            assert all(not line.get("prompt_tokens") for line in judged(out)), usage
+            assert all(not line.get("prompt_tokens") for line in read_jsonl(out)), usage
 
 
 def bodies(data: st.DataObject) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def test_a_reply_that_is_none_is_named_in_the_provider_s_words(
     else:
         words = ["--condition", "no_image", "--base-url", server.url, "--attempts", "1"]
         done = infer(sheet(tmp_path / "b", 1), out, *words)
-        found = [(line.get("failure"), line.get("detail", "")) for line in judged(out) if line["turn"] == 1]
+        found = [(line.get("failure"), line.get("detail", "")) for line in read_jsonl(out) if line["turn"] == 1]
         if name == "filtered on the way":
             assert (done.returncode, found) == (0, [(None, "")]), "what a model said before is its reply"
             return
@@ -176,7 +178,7 @@ def test_log_probabilities_that_are_none_lose_no_rating(tmp_path: Path, scripted
         return made
 
     assert judge(scripted(answer), out := tmp_path / "out.jsonl").returncode == 0
-    assert [line["score"] for line in judged(out)] == [7.0] * 3
+    assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
 
 
 @pytest.mark.parametrize("logprob", ["NaN", "1e999", "Infinity", "-Infinity", "1000"])
@@ -187,7 +189,7 @@ def test_a_log_probability_that_is_no_number_is_left_out(tmp_path: Path, scripte
     server, out = scripted(lambda body: raw(made)), tmp_path / "out.jsonl"
     assert judge(server, out).returncode == 0
     assert judge(server, out).returncode == 0
-    assert {line["score"] for line in judged(out)} == {3.0}
+    assert {line["score"] for line in read_jsonl(out)} == {3.0}
 
 
 WITHOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -210,7 +212,7 @@ def test_without_log_probabilities_the_stated_rating_counts(
     for count in (3, 5):
         done = judge(server, out, "--concurrency", "1", count=count)
         assert done.returncode == 0, done.stderr
-        assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * count
+        assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * count
         assert jsonl.facts(out)["setup"]["score_kind"] == "argmax"
         if count == 3:
             assert done.stderr.count("gives no log probabilities") == 1
@@ -219,7 +221,7 @@ def test_without_log_probabilities_the_stated_rating_counts(
     assert paid == (5 if owner == "someone" else 6), "on vLLM one probe shows it"
     asked = len(server.requests)
     assert judge(server, out, "--retry-failed", count=5).returncode == 0 and len(server.requests) == asked
-    write_jsonl(one := tmp_path / "one.jsonl", judged(out)[::2])
+    write_jsonl(one := tmp_path / "one.jsonl", read_jsonl(out)[::2])
     assert run("critic", "score", one, "--out", tmp_path / "scores").returncode == 0
     audited = run("critic", "audit", "--human", tmp_path / "rows.jsonl", "--judge", f"mine={out}", "--html", "")
     assert "Traceback" not in audited.stderr
@@ -241,9 +243,9 @@ def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_
         out = tmp_path / f"{number}.jsonl"
         done = judge(server, out, "--concurrency", "1", "--cache", tmp_path / "cache.db", count=4)
         assert done.returncode == 0 and calls == 4, done.stderr
-        assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 4
+        assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * 4
     assert judge(server, out, "--concurrency", "1", count=5).returncode == 0, "it goes on as it was begun"
-    assert not any("distribution" in line["verdict"] for line in judged(out))
+    assert not any("distribution" in line["verdict"] for line in read_jsonl(out))
 
 
 @pytest.mark.parametrize("owner", ["someone", "vllm"])
@@ -258,7 +260,7 @@ def test_what_needs_log_probabilities_stops_after_the_first_verdicts(
         assert_one_line_error(done, "no log probabilities", *words, "--score argmax")
         assert len(server.requests) - before <= (2 if owner == "someone" else 4)
     done = judge(server, out, "--score", "argmax")
-    assert done.returncode == 0 and [line["score"] for line in judged(out)] == [7.0] * 3, done.stderr
+    assert done.returncode == 0 and [line["score"] for line in read_jsonl(out)] == [7.0] * 3, done.stderr
 
 
 def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path, scripted: Servers) -> None:
@@ -267,14 +269,14 @@ def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path
         lambda body: completion("1," if "continue_final_message" in body else '{"Rating":6}'), owner="vllm"
     )
     assert judge(server, out, "--no-reason", "--concurrency", "1").returncode == 0
-    assert [line["score"] for line in judged(out)] == [6.0] * 3, "not what a probe was made to write"
-    assert len(server.requests) == 1 + 3 and judged(out)[0]["prompt_tokens"] == 22
+    assert [line["score"] for line in read_jsonl(out)] == [6.0] * 3, "not what a probe was made to write"
+    assert len(server.requests) == 1 + 3 and read_jsonl(out)[0]["prompt_tokens"] == 22
     by_name = scripted(lambda body: completion('{"clarity":4,"Rating":6,"Reason":"x"}'))
     row = human_row(0, criteria={"clarity": "Is it easy to follow?"})
     data, out = write_jsonl(tmp_path / "criteria.jsonl", [row]), tmp_path / "by_name.jsonl"
     words = ["--out", out, "--base-url", by_name.url, "--prompt", "criteria"]
     assert run("critic", "judge", data, *words).returncode == 0
-    assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in judged(out))
+    assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in read_jsonl(out))
 
 
 def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path, scripted: Servers) -> None:
@@ -288,14 +290,14 @@ def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path,
 
     server, out = scripted(answer), tmp_path / "out.jsonl"
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
-    assert [line["setup"]["score_kind"] for line in judged(out)] == ["argmax"] * 3
-    lines = judged(out)
+    assert [line["setup"]["score_kind"] for line in read_jsonl(out)] == ["argmax"] * 3
+    lines = read_jsonl(out)
     lines[0]["setup"]["score_kind"] = "expected"  # as a run leaves it that was killed
     write_jsonl(out, lines[:2])
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
-    assert [line["setup"]["score_kind"] for line in judged(out)] == ["argmax"] * 3
+    assert [line["setup"]["score_kind"] for line in read_jsonl(out)] == ["argmax"] * 3
     assert judge(server, out, "--retry-failed").returncode == 0 and calls == 5
-    assert [line["score"] for line in judged(out)] == [7.0] * 3
+    assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
 
 
 def test_a_file_with_distributions_takes_no_stated_ratings(tmp_path: Path, scripted: Servers) -> None:
@@ -309,11 +311,11 @@ def test_a_file_with_distributions_takes_no_stated_ratings(tmp_path: Path, scrip
 def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path, scripted: Servers) -> None:
     one, other = scripted(WITHOUT["ignores them"]), scripted(lambda body: reply_with({"5": 0.5, "3": 0.5}, chosen="5"))
     out = tmp_path / "panel.jsonl"
-    words = ["critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--judge", one.url, "--judge", other.url]
+    words = ["critic", "judge", human_rows(tmp_path, 3), "--judge", one.url, "--judge", other.url]
     for number in range(2):
         done = run(*words, "--out", out, "--name", "both", "--retry-failed")
         assert done.returncode == 0, done.stderr
-        assert [line["score"] for line in judged(out)] == [5.5] * 3
+        assert [line["score"] for line in read_jsonl(out)] == [5.5] * 3
         assert number or "logprobs" in jsonl.facts(out)["server_lacks"]
     assert (len(one.requests), len(other.requests)) == (3, 3)
 
@@ -339,7 +341,7 @@ def test_a_server_that_refuses_the_format_is_asked_without_it(
     server, out = scripted(answer), tmp_path / "out.jsonl"
     done = judge(server, out, "--concurrency", "1")
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [7.0] * 3
+    assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
     assert len(server.requests) == 4 and done.stderr.count("takes no response_format") == 1
     assert jsonl.facts(out)["server_lacks"] == ["response_format"]
 
@@ -361,18 +363,18 @@ def test_half_a_character_in_a_reply_ends_no_run(tmp_path: Path, scripted: Serve
     body = f'{{"choices": [{{"message": {{"content": "{text}"}}, "finish_reason": "stop \\ud83d"}}]}}'
     scripts = tmp_path / "scripts.jsonl"
     scripts.write_text(f'{{"text": "{text}"}}\n', "utf-8")
-    data = rows(tmp_path / "rows.jsonl", 2)
+    data = human_rows(tmp_path, 2)
     for number, words in enumerate((["--base-url", scripted(lambda _: raw(body)).url], ["--judge", scripts])):
         out = tmp_path / f"{number}.jsonl"
         for _ in range(2):
             assert run("critic", "judge", data, "--out", out, *words, "--score", "argmax").returncode == 0
-        assert all(line["score"] == 7 and "\ufffd" in line["verdict"]["reason"] for line in judged(out))
+        assert all(line["score"] == 7 and "\ufffd" in line["verdict"]["reason"] for line in read_jsonl(out))
     for name in ("judge_half_surrogate", "judge_one_in_ten_surrogate"):
         case = f'{{"text": "{{\\"Reason\\": \\"fine {chr(92) * 2}ud83d\\", \\"Rating\\": 7}}", "finish": "{name}"}}\n'
         scripts.write_text(case, "utf-8")
         out = tmp_path / f"{name}.jsonl"
         assert run("critic", "judge", data, "--judge", scripts, "--out", out).returncode == 0
-        assert all(line["verdict"]["reason"] == "fine \ufffd" for line in judged(out))
+        assert all(line["verdict"]["reason"] == "fine \ufffd" for line in read_jsonl(out))
     # Before it is written as well: a reason may stand in a later question.
     assert inquiry("pointwise", "en", PromptInputs()).read(r'{"Rating":7,"Reason":"\ud83d"}', False).reason == "\ufffd"
 
@@ -381,7 +383,7 @@ def test_bytes_that_are_no_utf_8_and_nul_in_a_body(tmp_path: Path, scripted: Ser
     text = rb"{\"Rating\":7,\"Reason\":\"a %b \\u0000\u0000\"}" % b"\xed\xa0\xbd\xff"
     broken = b'{"choices": [{"message": {"content": "%b"}}]}' % text
     assert judge(scripted(lambda body: (200, {}, broken)), out := tmp_path / "out.jsonl").returncode == 0
-    assert all("\ufffd" in line["reply"] and "\0" in line["reply"] for line in judged(out))
+    assert all("\ufffd" in line["reply"] and "\0" in line["reply"] for line in read_jsonl(out))
 
 
 def test_what_a_server_says_of_its_models_may_be_anything(scripted: Servers) -> None:
@@ -399,7 +401,7 @@ def test_people_s_rows_with_half_a_character_are_judged_and_deep_ones_named(tmp_
     data.write_text(whole, "utf-8")
     for _ in range(2):
         assert run("critic", "judge", data, *words, server.url).returncode == 0
-    assert judged(tmp_path / "out.jsonl")[0]["sample"]["answer"] == "half \ufffd"
+    assert read_jsonl(tmp_path / "out.jsonl")[0]["sample"]["answer"] == "half \ufffd"
     data.write_text(whole + json.dumps(human_row(1))[:-1] + f', "more": {"[" * 2000 + "]" * 2000}}}\n', "utf-8")
     assert_one_line_error(run("critic", "judge", data, *words, server.url), "data.jsonl:2: nested too deep")
     columns = "id,question,response,reference,history"
@@ -435,7 +437,7 @@ def test_file_names_that_the_locale_cannot_read(tmp_path: Path, encoding: str, e
         for _ in range(2):
             done = run_apart("critic", "judge", where, "--out", out, *words, env=apart)
             assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-        (line,) = judged(out)
+        (line,) = read_jsonl(out)
         assert line["score"] == 7
         if encoding == "utf-8":
             assert line["setup"]["judge"] == "法官" and jsonl.facts(out)["model"] == "评委"

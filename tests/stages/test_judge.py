@@ -26,6 +26,8 @@ from conftest import (
     assert_one_line_error,
     completion,
     human_row,
+    human_rows,
+    read_jsonl,
     run,
     write_jsonl,
 )
@@ -40,17 +42,9 @@ from critic.judging.forms import inquiry
 from critic.records import Judgment, PromptInputs
 
 
-def rows(path: Path, count: int = 12) -> Path:
-    return write_jsonl(path, [human_row(number) for number in range(count)])
-
-
 def judge(server: Scripted, out: Path, *words: object, count: int = 3) -> Done:
-    data = rows(out.with_name("rows.jsonl"), count)
+    data = human_rows(out.parent, count)
     return run("critic", "judge", data, "--out", out, "--base-url", server.url, "--attempts", "1", *words)
-
-
-def judged(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def token(text: str, alternatives: dict[str, float] | None = None) -> dict[str, Any]:
@@ -75,7 +69,7 @@ def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted
     for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
         done = judge(server, out := tmp_path / f"{kind}.jsonl", "--score", kind)
         assert done.returncode == 0, done.stderr
-        lines = judged(out)
+        lines = read_jsonl(out)
         assert sorted(line["sample"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
         for line in lines:
             assert line["score"] == pytest.approx(score, abs=1e-12)
@@ -137,7 +131,7 @@ def test_ten_is_told_from_one(
     server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses, grammar), owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
     assert done.returncode == 0, done.stderr
-    for line in judged(out):
+    for line in read_jsonl(out):
         distribution = line["verdict"]["distribution"]
         assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
         assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
@@ -152,7 +146,7 @@ def test_ten_is_told_from_one(
 def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(LikeVllm({"7": 1 - 5e-7, "1": 5e-7}, 0.5, refuses_bias=True), owner="vllm")
     judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1")
-    assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
+    assert len(server.requests) == 1 + 3 * 2 and len(read_jsonl(out)) == 3
 
 
 def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted: Servers) -> None:
@@ -171,7 +165,7 @@ def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: 
     """Where the model would go on with a space, what little is left to the favoured 1 says nothing."""
     server = scripted(LikeVllm({" ": 0.99, "1": 0.01}, 0.5), owner="vllm")
     judge(server, out := tmp_path / "out.jsonl", *words, count=1)
-    assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+    assert read_jsonl(out)[0]["verdict"]["failure"] == "no_distribution"
 
 
 def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted: Servers) -> None:
@@ -183,7 +177,7 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
     server = scripted(answer, owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "1", count=4)
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 4
+    assert [line["score"] for line in read_jsonl(out)] == [6.0] * 4 and len(server.requests) == 4
 
 
 QUOTED = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
@@ -222,7 +216,7 @@ def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: P
     server = scripted(answer, owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", "--concurrency", "2", count=6)
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [6.0] * 6 and len(server.requests) == 6
+    assert [line["score"] for line in read_jsonl(out)] == [6.0] * 6 and len(server.requests) == 6
 
 
 def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scripted: Servers) -> None:
@@ -232,7 +226,7 @@ def test_what_our_server_says_of_a_one_needs_no_second_call(tmp_path: Path, scri
     server = scripted(answer, owner="vllm")
     done = judge(server, out := tmp_path / "out.jsonl", count=1)
     assert done.returncode == 0 and len(server.requests) == 1, done.stderr
-    shares = judged(out)[0]["verdict"]["distribution"]
+    shares = read_jsonl(out)[0]["verdict"]["distribution"]
     assert shares == pytest.approx([0.3, 0, 0, 0, 0, 0, 0.6, 0, 0, 0.1])
 
 
@@ -276,8 +270,8 @@ def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers
     server = scripted(FAILING[failure])
     done = judge(server, out := tmp_path / "out.jsonl", "--attempts", "2", count=2)
     assert done.returncode == 3, done.stderr
-    assert [line["verdict"]["failure"] for line in judged(out)] == [failure] * 2
-    assert all(line.get("score") is None for line in judged(out))
+    assert [line["verdict"]["failure"] for line in read_jsonl(out)] == [failure] * 2
+    assert all(line.get("score") is None for line in read_jsonl(out))
     assert f"{failure} 2" in done.stdout
     assert len(server.requests) == (4 if failure == "server_error" else 2)
 
@@ -294,7 +288,7 @@ def test_log_probabilities_of_the_written_tokens_alone_are_none(
     backend.choose(None)
     assert asyncio.run(backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))).tokens == []
     assert judge(server, out := tmp_path / "out.jsonl", count=2).returncode == 0
-    assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 2
+    assert [(line["score"], line["setup"]["score_kind"]) for line in read_jsonl(out)] == [(7.0, "argmax")] * 2
 
 
 @pytest.mark.parametrize(
@@ -313,8 +307,8 @@ def test_transient_trouble_is_tried_again(tmp_path: Path, scripted: Servers, tro
     words = ["--concurrency", "1", "--attempts", "5"]
     done = judge(scripted(answer), out := tmp_path / "out.jsonl", *words, count=2)
     assert done.returncode == 0, done.stderr
-    assert [line["score"] for line in judged(out)] == [7, 7]
-    assert sorted(line.get("attempts", 1) for line in judged(out)) == [1, 3]
+    assert [line["score"] for line in read_jsonl(out)] == [7, 7]
+    assert sorted(line.get("attempts", 1) for line in read_jsonl(out)) == [1, 3]
     assert calls == 4
 
 
@@ -343,7 +337,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
     out = tmp_path / "out.jsonl"
     run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
-    found = {line["sample"]["id"]: line for line in judged(out)}
+    found = {line["sample"]["id"]: line for line in read_jsonl(out)}
     for name in ("row-0", "row-3", "row-4"):
         assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
     assert "shortened" not in found["row-1"]
@@ -372,7 +366,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -
         return reply_with({str(number % 9 + 1): 1.0}, chosen=str(number % 9 + 1), after_one={",": 1.0})
 
     server = scripted(answer)
-    data, out = rows(tmp_path / "rows.jsonl", 150), tmp_path / "out.jsonl"
+    data, out = human_rows(tmp_path, 150), tmp_path / "out.jsonl"
     words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
     chance = random.Random(0)
     for kill in range(3):
@@ -382,7 +376,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -
     with out.open("ab") as file:
         file.write(b'{"response": {"id": "row-9')
     assert run("critic", *words).returncode == 0
-    found = judged(out)
+    found = read_jsonl(out)
     assert sorted(line["sample"]["id"] for line in found) == sorted(f"row-{n}" for n in range(150))
     for line in found:
         assert line["score"] == int(line["sample"]["id"].split("-")[1]) % 9 + 1
@@ -399,7 +393,7 @@ def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path
         return completion("") if bad else reply_with({"7": 1.0})
 
     out, sidecar = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run.json"
-    words = ["judge", str(rows(tmp_path / "rows.jsonl")), "--out", str(out), "--base-url", scripted(answer).url]
+    words = ["judge", str(human_rows(tmp_path)), "--out", str(out), "--base-url", scripted(answer).url]
     assert run("critic", *words).returncode == 3 and sidecar.is_file()
     broken, before = False, out.stat().st_size
     command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--retry-failed"]
@@ -408,9 +402,9 @@ def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert len(judged(out)) == 11 and not sidecar.exists()
+    assert len(read_jsonl(out)) == 11 and not sidecar.exists()
     hold.set()
-    assert run("critic", *words).returncode == 0 and len(judged(out)) == 12 and sidecar.is_file()
+    assert run("critic", *words).returncode == 0 and len(read_jsonl(out)) == 12 and sidecar.is_file()
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> None:
@@ -419,7 +413,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> 
         return reply_with({"7": 1.0})
 
     out = tmp_path / "out.jsonl"
-    words = ["judge", str(rows(tmp_path / "rows.jsonl", 200)), "--out", str(out), "--concurrency", "2"]
+    words = ["judge", str(human_rows(tmp_path, 200)), "--out", str(out), "--concurrency", "2"]
     command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--base-url", scripted(answer).url]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not out.is_file() or out.stat().st_size == 0:
@@ -428,7 +422,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> 
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "run the same command again" in errors and "Traceback" not in errors
-    assert len(judged(out)) > 0
+    assert len(read_jsonl(out)) > 0
 
 
 def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Servers) -> None:
@@ -442,7 +436,7 @@ def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Se
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
-    here, data = scripted(lambda body: reply_with({"7": 1.0})).url, rows(tmp_path / "rows.jsonl", 2)
+    here, data = scripted(lambda body: reply_with({"7": 1.0})).url, human_rows(tmp_path, 2)
     for file, words, parts in (
         (data, ["--base-url", here, "--model", "gpt-4"], ["'gpt-4'", "it offers tiny"]),
         (data, ["--base-url", "http://127.0.0.1:9"], ["no OpenAI-compatible server answers"]),
@@ -461,11 +455,11 @@ def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted: Servers) -> 
     """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
     server, out = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4})), tmp_path / "out.jsonl"
     judge(server, out, count=1)
-    assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+    assert read_jsonl(out)[0]["verdict"]["failure"] == "no_distribution"
     assert all("structured_outputs" not in body for body in server.requests)
     out.unlink()
     judge(server, out, "--score", "argmax", count=1)
-    assert judged(out)[0]["score"] == 7
+    assert read_jsonl(out)[0]["score"] == 7
 
 
 def two_questions(path: Path) -> Path:
@@ -489,14 +483,14 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers)
     done = run(*words, "pairwise")
     assert done.returncode == 0, done.stderr
     assert "left out 1 rows: no other answer to the same question to compare with" in done.stderr
-    lines = judged(out)
+    lines = read_jsonl(out)
     assert {line["sample"]["conversation"]["turns"][0]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
     assert all(line["sample"]["conversation"] == line["sample"]["other"]["conversation"] for line in lines)
     assert all(line["score"] == 0.5 and [call["value"] for call in line["calls"]] == ["A", "A"] for line in lines)
     assert len(server.requests) == 2 * len(lines)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
     assert run(*words, "pairwise").returncode == 0
-    assert sorted(map(json.dumps, lines)) == sorted(map(json.dumps, judged(out)))
+    assert sorted(map(json.dumps, lines)) == sorted(map(json.dumps, read_jsonl(out)))
     assert_one_line_error(run(*words, "pairwise_turn"), "prompt 'pairwise'")
     panel = ["--judge", server.url, "--judge", server.url, "--prompt", "pairwise"]
     assert_one_line_error(run(*common, *panel), "does not rate")
@@ -510,7 +504,7 @@ def test_criteria_come_with_the_rows(tmp_path: Path, scripted: Servers) -> None:
     own = {"clarity": "What the row says it is"}
     data, other = write_jsonl(tmp_path / "own.jsonl", [human_row(0, criteria=own)]), tmp_path / "own-out.jsonl"
     assert run("critic", "judge", data, "--out", other, "--base-url", server.url, *words).returncode == 0
-    assert judged(other)[0]["sample"]["conversation"]["criteria"] == own
+    assert read_jsonl(other)[0]["sample"]["conversation"]["criteria"] == own
     write_jsonl(data, [human_row(0, criteria={"clarity": "What it says now"})])
     done = run("critic", "judge", data, "--out", other, "--base-url", server.url, *words)
     assert_one_line_error(done, "are others now", "--out")
@@ -540,7 +534,7 @@ def test_pairs_that_people_compared_are_judged_and_audited(tmp_path: Path, scrip
     data, out = write_jsonl(tmp_path / "pairs.jsonl", pairs), tmp_path / "judged.jsonl"
     done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--prompt", "pairwise")
     assert done.returncode == 0 and len(server.requests) == 8, done.stderr
-    said = {line["sample"]["id"]: (line["sample"]["preference"], line["score"]) for line in judged(out)}
+    said = {line["sample"]["id"]: (line["sample"]["preference"], line["score"]) for line in read_jsonl(out)}
     assert said == {f"p{n}": (1.0 - n % 2, 0.5) for n in range(4)}
     assert "agrees with people on 0.0 % of 4 pairs" in run("critic", "audit", out, "--out", tmp_path / "a").stdout
 
@@ -554,7 +548,7 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
     data.write_text(as_csv if kind == ".csv" else json.dumps(row) + "\n", "utf-8")
     done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
     assert done.returncode == 0, done.stderr
-    (line,) = judged(out)
+    (line,) = read_jsonl(out)
     assert line["score"] == 7 and line["sample"]["conversation"]["lang"] == "en"
     assert line["sample"].get("human") is None, "the score in people's place is nobody's"
     for column in ("id", "response", "question"):

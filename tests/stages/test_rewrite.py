@@ -4,17 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, completion, read_jsonl, run, write_jsonl
 
 from critic.benchmarks import alignmmbench
 from critic.stages.rewrite import seeds
 
 SAMPLE = ROOT / "data/samples/alignmmbench/metadata.jsonl"
 LINES = ["一共几个？", "数一数有多少个。", "请问总数是多少？", "有几个呢？", "告诉我数量。"]
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def worded(lines: list[str] = LINES) -> dict[str, Any]:
@@ -26,8 +22,8 @@ def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: An
     assert {one.task for one in asked}.isdisjoint({"Coherence", "Incoherence"})
     words = ["--out", tmp_path / "review.jsonl", "--base-url", scripted(lambda _: worded()).url]
     assert run("critic", "rewrite", SAMPLE, *words).returncode == 0
-    assert {line["seed"] for line in read(tmp_path / "review.jsonl")} == {one.id for one in asked}
-    rows = [row for row in read(SAMPLE) if row["task"] in ("Coherence", "Incoherence")]
+    assert {line["seed"] for line in read_jsonl(tmp_path / "review.jsonl")} == {one.id for one in asked}
+    rows = [row for row in read_jsonl(SAMPLE) if row["task"] in ("Coherence", "Incoherence")]
     only = write_jsonl(tmp_path / "only.jsonl", rows)
     assert_one_line_error(run("critic", "rewrite", only, *words), "only.jsonl", "outside of dialogues")
 
@@ -38,7 +34,7 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
     done = run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url)
     assert done.returncode == 0, done.stderr
     asked = seeds(alignmmbench.read_questions(SAMPLE).values())
-    lines = read(review)
+    lines = read_jsonl(review)
     assert len(lines) == 5 * len(asked) == 5 * len(server.requests)
     assert all(line["accepted"] is None for line in lines)
     first = asked[0]
@@ -59,7 +55,7 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
             first.group, first.reference, first.images, first.task,
         )  # fmt: skip
     assert run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url).returncode == 0
-    assert read(review) == lines, "what people said stays"
+    assert read_jsonl(review) == lines, "what people said stays"
 
 
 def test_ids_without_a_number_are_groups_of_their_own(tmp_path: Path) -> None:
@@ -91,11 +87,11 @@ def test_what_cannot_be_used_is_named_and_asked_for_again(tmp_path: Path, script
     words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url]
     done = run(*words)
     assert done.returncode == 0 and "too_few_variants 1" in done.stdout, done.stderr
-    asked, whole = len(server.requests), len(read(review))
+    asked, whole = len(server.requests), len(read_jsonl(review))
     assert run(*words).returncode == 0 and len(server.requests) == asked, "what was turned down is not asked again"
     broken = False
     assert run(*words, "--retry-failed").returncode == 0 and len(server.requests) == asked + 1
-    lines = read(review)
+    lines = read_jsonl(review)
     assert len(lines) == whole + 5 == 5 * asked
     strange = write_jsonl(tmp_path / "s.jsonl", [{**lines[0], "seed": "x-0"}])
     words = ["critic", "rewrite", SAMPLE, "--apply", strange, "--out", tmp_path / "q.jsonl"]
