@@ -13,7 +13,7 @@ from tiny import TinySpec
 
 from critic.backends.identity import HEADS
 from critic.errors import UsageError
-from critic.judging.forms import COMPARED, REASON_FIRST, RatingKind, check_mix, form_of, head_gives, rates
+from critic.judging.forms import ONE_SIDE, REASON_FIRST, RatingKind, check_mix, form_of, head_gives, rates
 from critic.judging.prompt import load
 from critic.records import Showing
 
@@ -300,16 +300,16 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
     require(recipe.objective != "raft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
     compares = recipe.objective == "pairwise"
     others = ", ".join(form for form in used if not head_gives(form, compares))
-    learns = f"preferences (forms: {{{COMPARED}: 1}})" if compares else "ratings on 1..10"
+    learns = f"preferences ({', '.join(ONE_SIDE)})" if compares else "ratings on 1..10"
     alone = f"objective {recipe.objective} learns {learns} alone, not {others}"
     require(recipe.objective not in HEADS or not others, alone)
     if recipe.arms is not None:
         require(bool(recipe.arms.edited or recipe.arms.swapped), "arms: say how many points edited or swapped costs")
         shown = recipe.images == "show" and not compares
         require(shown or not recipe.arms.swapped, "arms: swapped teaches ratings by images (images: show) alone")
-        rated = compares or any(isinstance(form_of(form).kind, RatingKind) for form in used)
-        require(rated, "arms teach ratings, or objective pairwise; give a form that rates, such as pointwise")
-    judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {COMPARED} later"
+        rated = any(form == "pairwise" if compares else isinstance(form_of(form).kind, RatingKind) for form in used)
+        require(rated, "arms teach ratings, or pairwise by its objective; give a form that rates, such as pointwise")
+    judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {used[0]} later"
     require(not compares or recipe.evaluation is None, judged)
     if recipe.evaluation is None:
         return

@@ -63,9 +63,8 @@ class Data(Struct, frozen=True):
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
-    if recipe.objective == "pairwise":
-        return [ONE_SIDE]
-    return sorted(form for form, share in recipe.forms.items() if share > 0.0)
+    used = (form for form, share in recipe.forms.items() if share > 0.0)
+    return sorted(ONE_SIDE[form] if recipe.objective == "pairwise" else form for form in used)
 
 
 def sees(recipe: Recipe) -> bool:
@@ -243,7 +242,7 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
         forms = _of_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     if recipe.objective == "pairwise":  # which of two stands first makes no difference
-        once = {frozenset(pair.ids): Planned(ONE_SIDE, pair.ids) for pair in planned.examples}
+        once = {(pair.form, *sorted(pair.ids)): Planned(ONE_SIDE[pair.form], pair.ids) for pair in planned.examples}
         planned = Plan([*once.values()], planned.left_out)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
 
@@ -268,7 +267,7 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
             unused[f"{kind}, to which arms gives no points"] += 1
         elif less is not None and response.human is not None:
             changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
-            pairs.append(Planned(ONE_SIDE, (original, row.id)))
+            pairs.append(Planned(ONE_SIDE["pairwise"], (original, row.id)))
     if not changed:
         problem = "has no answer with one fact edited or another image, to which arms gives points"
         raise UsageError(f"arms: {arms.file} {problem}; give --train answers with images that people scored 7 or more")

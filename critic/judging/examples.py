@@ -140,9 +140,9 @@ def example(
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
     images or not. Where the form shows two answers, `other` is B, or stands for the judge's own; of a row that is a
-    pair the one that stands `first` is A. Two in the form ONE_SIDE are for a head that compares."""
-    if form == forms.ONE_SIDE and (other or response.preference is not None):
-        return _pair(response, other, max_source_tokens, count, sees)
+    pair the one that stands `first` is A. Two in a form of which each is shown alone are for a head that compares."""
+    if form in forms.COMPARED and (other or response.preference is not None):
+        return _pair(response, form, max_source_tokens, count, other, sees)
     spec, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     preference, human = response.preference, response.human or HumanScore(score=response.preference or 0.0)
     asked = forms.inquiry(form, response.question.lang, spec.material(response, other or response.other), sees=sees)
@@ -175,19 +175,20 @@ def example(
 
 def _pair(
     response: Response,
-    other: Response | None,
+    shown_as: str,
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
+    other: Response | None,
     sees: bool,
 ) -> Example | TooLong:
-    form, answers = forms.form_of(forms.COMPARED), [response, *([other] if other else [])]
-    name = "+".join(answer.id for answer in answers)
+    compared, answers = forms.COMPARED[shown_as], [response, *([other] if other else [])]
+    form, name = forms.form_of(compared), "+".join(answer.id for answer in answers)
     material = form.material(response, other or response.other)
-    asked = forms.inquiry(forms.COMPARED, response.question.lang, material, sees)
+    asked = forms.inquiry(compared, response.question.lang, material, sees)
     alone = forms.each_alone(asked)
     first, second = (truncate_to_fit(side.prompt, side.material, max_source_tokens, count) for side in alone)
     if first is None or second is None:
-        return TooLong(name, forms.ONE_SIDE)
+        return TooLong(name, shown_as)
     if response.preference is not None:
         ahead = 2 * response.preference - 1
     else:
@@ -195,7 +196,7 @@ def _pair(
         ahead = (better - worse) / (TEN[1] - TEN[0])
     return Example(
         id=name,
-        form=forms.ONE_SIDE,
+        form=shown_as,
         messages=first.messages,
         other=second.messages,
         target="",

@@ -266,13 +266,19 @@ def rates(name: str) -> bool:
     return alone and load(name, "en").on_ten
 
 
-COMPARED, ONE_SIDE = "pairwise", "pointwise_short"
-"""The form that a head which scores answers one at a time decides, and the one in whose words it is shown each."""
+ONE_SIDE = {
+    "pairwise": "pointwise_short",
+    "pairwise_turn": "direct_turn",
+    "pairwise_turn_in_full": "direct_turn_in_full",
+    "pairwise_whole": "direct_whole",
+}
+"""The forms that a head which scores answers one at a time decides, and those in whose words it is shown each."""
+COMPARED = {alone: compared for compared, alone in ONE_SIDE.items()}
 
 
 def head_gives(name: str, compares: bool) -> bool:
     """Whether a scoring head can give what a form asks for: one that `compares` answers, or one that rates them."""
-    return name == COMPARED if compares else rates(name)
+    return name in ONE_SIDE if compares else rates(name)
 
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
@@ -348,8 +354,9 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
 
 def each_alone(asked: JudgeRequest) -> list[JudgeRequest]:
     """What a head that scores answers one at a time is asked of each side."""
-    shown = (replace(asked.material, sides=[side]) for side in asked.material.sides)
-    alone = [inquiry(ONE_SIDE, asked.prompt.language, material, asked.prompt.sees) for material in shown]
+    # The judgments of a conversation's turns are of both sides, and would tell of the other one.
+    shown = (replace(asked.material, sides=[side], verdicts=[], turned=None) for side in asked.material.sides)
+    alone = [inquiry(ONE_SIDE[asked.name], asked.prompt.language, material, asked.prompt.sees) for material in shown]
     return [replace(side, uris=asked.uris, paid=asked.paid) for side in alone]
 
 

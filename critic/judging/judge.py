@@ -116,7 +116,7 @@ class Judge:
 
     def hash_of(self, form: str) -> str:
         """The hash of a form's prompt, in the wordings that are used."""
-        return prompt_hash(forms.ONE_SIDE if self._compares and form == forms.COMPARED else form, self.sees)
+        return prompt_hash(forms.ONE_SIDE[form] if self._compares else form, self.sees)
 
     @property
     def _compares(self) -> bool:

@@ -19,7 +19,7 @@ from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, devices, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
-from critic.judging.forms import COMPARED, head_gives
+from critic.judging.forms import ONE_SIDE, head_gives
 from critic.records import Language, Showing
 from critic.stages.run import RunOptions, Shard
 
@@ -78,7 +78,7 @@ def not_learned(judge: Backend, forms: Collection[str], option: str, forced: boo
     UsageError for these unless that is `forced`, and for what a scoring head cannot give."""
     for form in forms:
         compares = judge.served.tie_band is not None
-        gives = f"compares two answers ({COMPARED})" if compares else "gives one rating on 1..10"
+        gives = f"compares two answers ({', '.join(ONE_SIDE)})" if compares else "gives one rating on 1..10"
         head = f"--{option} {form}: {judge.served.name} is a scoring head, which {gives}"
         check((not judge.served.is_classifier or head_gives(form, compares), head))
     learned = judge.served.forms

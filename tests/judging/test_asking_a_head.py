@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Servers, assert_one_line_error, human_row, run, write_jsonl
+from conftest import Servers, assert_one_line_error, human_row, human_rows, read_jsonl, run, write_jsonl
 from stages.test_judge_conversations import replies
 
 SHARES = [0.0, 0.0, 0.125, 0.0, 0.0, 0.25, 0.5, 0.0, 0.0, 0.125]
@@ -20,7 +20,7 @@ def classes(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    return write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(4)])
+    return human_rows(tmp_path, 4)
 
 
 def test_its_classes_are_the_distribution(scripted: Servers, rows: Path, tmp_path: Path) -> None:
@@ -87,7 +87,23 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
     asked = [body["messages"][0]["content"] for body in server.requests[1:]]
     assert len(asked) == 6 and all(text.count("xxxxxxxxxx") in (1, 3, 4) for text in asked), "one call an answer"
     rated = run("critic", "judge", rows, "--out", out, "--base-url", server.url, "--force-form")
-    assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise)")
+    assert_one_line_error(rated, "--prompt pointwise: tiny is a scoring head, which compares two answers (pairwise, ")
+
+
+def test_turns_and_conversations_are_compared_by_a_score_of_each(scripted: Servers, tmp_path: Path) -> None:
+    """Each side is shown alone: nothing of the other one, and no judgment of a turn, which compares the two."""
+    mine, theirs = (replies(tmp_path / f"{name}.jsonl", "convbench", system=name) for name in ("mine", "theirs"))
+    server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
+    server.told = {"forms": ["pairwise_turn", "pairwise_whole"], "tie_band": 0.05}
+    words = ["--against", theirs, "--protocol", "pairwise", "--out", out, "--base-url", server.url]
+    done = run("critic", "judge", mine, *words)
+    assert done.returncode == 0, done.stderr
+    lines = read_jsonl(out)
+    assert {line["prompt"] for line in lines} == {"pairwise_turn", "pairwise_whole"}
+    assert {line["verdict"]["value"] for line in lines} == {"B"}, "whose replies are two letters longer"
+    asked = [body["messages"][0]["content"] for body in server.requests[1:]]
+    assert len(asked) == 2 * len(lines), "one call an answer"
+    assert all(("mine on" in text) != ("theirs on" in text) and "of the single turns" not in text for text in asked)
 
 
 def test_what_is_shortened_for_a_head_is_less_than_the_context(scripted: Servers, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from critic.backends import Reply, Request, with_uris
 from critic.backends.scripted import ScriptedBackend
 from critic.images import Images, named_images
 from critic.judging.examples import example_of, plan
-from critic.judging.forms import form_of
+from critic.judging.forms import ONE_SIDE, form_of
 from critic.judging.judge import Judge
 from critic.judging.protocols import OF_WHOLES, PlannedVerdict, Transcript, judge_all
 from critic.records import Ablation, Example, HumanScore, JudgeConfig, Judgment, Language, Protocol, SamplingParams
@@ -27,12 +27,15 @@ FLAGS: list[dict[str, Any]] = [
     {}, {"reason_first": True}, {"sight": "all"}, {"order": "forced", "sight": "all", "reason_first": True},
     {"order": "random", "seed": 3}, {"reference_backed": False}, {"decoding": SamplingParams(images="show")},
 ]  # fmt: skip
+SIDES: list[dict[str, Any]] = [{"compares": 0.1}, {"compares": 0.1, "sight": "all"}]
 
 
 def verdict(request: Request) -> Reply:
     """One that fits the schema and hangs on the prompt: grades, sides and reasons differ from turn to turn."""
-    assert request.schema is not None
     number = len(json.dumps(request.messages))
+    if request.classify:
+        return Reply(text="", classes=[number / 100])
+    assert request.schema is not None
     values = {"Rating": 1 + number % 9, "Verdict": "AB"[number % 2], "Reason": f"Because of {number}."}
     return Reply(text=json.dumps({key: values.get(key, "yes") for key in request.schema["properties"]}))
 
@@ -53,7 +56,7 @@ def labelled(record: Judgment, mark: str) -> Judgment:
 
 
 @pytest.mark.parametrize("lang", get_args(Language))
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
+@pytest.mark.parametrize("flags", [*FLAGS, *SIDES], ids=str)
 @pytest.mark.parametrize("benchmark", benchmarks.BENCHMARKS)
 def test_what_a_judge_is_asked_is_what_it_is_taught(
     benchmark: str, flags: dict[str, Any], lang: Language, tmp_path: Path
@@ -66,8 +69,10 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
 
     asked, inside = named_images(benchmarks.read(benchmark, sample(benchmark)))
     images = Images(sample(benchmark).parent, uris=inside)
-    setup = JudgeConfig(judge="j", score_kind="argmax", **flags)
-    judge = Judge(ScriptedBackend(answer, sees=sees), setup, 64, images if sees else None)
+    tie_band, backend = flags.get("compares"), ScriptedBackend(answer, sees=sees)
+    backend.served = replace(backend.served, is_classifier=tie_band is not None, tie_band=tie_band)
+    setup = JudgeConfig(judge="j", score_kind="argmax", **{name: flags[name] for name in {*flags} - {"compares"}})
+    judge = Judge(backend, setup, 64, images if sees else None)
 
     async def judged(planned: PlannedVerdict) -> Judgment:
         records.append(await judge.verdict_on(planned))
@@ -77,17 +82,24 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
     for one, condition, judging in itertools.product(asked[:3], ("own", "no_history"), get_args(Ablation)):
         mine, other = (transcript(replace(one, lang=lang), condition, system) for system in "mn")
         chosen = [one for one in get_args(Protocol) if judging == "standard" or one in OF_WHOLES]
+        chosen = ["pairwise"] if tie_band else chosen
         for against in (None, other):
             asyncio.run(judge_all((mine, against), chosen, [judging], setup, judged))
     rows = [to_builtins(labelled(record, f"{number}/")) for number, record in enumerate(records)]
     loaded = human_scored.load(write_jsonl(tmp_path / "judged.jsonl", rows)).responses
     by_id, mix = {one.id: one for one in loaded}, dict.fromkeys(sorted({record.prompt for record in records}), 1.0)
     planned = [one for one in plan(loaded, mix).examples if one.form == by_id[one.ids[0]].form]
+    if tie_band:  # a pair is learned once, each of its sides alone
+        planned = [replace(one, form=ONE_SIDE[one.form]) for one in planned if one.first == "model"]
     taught = [example_of(one, by_id, None, lambda _: 0, sees) for one in planned]
     names = {name for one in loaded if one.shown and sees for name in one.shown.pictures()}
     uris = {one.path: one.uri for one in map(images.load, names)}
-    prompts = [[with_uris(message, uris) for message in one.messages] for one in taught if isinstance(one, Example)]
+    shown = [side for one in taught if isinstance(one, Example) for side in (one.messages, one.other) if side]
+    prompts = [[with_uris(message, uris) for message in messages] for messages in shown]
     asked_for, made = (Counter(map(json.dumps, messages)) for messages in (sent, prompts))
     assert asked_for == made if setup.order == "both" else not asked_for - made
+    if tie_band:
+        assert {*mix} <= {*ONE_SIDE} and "# Judgments of the single" not in json.dumps(prompts)
+        return
     assert {form_of(name).protocol for name in mix} >= {"pointwise", "direct", "pairwise", "quality"}
     assert ("checklist" in mix) == (benchmark == "multiverse" and not setup.reason_first)

@@ -1,6 +1,7 @@
 """`objective: pairwise`: one score of each answer, learned from what people preferred."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,7 @@ def preferences(graded: bool = True) -> list[dict[str, Any]]:
 
 
 def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNamespace:
-    recipe = recipes.read_recipe(write_recipe(folder, **PAIRS, **changes))
+    recipe = recipes.read_recipe(write_recipe(folder, **PAIRS | changes))
     file = write_rows(folder, rows)
     data, tokenizer = rows_module.prepare(recipe, file, folder / "cache", 1)
     model = sft.build_model(recipe, tokenizer, None).eval()
@@ -82,6 +83,12 @@ def test_graded_answers_to_one_question_are_pairs(tmp_path: Path) -> None:
         assert row["people"] == [pytest.approx(7 / 9 if odd else -7 / 9)]
     with pytest.raises(UsageError, match="no other answer to the same question"):
         ready(tmp_path / "alone", pairs_of_answers(6)[::2])
+
+
+def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Path) -> None:
+    made = ready(tmp_path, preferences(), forms={"pairwise": 1.0, "pairwise_turn": 1.0})
+    assert Counter(made.data.rows["form"]) == {"pointwise_short": 8, "direct_turn": 8}, "each pair once a form"
+    assert rows_module.prompt_names(made.recipe) == ["direct_turn", "pointwise_short"]
 
 
 def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
