@@ -324,7 +324,8 @@ def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
     once = [replace(one, calls=one.calls[:1]) for one in [line("A", "B")] * 70 + [line("B", "A")] * 50]
     assert order_effects([run_(*once)]) == {"j: of 120 comparisons with a winner, the first answer won 70.": False}
     assert list(order_effects([run_(*once, *once[:60])]).values()) == [True]
-    assert order_effects([run_()]) == {}
+    scores = [replace(once[0], calls=[replace(call, first=None, value="0.7") for call in some[0].calls])]
+    assert order_effects([run_()]) == order_effects([run_(*scores)]) == {}, "a head scores each answer alone"
 
 
 def test_a_page_warns_of_order_and_blames_no_battle(tmp_path: Path) -> None:
