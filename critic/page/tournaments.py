@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -38,20 +38,26 @@ class Tournaments(NamedTuple):
 
 def tournaments(runs: Sequence[Run], conversations: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each, in the page's `order`;
-    without one in that of the first ratings. Raises UsageError as `tournament.battles` does."""
-    cells: dict[Cell, list[Judgment]] = defaultdict(list)
-    fighting = [run for run in runs if run.battles]
-    for run in fighting:
-        for judgment in run.battles:
-            cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
+    without one in that of the first ratings. Each judge, people among them, has tournaments of its own. Raises
+    UsageError as `tournament.battles` does."""
+    by_judge: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.battles:
+            by_judge[run.judge].append(run)
     result = Tournaments([], [], {}, dict(order))
-    for cell in sorted(cells, key=attrgetter("order")):
-        _tournament(result, cell, cells[cell], fighting, conversations)
+    for judge, fighting in by_judge.items():
+        cells: dict[Cell, list[Judgment]] = defaultdict(list)
+        for judgment in chain.from_iterable(run.battles for run in fighting):
+            cells[Cell(judgment.condition, judgment.turn, judgment.judging)].append(judgment)
+        for cell in sorted(cells, key=attrgetter("order")):
+            name = _tournament_name(cell, conversations, judge if len(by_judge) > 1 else None)
+            _tournament(result, name, cell, cells[cell], fighting, conversations)
     return result
 
 
 def _tournament(
     result: Tournaments,
+    name: str,
     cell: Cell,
     verdicts: list[Judgment],
     runs: Sequence[Run],
@@ -60,7 +66,6 @@ def _tournament(
     """Add the battles of one condition and turn."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
-    name = _tournament_name(cell, conversations)
     backed = all(setup.reference_backed for setup in setups)
     groups = asked_of(conversations, cell, "pairwise", {judgment.sample.id for judgment in verdicts}, backed=backed)
     battles = tournament.battles(verdicts, groups)
@@ -90,12 +95,12 @@ def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], el
     return [model for model in positions if model in models]
 
 
-def _tournament_name(cell: Cell, conversations: Sequence[Conversation]) -> str:
-    """With the turn where there are several, and what is not usual."""
+def _tournament_name(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
+    """With the turn where there are several, what is not usual, and the judge where there is another one."""
     single = all(len(conversation.turns) == 1 for conversation in conversations)
     turn = [] if single else [Cell("", cell.turn).words[2:]]
     unusual = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
-    return ", ".join(["tournament", *turn, *unusual])
+    return ", ".join(["tournament", *turn, *unusual, *([f"judged by {judge}"] if judge else [])])
 
 
 def _of_battles(

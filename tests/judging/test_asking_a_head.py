@@ -91,7 +91,6 @@ def test_two_answers_are_compared_by_a_score_of_each(scripted: Servers, rows: Pa
 
 
 def test_turns_and_conversations_are_compared_by_a_score_of_each(scripted: Servers, tmp_path: Path) -> None:
-    """Each side is shown alone: nothing of the other one, and no judgment of a turn, which compares the two."""
     mine, theirs = (replies(tmp_path / f"{name}.jsonl", "convbench", system=name) for name in ("mine", "theirs"))
     server, out = scripted(longer, owner="vllm", head=True), tmp_path / "out.jsonl"
     server.told = {"forms": ["pairwise_turn", "pairwise_whole"], "tie_band": 0.05}

@@ -70,9 +70,8 @@ def test_every_page_is_one_file(tmp_path: Path, benchmark: str) -> None:
     assert page.count('class="picture"') == len(drawn) >= 1, "each picture lies beside the page"
     for file in drawn:
         names = [text.text for text in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-        assert {"<b>m</b>", "<b>n</b>"} <= set(names) and "var(" not in re.sub(
-            'style=".*?"', "", file.read_text("utf-8")
-        )
+        unstyled = re.sub('style=".*?"', "", file.read_text("utf-8"))
+        assert {"<b>m</b>", "<b>n</b>"} <= set(names) and "var(" not in unstyled
 
 
 def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
@@ -96,6 +95,9 @@ def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
     elo = summary["systems"]["tournament"]["elo"]["ratings"]
     assert elo["m"] > elo["n"] and elo["o"] > elo["n"] and sum(elo.values()) == pytest.approx(3000)
     assert "Tournament" in printed and "judged in" not in printed
+    people = judged(tmp_path / "p.jsonl", "visitbench", [("pairwise", "own", 1)], lambda _: 0.0, "m", "n", judge="p")
+    apart, _, _ = scored(tmp_path / "apart", "visitbench", *files, people)
+    assert set(apart["systems"]) == {"tournament, judged by j", "tournament, judged by p"}
     files[-1].write_bytes(files[-1].read_bytes().replace(b'"argmax"', b'"expected"'))
     _, page, _ = scored(tmp_path / "mixed", "visitbench", *files)
     assert "The battles were judged in 2 ways" in page

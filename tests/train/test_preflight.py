@@ -1,6 +1,7 @@
 """What is looked at before the first step: whether the judge can be served, and has room on the disk."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,7 @@ def use_of(path: Path, whole: float, trained: float, *changes: str) -> tuple[int
     """What a recipe's run would write; its settings as a machine without bf16 would be given them."""
     recipe = recipes.read_recipe(path, [*changes, "training.bf16=false"])
     settings = trainer_args.arguments(recipe, path.parent)
+    os.environ.pop("TENSORBOARD_LOGGING_DIR", None)  # a training that a test starts would write beside the recipes
     return preflight.disk_use(recipe, settings, int(whole), int(trained))
 
 
