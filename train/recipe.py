@@ -300,7 +300,7 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
     require(recipe.objective != "raft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
     compares = recipe.objective == "pairwise"
     others = ", ".join(form for form in used if not head_gives(form, compares))
-    learns = f"preferences ({', '.join(ONE_SIDE)})" if compares else "ratings on 1..10"
+    learns = f"preferences (forms {', '.join(ONE_SIDE)})" if compares else "ratings on 1..10"
     alone = f"objective {recipe.objective} learns {learns} alone, not {others}"
     require(recipe.objective not in HEADS or not others, alone)
     if recipe.arms is not None:
@@ -308,7 +308,7 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
         shown = recipe.images == "show" and not compares
         require(shown or not recipe.arms.swapped, "arms: swapped teaches ratings by images (images: show) alone")
         rated = any(form == "pairwise" if compares else isinstance(form_of(form).kind, RatingKind) for form in used)
-        require(rated, "arms teach ratings, or pairwise by its objective; give a form that rates, such as pointwise")
+        require(rated, "arms teach ratings, in forms such as pointwise, or the form pairwise by objective pairwise")
     judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {used[0]} later"
     require(not compares or recipe.evaluation is None, judged)
     if recipe.evaluation is None:

@@ -167,9 +167,9 @@ def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
     whether that is much."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
+        pairwise = (judgment for judgment in run.turns if judgment.protocol == "pairwise")
         # A head scores each answer alone, in no order.
-        pairwise = (judgment for judgment in run.turns if any(call.first for call in judgment.calls))
-        compared.setdefault(run.judge, []).extend(pairwise)
+        compared.setdefault(run.judge, []).extend(line for line in pairwise if any(call.first for call in line.calls))
     return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)
 
 

@@ -203,7 +203,7 @@ WRONG = [
         ({"objective": "head", "forms": {"pointwise": 1.0, form: 0.5}}, f"learns ratings on 1..10 alone, not {form}")
         for form in ("pairwise", "correct", "scale_5", "commit_first", "criteria")
     ),
-    ({"objective": "pairwise"}, r"learns preferences \(pairwise, .*, pairwise_whole\) alone, not pointwise"),
+    ({"objective": "pairwise"}, r"learns preferences \(forms pairwise, .*, pairwise_whole\) alone, not pointwise"),
     ({"objective": "pairwise", "forms": {"pairwise": 1.0}}, "evaluation judges ratings"),
     ({"max_source_tokens": None}, "max_source_tokens"),
     ({"tiny": None, "base": ".", "revision": "v1"}, r"revision is for a base by a hub's name; \. is a folder"),
