@@ -31,12 +31,13 @@ def keep_memory() -> bool:
 
 
 def trim_memory(usual: int) -> int:
-    """Give free pages back where there are half as many again as `usual` bytes (0: not known yet); what is usual.
-    Batches of ever new sizes leave holes that no block fits in, and the process would grow to twice what a step needs
-    and more."""
+    """Give free pages back where there are half as many again as `usual` bytes (0: not known yet), or where the machine
+    has less than half of them left; what is usual. Batches of ever new sizes leave holes that no block fits in, and
+    the process would grow to twice what a step needs and more."""
     now: int = psutil.Process().memory_info().rss
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if usual and release is not None and now > 1.5 * usual:
+    little_left = psutil.virtual_memory().available < usual / 2
+    if usual and release is not None and (now > 1.5 * usual or little_left):
         release(0)
     return usual or now
 

@@ -163,10 +163,12 @@ def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) ->
 
 GROWING = """
 import sys
+from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 import cpu, psutil, torch
 assert cpu.keep_memory()
-usual = cpu.trim_memory(0)
+usual = cpu.trim_memory(0) * int(sys.argv[2])
+psutil.virtual_memory = lambda: SimpleNamespace(available=int(sys.argv[3]))
 kept = torch.ones(2**20)
 blocks = [torch.ones(2**16) for _ in range(4000)]
 between = blocks[::100]
@@ -179,7 +181,10 @@ print((before - psutil.Process().memory_info().rss) // 2**20)
 
 
 @pytest.mark.e2e
-def test_free_memory_beyond_what_is_usual_is_given_back() -> None:
-    words = [sys.executable, "-c", GROWING, str(ROOT / "train")]
+@pytest.mark.parametrize(("usual", "available", "given"), [(1, 2**40, True), (9, 2**20, True), (9, 2**40, False)])
+def test_free_memory_is_given_back_beyond_what_is_usual_and_where_little_is_left(
+    usual: int, available: int, given: bool
+) -> None:
+    words = [sys.executable, "-c", GROWING, str(ROOT / "train"), str(usual), str(available)]
     kept, trimmed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    assert int(trimmed) > 700 and abs(int(kept)) < 50
+    assert abs(int(kept)) < 50 and (int(trimmed) > 700) == given
