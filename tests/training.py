@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "train"))
 if not ON_GPU:
     torch.cuda.is_available = lambda: False
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT: Any = multiprocessing.get_context("spawn" if ON_GPU else "forkserver")  # what has seen CUDA cannot be forked
 _CONTEXT.set_forkserver_preload(
     [
         "datasets",

@@ -39,8 +39,8 @@ KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", 
 SAME = 1e-3 if on_gpu() else 1e-4
 """How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
 
-FLOAT = ["--", "--dtype", "float32"] if on_gpu() else []
-"""A CPU computes these weights in float32 anyway."""
+FLOAT = ["--", "--dtype", "float32", "--gpu-memory-utilization", "0.2"] if on_gpu() else []
+"""A CPU computes these weights in float32 anyway; on a GPU a server and an engine in here share its memory."""
 
 LONG, TOO_LONG = "row-60", "row-61"
 
@@ -55,7 +55,10 @@ WAYS: dict[str, list[str]] = {
     "served, alone": ["--judge", "SERVER", "--no-reason"],
     "panel": [*["--judge", "FOLDER", "--judge", "SERVER", "--judge", "FOLDER", "--no-reason", "--aggregate", "median"]],
 }
-IN_A_PROCESS = ("here", "here, reason first", "panel")
+if on_gpu():
+    del WAYS["panel"]  # no test marked gpu asks it, and each of its engines takes long to start
+
+IN_A_PROCESS = [way for way in WAYS if "served" not in way]
 
 ONE_AFTER_THE_OTHER = """
 import json, pathlib, sys
@@ -98,7 +101,8 @@ class Judged:
     def words(self, way: str) -> list[str]:
         places = [self.places.get(word, word) for word in WAYS[way]]
         words = ["judge", str(self.data), "--out", str(self.folder / f"{way}.jsonl"), "--max-failed", "0.1", *places]
-        return words if way == "panel" else [*words, "--max-tokens", "64", *(FLOAT if "here" in way else [])]
+        tokens = [] if way == "panel" else ["--max-tokens", "64"]
+        return [*words, *tokens, *(FLOAT if way in IN_A_PROCESS else [])]
 
     def lines(self, way: str) -> dict[str, dict[str, Any]]:
         """Row -> its judgment."""

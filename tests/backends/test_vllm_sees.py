@@ -20,6 +20,8 @@ from critic.records import Conversation, ConversationTurn, Judgment, ModelTurn, 
 
 pytestmark = pytest.mark.e2e
 
+FLOAT = ["--max-model-len", "4096", "--dtype", "float32", *(["--gpu-memory-utilization", "0.3"] if on_gpu() else [])]
+
 SAME = 2e-3
 """How far probabilities may lie apart: float32 sums in another order, in another batch."""
 
@@ -27,11 +29,11 @@ HERE = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from test_vllm_sees import conversed, judged
+from test_vllm_sees import FLOAT, conversed, judged
 from critic.backends.vllm import VllmBackend
 folder, root = map(Path, sys.argv[1:])
 async def both():
-    async with VllmBackend(folder, ["--max-model-len", "4096", "--dtype", "float32"]) as backend:
+    async with VllmBackend(folder, FLOAT) as backend:
         return *await judged(backend, root), await conversed(backend, root)
 print(msgspec.json.encode(asyncio.run(both())).decode())
 """
@@ -128,7 +130,7 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
     folder, root, judgments, replies, counts, _ = here
     told_apart(judgments, replies, counts)
     allowed = ["--allowed-local-media-path", str(root), "--limit-mm-per-prompt", '{"image": 3}']
-    with serving(folder, "--", *allowed, "--max-model-len", "4096", "--dtype", "float32") as (_, url):
+    with serving(folder, "--", *allowed, *FLOAT) as (_, url):
         backend = OpenAIBackend(url)
         backend.choose(None)
         assert backend.sees() is True

@@ -179,8 +179,10 @@ def torn_after(done: Whole, step: int, out: Path) -> Path:
     return out
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("step", [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 6, 8))])
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(7, marks=pytest.mark.gpu), *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 6, 8))],
+)
 def test_what_was_torn_is_passed_over(step: int, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """Also from the end of an epoch (6), from within the second (7), whose order must be the same again, and from the
     very end, where only the judge is still to be written (8)."""

@@ -28,9 +28,10 @@ def learned(recipe: recipes.Recipe, rows: Path, device: str, dtype: torch.dtype,
     data, tokenizer = rows_module.prepare(recipe, rows, rows.parent / "cache", 1)
     tokens = None if recipe.objective == "head" else objectives.rating_tokens(tokenizer)
     torch.manual_seed(0)
-    model = sft.build_model(recipe, tokenizer, tokens).to(device, dtype)
+    model = sft.build_model(recipe, tokenizer, tokens)
     if recipe.objective == "head":
-        torch.nn.init.normal_(model.score.weight, std=0.1)
+        torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
+    model = model.to(device, dtype)
     shared = attention.install(export.bare(model)) and share
     kind: dict[str, Any] = {"head": recipe.objective == "head", "raft": tokens if recipe.objective == "raft" else None}
     weighing = batches_module.weights(recipe, data.rows)
