@@ -108,11 +108,17 @@ def _matmuls(
     scaling: float | None = None,
     **options: Any,
 ) -> Any:
-    """The same written out. The heads that share keys and values stand one behind the other in one matmul."""
+    """The same written out. The heads that share keys and values stand one behind the other in one matmul.
+
+    What all keys have in common moves every score of a query by the same amount, so that without it the probabilities
+    are the same. With it a base whose keys have large biases (Qwen2) has scores of hundreds, which bf16 rounds to whole
+    numbers.
+    """
     heads, count, width = query.shape[1:]
     groups, keys = key.shape[1:3]
     looks = (query * (width**-0.5 if scaling is None else scaling)).reshape(groups, -1, width)
-    scores = (looks @ key[0].transpose(1, 2)).view(heads, count, keys).add_(mask[0])
+    differing = key[0] - key[0].detach().mean(1, keepdim=True)
+    scores = (looks @ differing.transpose(1, 2)).view(heads, count, keys).add_(mask[0])
     out = scores.softmax(-1).view(groups, -1, keys) @ value[0]
     return out.view(1, heads, count, width).transpose(1, 2), None
 

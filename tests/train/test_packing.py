@@ -165,6 +165,23 @@ def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], fa
     assert len(pairs) > 20 and max(float((a - b).abs().max()) for a, b in pairs) < 2e-6 * scale
 
 
+def test_large_keys_cost_a_cpu_no_precision_in_bf16() -> None:
+    """What all keys share, as of a base with biases (Qwen2), makes scores of hundreds."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, 50, 32) for heads in (4, 2, 2))
+    query[..., 0], key[..., 0] = query[..., 0] + 5, key[..., 0] + 300
+    exact = [each.bfloat16().double().requires_grad_() for each in (query, key, value)]
+    query, key, value = given = [each.detach().bfloat16().requires_grad_() for each in exact]
+    mask = torch.full((1, 1, 50, 50), -torch.inf).triu(1)
+    ours, _ = attention._matmuls(None, query, key, value, mask.bfloat16())
+    plain = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=mask.double(), enable_gqa=True)
+    for result in (ours.transpose(1, 2), plain):
+        (result * torch.linspace(-1, 1, 32, dtype=result.dtype)).sum().backward()
+    found = [ours.transpose(1, 2), *(each.grad for each in given)]
+    wanted = [plain, *(each.grad for each in exact)]
+    assert all((a - b).norm().item() < 0.02 * b.norm().item() for a, b in zip(found, wanted, strict=True))
+
+
 def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a prefix longer than the window a token sees the last of it alone."""
     monkeypatch.setattr(packing, "IN_VAIN", -1)
