@@ -8,6 +8,7 @@ newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is.
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -352,6 +353,8 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
     deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it would print a dozen lines of bytes
+    # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
+    logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in str(record.msg))
     first = cpu.is_first()
     machine: dict[str, Any] = {}
     if recipe.precision is not None:

@@ -127,6 +127,7 @@ def test_checkpoints_take_what_was_said(made: Callable[..., Whole], tmp_path_fac
     assert checkpoint < taken < checkpoint + 150_000
     assert f"a checkpoint takes {checkpoint / 1e9:.1f} GB, " in done.run.stdout
     assert "at most with keep: 20\n" in done.run.stdout
+    assert "mismatch" not in done.run.stderr, "accelerate's, of steps that DeepSpeed's config decides"
 
 
 def test_no_room_for_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
