@@ -183,6 +183,9 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any, labels: dic
         model = kind(config)
     finally:
         integration._hf_deepspeed_config_weak_ref = previous
+    # What is made of a flat patch is about 1 large: beside it positions as small as weights, and with them places and
+    # counts, are hardly seen.
+    torch.nn.init.normal_(model.model.vision_model.embeddings.position_embedding.weight)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model

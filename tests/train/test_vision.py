@@ -183,7 +183,7 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
     made = prepared(tmp_path, **changes)
     recipe, rows, _, tokenizer = made
     model = sft.build_model(recipe, tokenizer, None).eval()
-    torch.nn.init.normal_(model.score.weight)
+    torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
     alone = [loss(model, batch(made, [row], head=True)) for row in rows]
     assert len({round(one, 4) for one in alone[:3]}) == 3, "the image decides"
     assert loss(model, batch(made, rows, head=True)) == pytest.approx(sum(alone), rel=1e-4)
@@ -194,6 +194,13 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
     again = export.read_base(str(tmp_path / "judge"), kind, "show")
     assert torch.equal(again.score.weight.float(), model.score.weight.float())
     assert again.config.architectures[0].endswith("ForSequenceClassification")
+
+
+def test_a_random_model_tells_places_apart(model: Any) -> None:
+    """A white patch is another thing where it stands elsewhere."""
+    with torch.no_grad():
+        first, second, *_ = model.model.vision_model(pixel_values=torch.ones(1, 3, 32, 32)).last_hidden_state[0]
+    assert (first - second).norm() > 0.15 * first.norm()
 
 
 def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model: Any) -> None:
