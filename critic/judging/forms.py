@@ -194,7 +194,7 @@ class Form(Struct, frozen=True, kw_only=True):
         if response.shown is not None:
             was = form_of(response.form)
             if (was.protocol, was.scope, was.all_turns) != (self.protocol, self.scope, self.all_turns):
-                return f"it was shown to a judge for the form {response.form}"
+                return f"a judgment of another form, {response.form}"
         elif scope != self.scope:
             return _SCOPES[scope]
         if isinstance(self.kind, ChecklistKind) and not response.question.checklist:
