@@ -1,5 +1,5 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
-# make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten minutes)
+# make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten to fifteen minutes)
 # make bench-demo   two tiny models through the four benchmarks as published, and a tournament (some minutes)
 # make test   lint, types and all tests, a short run of the demos (bench-demo with servers by script) and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
 # make check  the same without what is end to end (vLLM, whole judges and bases, kills, browsers, the READMEs' commands, demos, clients) and simulated worlds (three minutes)

@@ -64,6 +64,7 @@ class Canvas:
 def draw(kind: str, values: dict[str, str], seed: str) -> Image.Image:
     """A picture of a kind in which the values are true."""
     canvas = Canvas(random.Random(seed))
+    colour = values.get("colour") or canvas.random.choice([*COLOURS])
     match kind:
         case "object":
             canvas.shape(PLACES["middle"], values["shape"], values["colour"], canvas.random.randint(28, 36))
@@ -72,12 +73,12 @@ def draw(kind: str, values: dict[str, str], seed: str) -> Image.Image:
             canvas.shape(PLACES["right"], "square", values["colour2"], 15)
         case "several":
             for cell in canvas.random.sample(range(9), int(values["n"])):
-                canvas.shape(cell, "circle", values["colour"])
+                canvas.shape(cell, values["shape"], colour)
         case "place":
-            canvas.shape(PLACES[values["place"]], canvas.random.choice(SHAPES), values["colour"])
+            canvas.shape(PLACES[values["place"]], values["shape"], colour)
         case "card":
-            canvas.digit(values["number"], values["colour"])
+            canvas.digit(values["number"], colour)
         case "chart":
-            canvas.bar(canvas.random.randint(2, 8), int(values["left"]), values["colour"])
-            canvas.bar(canvas.random.randint(65, 70), int(values["right"]), values["colour"])
+            canvas.bar(canvas.random.randint(2, 8), int(values["left"]), colour)
+            canvas.bar(canvas.random.randint(65, 70), int(values["right"]), colour)
     return canvas.image

@@ -193,8 +193,6 @@ def main(
         for name, rows in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(data, arms)}.items():
             judged = out / f"{name}.jsonl"
             words = [script("critic"), "judge", str(rows), "--out", str(judged), *shown]
-            # Reasons are asked for of the arms alone: they take most of the time.
-            words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
         scoring = []
         if not pictures:

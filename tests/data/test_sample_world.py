@@ -173,7 +173,7 @@ def test_a_picture_shows_the_facts() -> None:
     assert left / right == pytest.approx(3, abs=0.3)
     pair = draw("pair", {"colour": "green", "colour2": "black"}, "seed")
     assert [painted(pair.crop((x, 0, x + 48, 96)), COLOURS["green"]) > 0 for x in (0, 48)] == [True, False]
-    counts = [draw("several", {"n": str(n), "colour": "red"}, "s") for n in range(1, 6)]
+    counts = [draw("several", {"n": str(n), "shape": "circle", "colour": "red"}, "s") for n in range(1, 6)]
     shapes = [draw("object", {"shape": shape, "colour": "red"}, "s") for shape in SHAPES]
     digits = [draw("card", {"number": str(n), "colour": "red"}, "s") for n in range(1, 6)]
     assert (areas := [painted(image, COLOURS["red"]) for image in counts]) == sorted(set(areas))

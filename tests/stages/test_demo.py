@@ -131,9 +131,9 @@ def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
     for looks in found["looking"]:
         (pearson,) = (one for one in looks["differences"] if one["metric"] == "pearson")
         assert pearson["value"] >= 0.20 and pearson["interval"][0] > 0
-        assert looks["swap"]["change"]["value"] <= -2 and looks["edit"]["change"]["interval"][1] < 0
+        assert looks["swap"]["change"]["value"] <= -2 and looks["edit"]["moved"]["value"] >= 0.80
         assert looks["reached"] == looks["answers"] and looks["reading"].startswith("It looks at the image")
-    assert json.loads((tmp_path / "seconds.json").read_text("utf-8"))["total"] <= 600
+    assert json.loads((tmp_path / "seconds.json").read_text("utf-8"))["total"] <= 1200
 
 
 @pytest.mark.whole
