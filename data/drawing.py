@@ -20,8 +20,6 @@ PLACES = {"top": 1, "left": 3, "middle": 4, "right": 5, "bottom": 7}
 
 _SEGMENTS = {"1": "bc", "2": "abged", "3": "abgcd", "4": "fgbc", "5": "afgcd"}
 
-SHAPES = ("circle", "square", "triangle", "cross")
-
 _ENDS = [(0, 0, 1, 0), (1, 0, 1, 1), (1, 1, 1, 2), (0, 2, 1, 2), (0, 1, 0, 2), (0, 0, 0, 1), (0, 1, 1, 1)]
 _LINES = dict(zip("abcdefg", _ENDS, strict=True))
 
@@ -67,9 +65,9 @@ def draw(kind: str, values: dict[str, str], seed: str) -> Image.Image:
     colour = values.get("colour") or canvas.random.choice([*COLOURS])
     match kind:
         case "object":
-            canvas.shape(PLACES["middle"], values["shape"], values["colour"], canvas.random.randint(28, 36))
+            canvas.shape(PLACES["middle"], values["shape"], colour, canvas.random.randint(28, 36))
         case "pair":
-            canvas.shape(PLACES["left"], "square", values["colour"], 15)
+            canvas.shape(PLACES["left"], "square", colour, 15)
             canvas.shape(PLACES["right"], "square", values["colour2"], 15)
         case "several":
             for cell in canvas.random.sample(range(9), int(values["n"])):
