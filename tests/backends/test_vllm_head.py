@@ -9,6 +9,7 @@ import httpx
 import pytest
 from conftest import asked_of, free_port, needs, run_apart, serving, write_jsonl
 from probabilities import by_transformers
+from tiny_vlm import build_qwen
 
 from critic import human_scored, jsonl
 from critic.judging.targets import source_ids
@@ -67,10 +68,13 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", ["idefics3", "qwen3_vl"])
 @pytest.mark.parametrize(("objective", "form"), [("head", "pointwise_short"), ("pairwise", "pairwise")])
-def test_a_head_that_sees_is_served_and_judges_as_in_process(objective: str, form: str, tmp_path: Path) -> None:
+def test_a_head_that_sees_is_served_and_judges_as_in_process(
+    objective: str, form: str, family: str, tmp_path: Path
+) -> None:
     """One that rates judges the arms of its rows, and whether it looks is told; one that compares judges pairs."""
-    needs("PIL", "deepspeed", "vllm")
+    needs("PIL", "deepspeed", "vllm", *(["torchvision"] if family == "qwen3_vl" else []))
 
     def done(*words: object) -> None:
         made = run_apart(*words)
@@ -85,6 +89,8 @@ def test_a_head_that_sees_is_served_and_judges_as_in_process(objective: str, for
         said = [{"preference": "AB"[n % 2], "annotators": None} for n, _ in enumerate(both)]
         rows = asked = write_jsonl(asked, [a | b | c for a, b, c in zip(made, both[:60], said, strict=False)])
     given = {"objective": objective, "forms": f"{{{form}: 1.0}}", "training.max_steps": 40}
+    if family == "qwen3_vl":
+        given |= {"tiny": "null", "vision": "null", "base": build_qwen(tmp_path / "base"), "max_source_tokens": 3000}
     words = ["--data-root", tmp_path, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
     done("critic", "train", "tiny-vl", "--train", rows, "--out", judge, *words, "--", "--master_port", free_port())
     words = ["critic", "judge", asked, "--images", "show", "--data-root", tmp_path, "--prompt", form]
