@@ -133,8 +133,7 @@ def say_held(
     setup: JudgeConfig,
     members: Sequence[str] = (),
 ) -> None:
-    """What may be quoted of a judge, or of a panel's `members`, that is asked as `setup` says. Raises UsageError as
-    `hold_to` does."""
+    """What may be quoted of a judge, or a panel's `members`, asked as `setup` says. Raises UsageError as `hold_to`."""
     now = {"judge": setup.judge, "members": list(members), "setup": drawn(setup)}
     print(hold_to(path, processors, prompts, **now).line())
 

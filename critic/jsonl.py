@@ -56,8 +56,7 @@ def _line(path: Path, record: Any) -> bytes:
 
 
 def decoder(record: type[T]) -> Callable[[bytes], T]:
-    """What reads a line of a file of records, of today and (by the record's `upgrade`) of earlier versions. It raises
-    ValueError."""
+    """What reads a line of records, of today and (by the record's `upgrade`) of earlier versions; raises ValueError."""
     today, upgrade = msgspec.json.Decoder(record), getattr(record, "upgrade", None)
 
     def decoded(line: bytes) -> T:

@@ -252,8 +252,7 @@ class Example(Struct, frozen=True, kw_only=True):
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
     `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions about
-    the answer, and `aspects` the main and the sub-aspect that each is about (MultiVerse). `references` are as in
-    Question."""
+    the answer, `aspects` the main and the sub-aspect of each (MultiVerse). `references` are as in Question."""
 
     prompt: str
     reference: str | None = None

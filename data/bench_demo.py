@@ -39,8 +39,7 @@ SHORT = [
     "--set=training.per_device_train_batch_size=4",
     "--set=global_batch=4",
 ]
-"""Of the tiny recipe: a judge that learns to write verdicts, and short reasons before them as ConvBench asks, not to
-judge."""
+"""Of the tiny recipe: a judge that learns to write verdicts, and short reasons before them, and not to judge."""
 
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 

@@ -104,8 +104,7 @@ def main(
         typer.Option(metavar="NAME=FILE[:COLUMN]", help="Scores of the same ids; repeatable, the first is audited."),
     ] = None,
     scale: Annotated[
-        str | None,
-        typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables, 1:10 unless it is found."),
+        str | None, typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables, 1:10 unless it is found.")
     ] = None,
     judge_scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.")

@@ -1,5 +1,4 @@
-"""What a judge's score means: people's mean at each score, and a map that corrects it, which is evaluated on other
-groups."""
+"""What a judge's score means: people's mean at each score, and a map that corrects it, evaluated on other groups."""
 
 from collections.abc import Callable
 

@@ -23,8 +23,7 @@ from eval_agreement.texts import say
 
 Level = Literal["ordinal", "nominal"]
 Ratings = Sequence[Mapping[str, float]]
-"""Each item's scores, or codes of verdicts, by the rater's name (`HumanScore.raters`). They are compared to 12
-decimals."""
+"""Each item's scores, or codes of verdicts, by rater (`HumanScore.raters`). They are compared to 12 decimals."""
 Judge = Sequence[float | None] | NDArray[np.floating]
 
 EPSILON = 0.2

@@ -128,12 +128,7 @@ class JudgedRows:
     `resamples` are of the rows with a judgment, which `kept` marks among all. Raises ValueError as `paired`."""
 
     def __init__(
-        self,
-        human: Scores,
-        judge: Scores,
-        group: Group,
-        resamples: int | None = None,
-        seed: int = SEED,
+        self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
     ) -> None:
         self._human, self._judge, self.kept = paired(human, judge, group)
         self._group, self._drawn = group_numbers(group), (resamples, seed)

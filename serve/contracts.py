@@ -262,8 +262,7 @@ def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> di
 
 
 def fingerprint(request: Request) -> str:
-    """Eight characters that the requests of one template share: a hash of how it begins, from which no text can be
-    read."""
+    """Eight characters that the requests of one template share: a hash of how it begins, which tells no text."""
     first = next((text for _, text in turns_of(request)), "")
     begins = re.sub(r"\W+", " ", first[:40]).lower()  # names the template, whatever data follows
     return hashlib.sha256(f"{form_of(request)} {begins}".encode()).hexdigest()[:8]
@@ -374,8 +373,7 @@ def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
 
 
 def grammar(contract: Contract, reasoning: int) -> str:
-    """A grammar (Lark, as llguidance reads it) of the contract's reply with up to `reasoning` tokens besides
-    the verdict."""
+    """A grammar (Lark, as llguidance reads it) of the reply, with up to `reasoning` tokens besides the verdict."""
     assert contract.verdict is not None
     verdict = _literal(contract.verdict)
     budget = min(reasoning, REASONING_TOKENS)

@@ -133,12 +133,7 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def attend(
-    words: list[str],
-    environ: dict[str, str],
-    url: str,
-    names: list[str],
-    seconds: float,
-    log: Path | None,
+    words: list[str], environ: dict[str, str], url: str, names: list[str], seconds: float, log: Path | None
 ) -> int:
     """Start the server, say when it is ready, and stop it when asked to; the exit code."""
     try:

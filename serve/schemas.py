@@ -65,8 +65,7 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
-    """The schema with limits on all that has none, and nothing in it that the client does not name. Raises
-    Unbounded."""
+    """The schema with limits on all that has none, and nothing that the client does not name. Raises Unbounded."""
     try:
         return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):

@@ -362,11 +362,7 @@ class Scripted:
     """
 
     def __init__(
-        self,
-        answer: Callable[[dict[str, Any]], Any],
-        context: int = 8192,
-        owner: str = "someone",
-        head: bool = False,
+        self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "someone", head: bool = False
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.told: dict[str, Any] = {}  # what it says about its model besides

@@ -58,10 +58,7 @@ def test_imports_are_a_star() -> None:
 
 
 def test_heavy_libraries_stay_in_their_room() -> None:
-    allowed = {
-        "train": {"torch", "transformers", "deepspeed", "datasets", "peft"},
-        "eval_agreement": {"scipy"},
-    }
+    allowed = {"train": {"torch", "transformers", "deepspeed", "datasets", "peft"}, "eval_agreement": {"scipy"}}
     by_file = {
         "critic/stages/demo.py": {"torch"},
         "critic/backends/vllm.py": {"vllm"},

@@ -209,8 +209,7 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
         core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
     if base.begins is not None:
         core.post_processor = processors.TemplateProcessing(
-            single=[base.begins, "$A"],
-            special_tokens=[(base.begins, core.token_to_id(base.begins))],
+            single=[base.begins, "$A"], special_tokens=[(base.begins, core.token_to_id(base.begins))]
         )
     named = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     template = base.template.read_text("utf-8").strip() if base.template else loaded.chat_template

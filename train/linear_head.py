@@ -33,8 +33,7 @@ Floats = NDArray[np.float64]
 
 def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
     """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, and needs room for the whole model; `folder` is as in `known`. Raises UsageError for a base that has a head
-    already."""
+    part, with room for the whole model; `folder` is as in `known`. Raises UsageError for a base that has a head."""
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):

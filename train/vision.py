@@ -67,10 +67,7 @@ class SeeingTokenizer:
         """Raises ImageError for an image that cannot be loaded, and for a text that holds what stands for an image."""
         in_parts = [{**message, "content": parts_of(message)} for message in messages]
         text: str = self.processor.tokenizer.apply_chat_template(
-            in_parts,
-            chat_template=self.chat_template,
-            tokenize=tokenize,
-            add_generation_prompt=add_generation_prompt,
+            in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
         names = images_in(messages)
         first, *behind = text.split(self.processor.image_token)

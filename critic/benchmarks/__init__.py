@@ -34,8 +34,7 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A file of judgments: one model's verdicts by one judge, asked in one way. `name` tells the runs of a report
-    apart."""
+    """A file of judgments: one model's verdicts by one judge, asked in one way. `name` is its name in a report."""
 
     name: str
     path: Path
@@ -152,8 +151,7 @@ def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
 
 
 def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
-    """Whether the replies of two files, `answers_of`, are the same wherever both judge a turn; None where they share
-    none."""
+    """Whether the replies of two files, `answers_of`, are the same on all turns of both; None where they share none."""
     shared = mine.keys() & theirs.keys()
     return all(mine[key] == theirs[key] for key in shared) if shared else None
 

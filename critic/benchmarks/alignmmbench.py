@@ -147,9 +147,4 @@ def _task(conversation: Conversation) -> str:
     return conversation.turns[0].task or "none"
 
 
-BENCHMARK = Benchmark(
-    title="AlignMMBench",
-    read=read_conversations,
-    protocols=("pointwise",),
-    entries=_entries,
-)
+BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), entries=_entries)

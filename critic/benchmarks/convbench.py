@@ -139,8 +139,7 @@ Scored = Mapping[str, float | None]
 
 
 def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Scored]]:
-    """The steps of the ablation that were run: a capability, and the scores on a turn before and after it is made
-    perfect (§3.3)."""
+    """The ablation's steps that were run: a capability, and a turn's scores before and after it is perfect (§3.3)."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
             yield cause, CELLS[base].turn or 0, judged[CELLS[base]], judged[CELLS[perfect]]

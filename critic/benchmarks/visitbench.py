@@ -134,15 +134,10 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
     return text in TRUE
 
 
-def _referenced(conversations: Conversations) -> dict[str, str]:
-    """The instructions with a reference, with their groups."""
-    return groups_of(conversation for conversation in conversations if conversation.turns[0].reference is not None)
-
-
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
     """Win rates against the reference, and by category."""
     rows = []
-    referenced = _referenced(conversations)
+    referenced = groups_of(talk for talk in conversations if talk.turns[0].reference is not None)
     categories = groups_by(
         (conversation for conversation in conversations if conversation.id in referenced),
         lambda conversation: conversation.category or "none",

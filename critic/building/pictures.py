@@ -28,8 +28,7 @@ OTHER = "Other"
 
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image of the folder, by its path in it. `phash` are 64 bits in hexadecimal; `failure` says why there is no
-    hash."""
+    """An image by its path in the folder. `phash` are 64 bits in hexadecimal; `failure` says why there is none."""
 
     path: str
     bytes: int
@@ -142,8 +141,7 @@ def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
 
 
 def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
-    """Images that cannot be decoded, are links out of the folder `root`, or are smaller than `min_side` pixels on a
-    side."""
+    """Images that cannot be decoded, are links out of `root`, or are smaller than `min_side` pixels on a side."""
     dropped = []
     for image in images:
         reason = image.failure

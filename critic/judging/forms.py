@@ -304,8 +304,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return [with_uris(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
-        """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows
-        one."""
+        """The keys of a verdict in the output format's order; a `reason` only where it shows one."""
         values = tuple(self.form.kind.values(self.prompt, self.material))
         template, key = self.prompt.template, self.prompt.key
         reason_at, value_at = (template.find(f'"{name}"') for name in (REASON, "1" if key == "Checklist" else key))

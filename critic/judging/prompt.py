@@ -141,8 +141,7 @@ def load(name: str, language: Language, sees: bool = False) -> Prompt:
 
 @cache
 def prompt_hash(name: str, sees: bool = False) -> str:
-    """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked where there is no
-    picture."""
+    """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked without a picture."""
     wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
     return hashlib.sha256("".join(wording.hash for wording in wordings).encode()).hexdigest()[:16]
 

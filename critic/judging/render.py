@@ -261,8 +261,7 @@ def truncate_to_fit(
 
 
 def _sizes(material: PromptInputs) -> dict[str, list[int]]:
-    """What can be left out: each side's exchanges of the history, characters of each reference, and of each reply that
-    is judged."""
+    """What can be left out: each side's exchanges of the history, characters of each reference and judged reply."""
     whole = material.question is None
     # Earlier replies that are not judged are gone before those that are get shorter.
     earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]

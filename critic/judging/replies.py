@@ -109,8 +109,7 @@ def _check_questions(differ: Sequence[str]) -> None:
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
-    """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
-    name none."""
+    """The benchmark that a file's records name, None for rows of none. Raises UsageError for replies without one."""
     row = tables.first(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
         return str(conversation.get("benchmark"))

@@ -348,8 +348,7 @@ class AnswerText:
         return not retold and _TAKEN_BACK.match(self.plain, end, end + 120) is None
 
     def _is_retold(self, at: int) -> bool:
-        """Whether the words that lead to a place, in its own line or up to a colon above, say that it is not the
-        judge's."""
+        """Whether the words that lead to a place, in its line or up to a colon above, say that it is another's."""
         lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
@@ -457,8 +456,7 @@ def _under(content: Any, sought: Sought) -> Iterator[Any]:
 
 
 def half_width(text: str) -> str:
-    """Full-width digits and punctuation as their plain forms, one character for one, so that positions stay
-    comparable."""
+    """Full-width digits and punctuation as their plain forms, one character for one: positions stay the same."""
     if text.isascii():
         return text
     wide = (unicodedata.normalize("NFKC", char) for char in text)

@@ -74,8 +74,7 @@ def without_thoughts(text: str) -> str:
 
 
 def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
-    """From where to where an answer thinks again. Thoughts without an end begin a line: elsewhere the mark is spoken
-    of."""
+    """From where to where an answer thinks again. Thoughts without an end begin a line; elsewhere they are quoted."""
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()

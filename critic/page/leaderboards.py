@@ -134,7 +134,8 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 def table_of(board: Leaderboard) -> Table:
     """A row for each model, and the picture; of the first score that has a range this is shown as well."""
-    lead = _lead(board)
+    ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
+    lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
     apart, rows = any(entry.apart for entry in board.entries.values()), []
     for name, scores in board.standings.items():
@@ -168,12 +169,6 @@ def _panels(board: Leaderboard) -> list[blocks.Panel]:
         ticks = ticks_of([*alike, *[bar(0.0, None)] * kind[1]], most)
         panels.append(blocks.Panel(heading=column, bars=bars[column], ticks=ticks))
     return panels
-
-
-def _lead(board: Leaderboard) -> str:
-    """The first score that has a range; without any the first."""
-    ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
-    return next((column for column in board.columns if column in ranged), board.columns[0])
 
 
 def _single(board: Leaderboard) -> Table:

@@ -101,8 +101,7 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
 
 
 def prompt(step: str, row: BuildRow) -> str:
-    """The text of a step about a row. That of a person names some SUB_GOALS of each goal, from where the row's key
-    says."""
+    """The text of a step about a row; of a person with some SUB_GOALS of each goal, from where the row's key says."""
     facts = dict(row.facts)
     if step == "persona":
         drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
@@ -254,8 +253,7 @@ class Building:
         return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._asking.second else [])]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
-        """The usable replies to a step by key, in the order of the rows; asked for where they are not in the step's
-        file."""
+        """The usable replies to a step by key, in the rows' order; asked for where the step's file has none."""
         path = self.out / f"{step}{whose}.jsonl"
         connect = self._asking.second if whose else self._asking.connect
         if connect is None:

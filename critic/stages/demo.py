@@ -84,8 +84,7 @@ def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
 
 
 def form_asked(judge: Path) -> list[str]:
-    """Options of `critic judge` for the form that a judge learned most; its rating alone where the form has no
-    reason."""
+    """Options of `critic judge` for the form that a judge learned most; no reason where the form has none."""
     forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
     form = max(forms, key=lambda name: forms[name])
     return ["--prompt", form, *([] if f'"{REASON}"' in load(form, "en").template else ["--no-reason"])]

@@ -111,8 +111,7 @@ class JudgeResponses(JudgeSamples[Shown]):
         return None
 
     def resume(self) -> None:
-        """Where responses that were judged have other scores by people now, the judgments get them, in the order of
-        the responses."""
+        """Where responses that were judged have other scores by people now, the judgments get them, in their order."""
         super().resume()
         now = {name: self._responses.now(name) for name in self._responses.by_key if name in self.done}
         changed = sum(self.done[name].sample != sample for name, sample in now.items())
@@ -136,8 +135,7 @@ def judge_responses(
     how: Aggregation,
     name: str | None,
 ) -> int:
-    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), of which the panel `name`'s
-    are made."""
+    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), for the panel `name`."""
     names, first = [judge.name for judge in judges], judges[0]
     panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
     if run.certificate is not None:

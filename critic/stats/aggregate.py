@@ -117,8 +117,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True):
-    """Which verdicts make one score: those on `turn` (None: the whole conversation) under a condition, judged in a
-    certain way."""
+    """Which verdicts make one score: on `turn` (None: the whole conversation), under a condition, judged in one way."""
 
     condition: str
     turn: int | None
@@ -169,11 +168,7 @@ def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
 
 
 def asked_of(
-    conversations: Sequence[Conversation],
-    cell: Cell,
-    protocol: Protocol,
-    *scored: Container[str],
-    backed: bool = True,
+    conversations: Sequence[Conversation], cell: Cell, protocol: Protocol, *scored: Container[str], backed: bool = True
 ) -> dict[str, str]:
     """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
     answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference

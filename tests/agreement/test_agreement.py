@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement import (
-    METRICS,
-    agreement,
-    measured,
-    pairs,
-)
+from eval_agreement import METRICS, agreement, measured, pairs
 from eval_agreement.metrics import half_up, resampled
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "fixtures" / "golden.json"

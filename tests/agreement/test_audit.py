@@ -47,12 +47,7 @@ def judgment(number: int, human: float, score: float | None, **changes: Any) -> 
     )
     verdict = Verdict(failure="truncated") if score is None else Verdict(rating=round(score), distribution=[0.1] * 10)
     return of_answer(
-        response,
-        judge="small-judge",
-        prompt_hash="abc123",
-        score_kind="expected",
-        verdict=verdict,
-        score=score,
+        response, judge="small-judge", prompt_hash="abc123", score_kind="expected", verdict=verdict, score=score
     )
 
 
@@ -224,10 +219,7 @@ def test_report_loads_nothing(page: str) -> None:
     tags = Tags(page)
     assert not {tag for tag, _ in tags.tags} & {"script", "img", "link", "iframe", "object", "base", "image", "use"}
     for _, attributes in tags.tags:
-        assert attributes.get(
-            "href",
-            "#x",
-        ).startswith("#")  # type: ignore[union-attr]
+        assert attributes.get("href", "#x").startswith("#")  # type: ignore[union-attr]
         assert "src" not in attributes and not [name for name in attributes if name.startswith("on")]
     style = page[page.index("<style>") : page.index("</style>")]
     assert "url(" not in style and "@import" not in style

@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 
 from critic.stats.estimate import Bootstrap, holm
 from eval_agreement import bias
-from eval_agreement.bias import (
-    BiasEffect,
-    offsets,
-    severity,
-    verbosity,
-)
+from eval_agreement.bias import BiasEffect, offsets, severity, verbosity
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import JudgedRows
 

@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 
 from critic.stats.estimate import Estimate
-from critic.stats.verdicts import (
-    FAILED,
-    TIE,
-    UNASKED,
-    A,
-    B,
-    Codes,
-    both_orders,
-    codes,
-    majority,
-    verdict_agreement,
-)
+from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
 from eval_agreement.page.preferences import preference_sections
 from eval_agreement.preferences import (
     Preferences,

@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from critic import human_scored
 from critic.errors import UsageError
 from critic.judging.distribution import whole_rating
-from critic.judging.examples import (
-    ALONE,
-    OPEN,
-    Plan,
-    Planned,
-    TooLong,
-    example,
-    example_of,
-    plan,
-)
+from critic.judging.examples import ALONE, OPEN, Plan, Planned, TooLong, example, example_of, plan
 from critic.judging.forms import BY_NAME, check_mix, form_of, inquiry
 from critic.judging.parse import parse_choice
 from critic.judging.prompt import load

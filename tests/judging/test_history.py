@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from critic.judging.history import (
-    CONDITIONS,
-    REPHRASE,
-    HistoryMessage,
-    call_id,
-    messages,
-    missing_reference,
-)
+from critic.judging.history import CONDITIONS, REPHRASE, HistoryMessage, call_id, messages, missing_reference
 from critic.records import Conversation, ConversationTurn, Turn
 
 REPLIES = {1: "own 1", 2: "own 2", 3: "own 3"}

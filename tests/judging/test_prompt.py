@@ -152,8 +152,7 @@ def test_unknown_prompt_names_the_choices() -> None:
 
 HOSTILE = st.text(
     alphabet=st.one_of(
-        st.characters(),
-        st.sampled_from(list("\n\r\v\f\x85\u2028\u2029\x1c\u200b\u202e\U000e0041#>`{}<|[]/ ")),
+        st.characters(), st.sampled_from(list("\n\r\v\f\x85\u2028\u2029\x1c\u200b\u202e\U000e0041#>`{}<|[]/ "))
     ),
     max_size=80,
 )

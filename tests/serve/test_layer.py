@@ -504,11 +504,7 @@ def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.M
         ask(Inner(), request)
         counted.update(made[-1].counts)
     asked_for = contracts.fingerprint(unknown)
-    assert counted == {
-        ("requests", "none"): 3,
-        ("requests", FORMS[0].contract): 1,
-        ("unknown_forms", asked_for): 2,
-    }
+    assert counted == {("requests", "none"): 3, ("requests", FORMS[0].contract): 1, ("unknown_forms", asked_for): 2}
     monkeypatch.setattr(layer, "Counter", lambda: counted)
     text = ask(Inner(), method="GET", path="/metrics").text
     assert f'critic_unknown_forms_total{{fingerprint="{asked_for}"}} 2' in text.split("\n")

@@ -23,14 +23,7 @@ from clients.forms import FORMS, Form
 from clients.load import load
 from clients.tiny_server import CONTEXT
 from clients.words import ASKED
-from conftest import (
-    ROOT,
-    Scripted,
-    assert_one_line_error,
-    free_port,
-    run,
-    run_apart,
-)
+from conftest import ROOT, Scripted, assert_one_line_error, free_port, run, run_apart
 
 from critic.errors import UsageError
 

@@ -93,10 +93,7 @@ def test_the_newest_whole_one_is_taken(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"data": {"x": "2"}}, "another data;"),
-        ({"recipe": {"a": [1]}, "data": {}}, r"another recipe \(a\) and data;"),
-    ],
+    [({"data": {"x": "2"}}, "another data;"), ({"recipe": {"a": [1]}, "data": {}}, r"another recipe \(a\) and data;")],
 )
 def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     made_checkpoint(tmp_path, 3)

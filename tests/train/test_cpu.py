@@ -76,8 +76,7 @@ def test_why_a_cpu_trains(cuda: str | None, built: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("name", "capability", "emulates"),
-    [("Tesla V100", (7, 0), True), ("NVIDIA H200", (9, 0), False)],
+    ("name", "capability", "emulates"), [("Tesla V100", (7, 0), True), ("NVIDIA H200", (9, 0), False)]
 )
 def test_a_gpu_that_emulates_bf16(
     name: str, capability: tuple[int, int], emulates: bool, monkeypatch: pytest.MonkeyPatch

@@ -7,18 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from training import (
-    TWO,
-    Processes,
-    Whole,
-    refused,
-    save_base,
-    start,
-    train,
-    whole,
-    write_recipe,
-    write_rows,
-)
+from training import TWO, Processes, Whole, refused, save_base, start, train, whole, write_recipe, write_rows
 
 import deepspeed  # isort: skip
 import ema as ema_module  # isort: skip

@@ -222,8 +222,7 @@ def raft_by_hand(model: Any, rows: list[dict[str, Any]], weighing: Any, tokens: 
 
 
 @pytest.mark.parametrize(
-    ("family", "attention", "kind"),
-    [("llama", "sdpa", "squared")] + [(family, "sdpa", "rps") for family in FAMILIES],
+    ("family", "attention", "kind"), [("llama", "sdpa", "squared")] + [(family, "sdpa", "rps") for family in FAMILIES]
 )
 def test_raft_is_sft_and_the_error_of_the_distribution(
     made: SimpleNamespace, family: str, attention: str, kind: Literal["squared", "rps"]

@@ -151,10 +151,7 @@ PASSED_ON = [
     ),
     ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
     ({"training": {"per_device_train_batch_size": 0}}, "per_device_train_batch_size must be at least 1, got 0"),
-    (
-        {"training": {"learning_rate": "abc"}},
-        "training section: learning_rate: Expected `float`, got `str`, 'abc'",
-    ),
+    ({"training": {"learning_rate": "abc"}}, "training section: learning_rate: Expected `float`, got `str`, 'abc'"),
     ({"training": {"learning_rate": None}}, "training section: learning_rate: Expected `float`, got `null`, None"),
     ({"training": {"max_steps": 1.5}}, "training section: max_steps: Expected `int"),
     (
@@ -209,10 +206,7 @@ WRONG = [
     ({"tiny": None, "base": ".", "revision": "v1"}, r"revision is for a base by a hub's name; \. is a folder"),
     (HUB | {"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs"),
     (HUB | {"lora": {"bits": 8}}, r"lora\.bits"),
-    (
-        HUB | {"lora": {"bits": 4}, "deepspeed": {"zero_optimization": {"stage": 3}}},
-        "needs the base whole on each GPU",
-    ),
+    (HUB | {"lora": {"bits": 4}, "deepspeed": {"zero_optimization": {"stage": 3}}}, "needs the base whole on each GPU"),
     (HUB | {"lora": {"bits": 4}, "objective": "head", "packing": True}, "lora bits 4 is for judges that write"),
 ]
 
@@ -395,16 +389,10 @@ def test_empty_data_is_one_line(tmp_path: Path) -> None:
 
 REFUSED_LATER = [
     ({"training": {"learning_rate": -1.0}}, "training section: Invalid learning rate: -1"),
-    (
-        {"training": {"lr_scheduler_kwargs": {"nope": 3}}},
-        "training section: get_linear_schedule_with_warmup",
-    ),
+    ({"training": {"lr_scheduler_kwargs": {"nope": 3}}}, "training section: get_linear_schedule_with_warmup"),
     ({"training": {"report_to": "nope"}}, "training section: nope is not supported, only "),
     ({"training": {"seed": -1}}, "training section: Seed must be between"),
-    (
-        {"deepspeed": {"gradient_clipping": 0.5}},
-        "ds gradient_clipping=0.5 vs hf max_grad_n",
-    ),
+    ({"deepspeed": {"gradient_clipping": 0.5}}, "ds gradient_clipping=0.5 vs hf max_grad_n"),
 ]
 """What transformers, PyTorch and DeepSpeed find out once the model is there."""
 
