@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from statistics import fmean, multimode
 from typing import Annotated, Any
@@ -90,45 +91,63 @@ class OwnColumns(Struct, frozen=True):
     """How rows of one's own are read: the column of each field, the scale of people's scores, the language of all rows.
 
     With any of these, a row needs no more than a question, a response and, where people scored it, their score: its id
-    is then its number in the file, its group its image or its question, its language that of the question's letters.
+    is then its number in the file (of lines with a rater what they show), its group its image or its question, its
+    language that of the question's letters. `raters` are the columns of scores where each rater has one.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
+    raters: list[str] = field(default_factory=list)
     scale: tuple[float, float] | None = None
     lang: Language | None = None
 
     @classmethod
     def parse(cls, mapped: Sequence[str] | None, scale: str | None, lang: Language | None) -> "OwnColumns | None":
         """Of the options --map COLUMN=FIELD, --scale LOW:HIGH, --lang; None where none is given. Raises UsageError."""
-        columns = {}
+        columns = dict[str, list[str]]()
         for text in mapped or []:
             column, _, name = text.rpartition("=")
             if not column or not (name in FIELDS or name.endswith("_score_1_10")):
                 choices = f"{did_you_mean(name, FIELDS)}the fields are {', '.join(FIELDS)}"
                 raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response; {choices}")
-            columns[name] = column
-        return cls(columns, None if scale is None else parse_scale(scale), lang) if columns or scale or lang else None
+            columns.setdefault(name, []).append(column)
+        raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
+        if twice := next((given for given in columns.items() if len(given[1]) > 1), None):
+            raise UsageError(
+                f"--map: {' and '.join(twice[1])} are both {twice[0]}; only human_score is several raters'"
+            )
+        once = {name: column for name, (column,) in columns.items()}
+        ends = None if scale is None else parse_scale(scale)
+        return cls(once, raters, ends, lang) if once or raters or scale or lang else None
 
     def renamed(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """The cells, those of `columns` by their fields' names as well."""
-        if missing := next((column for column in self.columns.values() if column not in cells), None):
+        """The cells of `columns` by their fields' names, and raters' scores."""
+        if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
             raise UsageError(f"{location}: --map: there is no column {missing!r} among {', '.join(cells)}")
-        return {**cells, **{name: cells[column] for name, column in self.columns.items()}}
+        scores = {name: cells[name] for name in self.raters if not tables.is_empty(cells[name])}
+        by_rater = {"annotators": scores, "human_score": None} if self.raters else {}
+        return {name: cells[column] for name, column in self.columns.items()} | by_rater
 
-    def filled(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, location: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with what it lacks; `number` is its place among the rows, from 1."""
         question = str(row.get("question"))
         shared = str(row.get("image") or row.get("images") or question)
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
         scale = {"scale_min": low, "scale_max": high}
         default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
-        default["group"] = hashlib.sha1(shared.encode()).hexdigest()[:12]
+        default["group"] = _digest(shared)
+        if row.get("rater") is not None:
+            sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
+            default["id"] = _digest("|".join([shared, question, str(row.get("history")), *sides]))
         default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
         stated = tuple(row[name] for name in scale if row.get(name) is not None)
         if self.scale and stated not in ((), self.scale):
-            raise UsageError(f"row {number}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
+            raise UsageError(f"{location}: --scale {low:g}:{high:g}, but its scale_min, scale_max are {stated}")
         return {**default, **row, **chosen, **(scale if self.scale else {})}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha1(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def parse_scale(text: str) -> tuple[float, float]:
@@ -206,14 +225,9 @@ def _check_scores(row: Row, location: str) -> None:
 
 def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     columns = {}
-    for name, value in raw.items():
-        if not name.endswith("_score_1_10") or value in (None, ""):
-            continue
-        try:
-            score = float(value)
-        except (TypeError, ValueError):
-            raise UsageError(f"{location}: {name} must be a number, got {value!r}") from None
-        if score != records.NO_VERDICT:
+    for name in filter(lambda name: name.endswith("_score_1_10"), raw):
+        score = tables.optional_number(location, name, raw[name])
+        if score is not None and score != records.NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{location}: {name} {score:g} is outside 1..10")
             columns[name] = score
@@ -251,6 +265,9 @@ _JSON_COLUMNS = (
     *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
 )
 
+_OURS = ("other", "other_system", "shown", "form")
+"""What our own rows hold, which people's tables do not mean by a column of that name."""
+
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
@@ -266,19 +283,23 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
                 raise UsageError(f"{location}: column {name} must hold JSON") from None
         elif name == "image" and cell:
             raw[name] = tables.image(location, cell)
+        elif name in ("human_score", "scale_min", "scale_max"):
+            raw[name] = tables.optional_number(location, name, cell)
         elif name in _TEXTS:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
             raw[name] = None
     if raw.get("images"):
+        if not isinstance(raw["images"], list):
+            raise UsageError(f"{location}: images is {raw['images']!r}; expected a list of them, as JSON")
         raw["images"] = [tables.image(location, image) for image in raw["images"]]
     return raw
 
 
 def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The row without the columns, raters and criteria that it lacks: data frames write a null for each that others
-    have."""
-    may_be_null = ("reference", "system")
+    have. A label that is null is still to be given."""
+    may_be_null = ("reference", "system", "human_score", "preference")
     row = {name: value for name, value in raw.items() if value is not None or name in may_be_null}
     for name in ("annotators", "criteria", "criteria_scores"):
         if isinstance(row.get(name), dict):
@@ -286,26 +307,46 @@ def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-_PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
-_PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
+PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
+PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
 """What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
 
 
 def _labelled(location: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1. Raises
-    UsageError for a word that is none, and for a pair of one answer."""
+    """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1, and raters'
+    scores make one that is empty. Raises UsageError for a word that is none, and for a pair of one answer."""
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
     if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
         if len(answers) < 2:
             raise UsageError(f"{location}: {answers[0]} alone; a pair has both response_a and response_b")
-        row |= {"response": raw["response_a"], "other": raw["response_b"]}
+        row = {"reference": None, **row, "response": raw["response_a"], "other": raw["response_b"]}
         row |= {"system": raw.get("system_a"), "other_system": raw.get("system_b")}
-    if (word := raw.get("preference")) is not None:
-        score = _PREFERENCES.get(str(word).strip().lower())
+    word = raw.get("preference")
+    if "preference" in raw:
+        row.setdefault("human_score", None)
+    if word is not None:
+        if not _compares(row):
+            raise UsageError(f"{location}: preference {word!r} beside one answer; a pair has response_a and response_b")
+        score = PREFERENCES.get(str(word).strip().lower())
         if score is None:
-            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
+            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
+    if row.get("human_score", 0) is None and (given := row.get("annotators")):
+        scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
+        known = {name: score for name, score in scores.items() if score is not None}
+        row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row))}
     return row
+
+
+def _compares(row: Mapping[str, Any]) -> bool:
+    """Whether a row that is still to be checked is of two sides (`Row.is_pair`)."""
+    shown = row.get("shown")
+    return row.get("other") is not None or len((shown.get("sides") or ()) if isinstance(shown, dict) else ()) > 1
+
+
+def _in_words(row: Mapping[str, Any]) -> bool:
+    """Whether what is said of two sides is a, b or tie, and no grade."""
+    return _compares(row) and (row.get("scale_min"), row.get("scale_max")) == (0, 1)
 
 
 def settled(scores: Collection[float], compares: bool) -> float:
@@ -313,7 +354,7 @@ def settled(scores: Collection[float], compares: bool) -> float:
     if not compares:
         return fmean(scores)
     most = multimode(scores)
-    return most[0] if len(most) == 1 else _PREFERENCES["tie"]
+    return most[0] if len(most) == 1 else PREFERENCES["tie"]
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
@@ -321,34 +362,72 @@ _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
 
 
 def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
-    """Lines that say who labelled, those of one id as one row. Raises UsageError for a rater who is there twice, and
-    for raters' scales that differ."""
-    by_id: dict[str, _Line] = {}
-    for location, cells, raw, typed in lines:
-        if (rater := raw.pop("rater", None)) is None:
-            yield location, cells, raw, typed
-            continue
-        first, _, row, _ = by_id.setdefault(str(raw.get("id")), (location, raw, {**raw, "annotators": {}}, typed))
-        scores, ends = row["annotators"], ("scale_min", "scale_max")
-        if str(rater) in scores:
-            raise UsageError(f"{location}: {rater} on {raw.get('id')!r} is there twice")
-        if differ := [f"{end} {raw.get(end)}" for end in ends if raw.get(end) != row.get(end)]:
+    """Lines that say who labelled, those of one id as one row. Raises UsageError as `_of_raters`."""
+    by_id: dict[str, list[_Line]] = {}
+    for line in lines:
+        if line[2].get("rater") is None:
+            line[2].pop("rater", None)
+            yield line
+        else:
+            by_id.setdefault(str(line[2].get("id")), []).append(line)
+    yield from (_of_raters(key, given) for key, given in by_id.items())
+
+
+_SIDES = {"response": "other", "system": "other_system", "other": "response", "other_system": "system"}
+_SHOWN = ("question", "history", "reference", "image", "images", "shown", *_SIDES)
+
+
+def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
+    """One answer's or pair's row of its raters' lines. Raises UsageError for a rater who is there twice, for raters'
+    scales that differ, and where they were shown different things; sides that were exchanged are exchanged back."""
+    first, _, row, typed = lines[0]
+    labels = dict[str, Row]()
+    for location, cells, raw, _ in lines:
+        rater = str(raw["rater"])
+        if rater in labels:
+            raise UsageError(f"{location}: {rater} on {key!r} is there twice")
+        if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        scores[str(rater)] = _converted(location, raw, typed, [*cells]).human_score
-    for location, _, row, typed in by_id.values():
-        compares = "other" in row or len((row.get("shown") or {}).get("sides", ())) > 1
-        row["human_score"] = settled(row["annotators"].values(), compares)
-        yield location, row, row, typed
+        differs = [name for name in _SHOWN if raw.get(name) != row.get(name)]
+        turned = all(raw.get(name) == row.get(side) for name, side in _SIDES.items()) and _compares(raw)
+        exchanged = bool(differs) and turned and differs[0] in _SIDES
+        if differs and not exchanged:
+            raise UsageError(
+                f"{location}: {differs[0]} of {key!r} is another at {first}; an id is one answer's or pair's"
+            )
+        if raw.get("human_score") is not None:
+            label = _converted(location, raw, typed, [*cells])
+            score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
+            labels[rater] = replace(label, human_score=score)
+    scores = {rater: label.human_score for rater, label in labels.items()}
+    agreed = {"annotators": scores, "human_score": settled(scores.values(), _in_words(row)) if scores else None}
+    merged = {name: cell for name, cell in row.items() if name != "rater"} | agreed | _beside([*labels.values()])
+    return first, merged, merged, typed
+
+
+def _beside(labels: Sequence[Row]) -> dict[str, Any]:
+    """What raters said beside the score: a criterion's mean, what most say of a checklist's item, the first reason."""
+    scores = [label.criteria_scores for label in labels]
+    criteria = {name: fmean(each[name] for each in scores if name in each) for name in dict.fromkeys(chain(*scores))}
+    items = zip_longest(*(label.checklist_answers for label in labels))
+    votes = ([float(answer) for answer in item if answer is not None] for item in items)
+    answers = [{1.0: True, 0.0: False}.get(settled(vote, True)) if vote else None for vote in votes]
+    reason = next((label.reason for label in labels if label.reason), None)
+    beside = {"criteria_scores": criteria, "checklist_answers": answers, "reason": reason}
+    return {name: said for name, said in beside.items() if said}
 
 
 _NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_answers", "criteria": "criteria_scores"}
 
 
-def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
-    """The row that a judgment is, with people's label where it has one; any other row as it is."""
+def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
+    """The row that a judgment is, with people's label where it has one; any other row as it is. Raises UsageError."""
     if not records.is_judgment(cells):
         return cells
-    judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+    try:
+        judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{location}: {error}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -356,7 +435,11 @@ def _of_judgment(cells: dict[str, Any]) -> dict[str, Any]:
     row |= {"form": judgment.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row |= {_NAMES.get(name, name): value for name, value in human.items() if name != "probability"}
     if (other := judgment.sample.other) is not None:
-        row |= {"other": other.answer, "other_system": other.system}
+        row |= {"other": other.answer, "other_system": other.system, "human_score": None}
+        if response.human and other.human:  # by how many points people find the first better
+            widest = RATINGS[-1] - RATINGS[0]
+            row |= {"human_score": response.human.score - other.human.score, "annotators": None}
+            row |= {"scale_min": -widest, "scale_max": widest}
     if judgment.sample.preference is not None:
         row |= {"human_score": judgment.sample.preference, "scale_min": 0, "scale_max": 1}
     return row
@@ -419,13 +502,14 @@ def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Lin
         typed = jsonl.suffix(file) == ".jsonl"
         for location, entry in tables.rows(file):
             number += 1
-            cells = _of_judgment(entry) if scored else _of_reply(location, entry)
+            cells = _of_judgment(location, entry) if scored else _of_reply(location, entry)
             if cells is None:
                 continue
-            named = own.renamed(location, cells) if own else cells
+            named = {name: cell for name, cell in cells.items() if typed or name not in _OURS}
+            named |= own.renamed(location, cells) if own else {}
             raw = _without_nulls(named if typed else _of_cells(location, named))
             if own:
-                cells = raw = own.filled(number, raw)
+                cells = raw = own.filled(location, number, raw)
             yield location, cells, _labelled(location, raw), typed
 
 
@@ -441,21 +525,23 @@ def walk(
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
 
-    Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are counted
-    in `left_out` by reason; the rest is checked. With `judges` a row may lack people's score where one of these judges
-    gave one, `unlabelled` any may; rows without a judge's are counted as well. With `pictures` a row that has images
-    needs no reference: they tell what is right. Without `scored` a row may lack people's score, and then all but id,
-    question and response; it may be a reply of `critic infer`. Raises UsageError, naming file, line and column, for a
-    missing column, a score outside its scale, or an id that comes twice, and where no row has a judge's score.
+    Rows that carry an unusable flag, or lack a reference, unless the flag that says so is in `keep_flags`, are
+    counted in `left_out` by reason, as are those whose label is empty; the rest is checked. With `judges` a row may
+    lack a label where one of these judges gave a score, `unlabelled` any may; rows without a judge's are counted as
+    well. With `pictures` a row that has images needs no reference: they tell what is right. Without `scored` a row
+    may lack people's score, and then all but id, question and response; it may be a reply of `critic infer`. Raises
+    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
+    twice, and where no row has a judge's score.
     """
     ids, seen = tables.Ids(), set[str]()
     lines = _raw_rows(path, scored, own)
     for location, cells, raw, typed in _by_rater(lines) if scored else lines:
-        columns, lacks = _other_scores(raw, location), "human_score" not in raw
+        columns, lacks = _other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
         unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
-        if lacks and scored and judges and not unlabelled and len(unscored_by) == len(judges):
-            left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
+        empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)
+        if empty and (judges or "human_score" in raw):
+            left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
             continue
         whole = _with_a_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
         row = _converted(location, whole, typed, [*cells])

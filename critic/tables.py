@@ -189,7 +189,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows of the first sheet. Not by pandas, which makes whole numbers of rounded ones and knows no formulas."""
+    """The rows of the only sheet that has some. Pandas makes whole numbers of rounded ones, and knows no formulas."""
     import openpyxl  # noqa: PLC0415 - only such tables need it
 
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
@@ -199,7 +199,8 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
         values, sources = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
-        sheets = zip(values.worksheets[0].iter_rows(), sources.worksheets[0].iter_rows(), strict=True)
+        title = _only_sheet(path, values)
+        sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(sheets, 1):
             if number == 1:
                 header = _header(cells)
@@ -210,12 +211,21 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
             ]
             if any(cell.value is not None for cell in cells):
                 records.append((number, {column: _number(cell.value) for column, cell, _ in named}))
+    except UsageError:
+        raise
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
     _check_formulas(path, formulas)
     yield from records
+
+
+def _only_sheet(path: Path, book: Any) -> str:
+    full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
+    if full[1:]:
+        raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; save the one that is meant as its own file")
+    return str(full[0] if full else book.sheetnames[0])
 
 
 def _header(cells: Iterable[Any]) -> list[str]:
@@ -296,6 +306,17 @@ def number(cell: Any, below: float = math.inf) -> float:
     if math.isinf(value):
         raise ValueError("is not a finite number")
     return value
+
+
+def optional_number(location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf) -> float | None:
+    """A cell as `number` reads it; None where it is empty. Raises UsageError naming column and location, which may be
+    called for it."""
+    try:
+        value = number(cell, below)
+    except ValueError as error:
+        where = location if isinstance(location, str) else location()
+        raise UsageError(f"{where}: {column} {cell!r} {error}") from None
+    return None if math.isnan(value) else value
 
 
 def first_of(count: int) -> str:

@@ -27,6 +27,8 @@ from critic.errors import UsageError
 from critic.human_scored import Loaded, Row
 from critic.stages import options
 
+PARTS = ("train", "internal", "external")
+
 
 def _hash(group: str) -> int:
     return int(hashlib.sha1(group.encode()).hexdigest(), 16)
@@ -44,10 +46,12 @@ def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
 
 
 def _material(row: Row) -> set[str]:
-    """What must not stand on both sides: the image, and the question with its reference where it has one."""
+    """What must not stand on both sides: the image, and the question with its reference. Without a reference a question
+    is the same where no image and nothing that was said before makes another of it."""
     text = "|".join(map(_words, (row.question, row.reference or "")))
     images = row.images or ([row.image] if row.image else [])
-    return {*([f"text {text}"] if row.reference else []), *(f"image {_path(image)}" for image in images)}
+    alone = row.reference or not (images or row.history or row.shown)
+    return {*([f"text {text}"] if alone else []), *(f"image {_path(image)}" for image in images)}
 
 
 def _systems(row: Row) -> set[str]:
@@ -69,7 +73,7 @@ def split(loaded: Loaded, external: str | None, per_task: bool) -> tuple[dict[st
     and reference, with an internal test row of another group."""
     groups = internal_groups(loaded.rows, per_task)
     held_out = set().union(*(_material(row) for row in loaded.rows if row.group in groups))
-    parts: dict[str, list[dict[str, Any]]] = {"train": [], "internal": [], "external": []}
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS}
     leaks = 0
     for row, line in zip(loaded.rows, loaded.raw, strict=True):
         is_internal, is_external = row.group in groups, external in _systems(row)
@@ -84,6 +88,27 @@ def split(loaded: Loaded, external: str | None, per_task: bool) -> tuple[dict[st
         else:
             parts["train"].append(line)
     return parts, leaks
+
+
+def _sources(rows: Path, out: Path) -> list[Path]:
+    """The files to read. Raises UsageError where a part would be written over one of them."""
+    sources = human_scored.files(rows)
+    parts = {(out / f"{name}.jsonl").resolve() for name in PARTS}
+    if theirs := parts & {file.resolve() for file in sources}:
+        raise UsageError(f"--out {out}: {theirs.pop().name} is what is read here, and would be overwritten")
+    return sources
+
+
+def _check_parts(
+    rows: Path, loaded: Loaded, parts: dict[str, list[dict[str, Any]]], external: str | None, leaks: int
+) -> None:
+    if not parts["train"] or not parts["internal"]:
+        empty = " and ".join(name for name in ("train", "internal") if not parts[name])
+        of = f"{len({row.group for row in loaded.rows})} questions (groups), of which a tenth is held out"
+        also = f", and all that {external} answered" if external else ""
+        also += f"; {leaks} rows share an image, or question and reference, with those held out" if leaks else ""
+        need = "give at least 40 questions, or two of each task with --per-task"
+        raise UsageError(f"{rows}: nothing falls into the split {empty}; it has {of}{also}: {need}")
 
 
 def main(
@@ -103,6 +128,7 @@ def main(
 ) -> None:
     """Validate people's labels, scores or preferences, and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
+    sources = _sources(rows, out)
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
@@ -110,16 +136,11 @@ def main(
     if external is not None and external not in systems:
         raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
     parts, leaks = split(loaded, external, per_task)
-    if not parts["train"] or not parts["internal"]:
-        empty = " and ".join(name for name in ("train", "internal") if not parts[name])
-        of = f"{len({row.group for row in loaded.rows})} questions (groups), of which a tenth is held out"
-        also = f", and all that {external} answered" if external else ""
-        need = "give at least 40 questions, or two of each task with --per-task"
-        raise UsageError(f"{rows}: nothing falls into the split {empty}; it has {of}{also}: {need}")
+    _check_parts(rows, loaded, parts, external, leaks)
     jsonl.write_json(
         out / "splits.json",
         {
-            "sources": {str(file): jsonl.sha256(file) for file in human_scored.files(rows)},
+            "sources": {str(file): jsonl.sha256(file) for file in sources},
             "rows": {name: len(lines) for name, lines in parts.items()},
             "sha256": _write(out, parts),
             "left_out": dict(loaded.left_out),

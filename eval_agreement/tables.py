@@ -1,9 +1,8 @@
 """Files of scores and labels, and what the rows of a table say of each id."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,14 +103,11 @@ class Source:
         """A column of numbers from `low` to `high`, None where empty or `none`. Raises UsageError with the line."""
         numbers: list[float | None] = []
         for row, cell in enumerate(self.cells(name)):
-            try:
-                number = tables.number(cell, high)
-            except ValueError as error:
-                raise UsageError(f"{self.place(row)}: {name} {cell!r} {error}") from None
-            is_none = math.isnan(number) or number == none
-            if not is_none and not low <= number <= high:
+            number = tables.optional_number(partial(self.place, row), name, cell, high)
+            number = None if number == none else number
+            if number is not None and not low <= number <= high:
                 raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g}{more}")
-            numbers.append(None if is_none else number)
+            numbers.append(number)
         return numbers
 
     def keys(self) -> list[str]:

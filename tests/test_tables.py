@@ -196,6 +196,19 @@ def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(
         list(tables.rows(tmp_path))
 
 
+def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None:
+    import openpyxl
+
+    book = openpyxl.load_workbook(path := write_xlsx(tmp_path / "t.xlsx", [{"id": "a"}]))
+    first = book.create_sheet("first", 0)
+    book.save(path)
+    assert [row for _, row in tables.rows(path)] == [{"id": "a"}]
+    first.append(["How to rate"])
+    book.save(path)
+    with pytest.raises(UsageError, match=r"t\.xlsx: the sheets first, Sheet have rows; save"):
+        list(tables.rows(path))
+
+
 def test_human_scored_rows_keep_empty_lines_and_say_where_they_are_wrong(tmp_path: Path) -> None:
     columns = [name for name in human_row(0) if not isinstance(human_row(0)[name], list | dict)]
 

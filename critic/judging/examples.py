@@ -1,5 +1,4 @@
-"""Human-scored rows -> training examples: which rows are trained in which form, what the judge is shown, and what it
-should say."""
+"""Human-scored rows -> training examples: which are trained in which form, what is shown, what is to be said."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -96,9 +95,10 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
 
 
 def comparable(response: Response, other: Response) -> bool:
-    """Whether two answers to one question are by two systems and differ in their text."""
+    """Whether two answers to one question are by two systems and differ in their text, and neither is a pair."""
     by_another = response.system is None or response.system != other.system
-    return by_another and response.id != other.id and response.text.strip() != other.text.strip()
+    alone = response.preference is None and other.preference is None
+    return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:

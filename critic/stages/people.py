@@ -16,12 +16,22 @@ from critic.images import named_images
 from critic.judging import protocols
 from critic.judging.protocols import Assignment, Transcripts
 from critic.judging.replies import benchmark_of
-from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Protocol, Scope, TurnContext, Verdict
+from critic.records import (
+    Conversation,
+    HumanScore,
+    JudgeConfig,
+    Judgment,
+    Protocol,
+    Scope,
+    TurnContext,
+    Verdict,
+    to_ten,
+)
 
 WHOLE = "whole"
 COLUMNS = (
     "id (of the conversation), turn (1, 2 … or whole; 1 where it is left out), rater, condition (own where it is left "
-    "out), and either preference (model, tie, and reference or the other model's name) or grade (1 to 10)"
+    "out), and either preference (model, tie, and reference or the other model's name) or grade (on --scale)"
 )
 
 GRADED: dict[str, Protocol] = {"convbench": "direct", "multiverse": "quality"}
@@ -38,19 +48,21 @@ _ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/(direct|pairwise)/(whole
 """The ids of what critic annotate exports, which is read as well."""
 
 
-def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) -> dict[Key, Grades]:
+def read_opinions(
+    path: Path, transcripts: Transcripts, opponent: str | None, scale: tuple[float, float]
+) -> dict[Key, Grades]:
     """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
-    reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
+    reply, a word that is no verdict, a grade outside `scale`, or a rater who says two things of one turn."""
     opinions: dict[Key, Grades] = {}
     opponent = opponent or "reference"
-    words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, "a": 1.0, "b": 0.0}
+    words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, **human_scored.PREFERENCES}
     for location, row in tables.rows(path):
         key, condition = tables.text(location, row, "id"), tables.optional_text(row, "condition") or "own"
         if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
             key, condition = named["id"], named["condition"]
         preference = tables.optional_text(row, "preference")
         grade = tables.optional_text(row, "grade") or tables.optional_text(row, "score")
-        turn = (tables.optional_text(row, "turn") or "1").removesuffix(".0")  # of a column of numbers with gaps
+        turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")  # of a column of numbers with gaps
         transcript = transcripts.get((key, condition))
         if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
             raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition})")
@@ -60,7 +72,7 @@ def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) ->
             raise UsageError(f"{location}: either preference or grade, got {preference!r} and {grade!r}")
         if preference is not None and preference.lower() not in words:
             raise UsageError(f"{location}: preference {preference!r}; expected {', '.join(words)}")
-        score = words[preference.lower()] if preference is not None else _grade(location, grade or "")
+        score = words[preference.lower()] if preference is not None else _grade(location, grade or "", scale)
         protocol = "pairwise" if preference is not None else GRADED.get(transcript.conversation.benchmark, "pointwise")
         rater = tables.optional_text(row, "rater") or "people"
         grades = opinions.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
@@ -70,14 +82,12 @@ def read_opinions(path: Path, transcripts: Transcripts, opponent: str | None) ->
     return opinions
 
 
-def _grade(location: str, text: str) -> float:
-    try:
-        grade = float(text)
-    except ValueError:
-        grade = 0.0
-    if not 1 <= grade <= 10:
-        raise UsageError(f"{location}: grade {text!r}; expected a number from 1 to 10")
-    return grade
+def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
+    """A grade on 1..10."""
+    grade = tables.optional_number(location, "grade", text)
+    if grade is None or not scale[0] <= grade <= scale[1]:
+        raise UsageError(f"{location}: grade {text!r}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)")
+    return to_ten(grade, *scale)
 
 
 def main(
@@ -96,6 +106,7 @@ def main(
     turn_context: Annotated[
         TurnContext, typer.Option(help="The turns in sight of which people judged one.")
     ] = "before",
+    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Of the grades.")] = "1:10",
     name: Annotated[str, typer.Option(help="The judge's name.")] = "people",
     system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
 ) -> int:
@@ -109,7 +120,7 @@ def main(
     if against and Path(against).is_file():
         theirs = protocols.read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system
-    opinions = read_opinions(table, transcripts, opponent)
+    opinions = read_opinions(table, transcripts, opponent, human_scored.parse_scale(scale))
     setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
     judgments: list[Judgment] = []
     # The whole last: a judge sees the verdicts on its turns.

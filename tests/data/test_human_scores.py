@@ -162,6 +162,9 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--external", "gamma"), "'gamma'", "alpha, beta")
     one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
     assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "it has 1 questions")
+    source = write_jsonl(tmp_path / "train.jsonl", [human_row(n, question="Q?", reference="r") for n in range(40)])
+    assert_one_line_error(run(PROGRAM, source, "--out", tmp_path), "train.jsonl is what is read here")
+    assert_one_line_error(run(PROGRAM, source, "--out", tmp_path / "o"), "rows share an image, or question and")
 
 
 def test_real_files(shared: Path, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from annotating import exported, label_all, page_of, planned
 from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl, write_xlsx
+from msgspec.structs import replace
 from stages.test_judge_conversations import replies
 from stages.test_people import preferences, table
 
-from critic import human_scored, tables
+from critic import human_scored, jsonl, tables
+from critic.human_scored import Row
 from critic.judging.examples import example_of, plan
-from critic.records import Example, Response
+from critic.records import Example, JudgeConfig, Judgment, Response, Sample, Verdict
 
 PROGRAM = ROOT / "data/human_scores.py"
 WORDS = {"A": 1.0, "model_b": 0.0, "Tie": 0.5}
@@ -37,6 +39,9 @@ def test_preferences_are_split_and_taught_in_both_orders(tmp_path: Path, suffix:
     assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o"), "--map winner=preference")
     done = run(PROGRAM, path, "--map", "winner=preference", "--external", "beta", "--out", tmp_path / "o")
     assert_one_line_error(done, "falls into the split train; it has 60 questions", "all that beta answered: give at")
+    same = write_jsonl(tmp_path / "same.jsonl", [{**row, "question": "Which?", "group": row["id"]} for row in rows])
+    done = run(PROGRAM, same, "--map", "winner=preference", "--out", tmp_path / "o")
+    assert_one_line_error(done, "rows share an image, or question and")
     assert run(PROGRAM, path, "--map", "winner=preference", "--out", tmp_path / "o").returncode == 0
     read = human_scored.load(tmp_path / "o/train.jsonl").responses
     assert 50 < len(read) < 60 and {one.preference: one.human for one in read} == dict.fromkeys(WORDS.values())
@@ -67,6 +72,46 @@ def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
     assert (first.preference, second.preference) == (1.0, 0.5)
 
 
+def test_what_raters_say_is_brought_together(tmp_path: Path) -> None:
+    """Grades of pairs have a mean, also of sides that one saw the other way round; criteria and checklists too."""
+    shown = {"question": "Q?", "response_a": "x", "response_b": "y"}
+    rows = [{**shown, "rater": n, "human_score": score} for n, score in enumerate((-1, -2, -4))]
+    rows += [{**shown, "response_a": "y", "response_b": "x", "rater": 3, "human_score": 1}]
+    own = human_scored.OwnColumns(scale=(-4.0, 4.0))
+    (pair,) = human_scored.load(write_jsonl(tmp_path / "p.jsonl", rows), own=own).responses
+    assert (pair.text, pair.preference) == ("x", 0.25)
+    about = {"criteria": {"a": "?"}, "checklist": ["?", "!"]}
+    said = [("ann", 2.0, None), ("bob", 10.0, True), ("cyd", 3.0, False)]
+    rows = [
+        human_row(0, **about, rater=name, criteria_scores={"a": score}, checklist_answers=[score > 5, holds])
+        for name, score, holds in said
+    ]
+    (row,) = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
+    assert row.human is not None and (row.human.criteria, row.human.answers) == ({"a": 5.0}, [False, None])
+
+
+def test_a_table_with_a_column_for_each_rater(tmp_path: Path) -> None:
+    """An empty cell is nobody's label, and a column named as one of ours is none."""
+    rows = [{"question": "Q?", "reference": "r", "response": "a", "ann": 5, "bob": "1,5", "other": "nice"}]
+    table = tables.write_csv(path := tmp_path / "t.csv", [*rows, rows[0] | {"ann": "NA", "bob": ""}])
+    own = human_scored.OwnColumns.parse(["ann=human_score", "bob=human_score"], "1:5", None)
+    loaded = human_scored.load(path, own=own)
+    assert table == 2 and loaded.left_out == {"no score by people": 1}
+    (row,) = loaded.responses
+    assert row.other is None and row.human is not None and row.human.raters == {"ann": 10.0, "bob": 2.125}
+
+
+def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_path: Path) -> None:
+    one, other = (human_scored.response_of(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
+    setup = JudgeConfig(judge="j", score_kind="argmax")
+    judged = Judgment(sample=Sample.of(one, other), setup=setup, verdict=Verdict(), prompt="pairwise")
+    jsonl.write(tmp_path / "judged.jsonl", [judged])
+    (read,) = human_scored.load(tmp_path / "judged.jsonl").responses
+    assert read.preference == pytest.approx(0.5 - 1 / 18)
+    pair = replace(one, id="p", text="z", system="s", other=other, preference=1.0, human=None)
+    assert len(taught([one, pair], pairwise=1.0)) == 2, "nothing is compared with what is a pair"
+
+
 @pytest.mark.parametrize(
     ("rows", "words", "part"),
     [
@@ -74,6 +119,10 @@ def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
         ([pair(1, response_b=None)], ["--map", "winner=preference"], ":1: response_a alone; a pair has both"),
         ([human_row(0, rater="ann")] * 2, [], ":2: ann on 'row-0' is there twice"),
         ([human_row(0, rater=n, scale_max=10 + n) for n in (0, 1)], [], ":2: scale_max 11, and another at"),
+        ([human_row(0, rater=n, response=n) for n in "ab"], [], ":2: response of 'row-0' is another at"),
+        ([human_row(0, human_score=None, preference="a")], [], ":1: preference 'a' beside one answer"),
+        ([human_row(0, sample={}, verdict={"rating": "x"})], [], ":1: Expected `float | null`, got `str`"),
+        ([human_row(0)], ["--map", "id=task", "--map", "lang=task"], "id and lang are both task"),
         ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
     ],
 )  # fmt: skip

@@ -49,6 +49,15 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     assert {one.judge for one in found.values()} == {"people"} and found["1", 1].sample.length == len("m on 1 turn 1.")
 
 
+def test_grades_of_another_scale_are_moved_onto_ten(tmp_path: Path) -> None:
+    file = replies(tmp_path / "m.jsonl", "convbench")
+    rows: list[Row] = [{"id": "1", "turn": "Whole", "grade": "4,5"}, {"id": "2", "turn": 1, "grade": 1}]
+    words = ["import-grades", table(tmp_path / "g.csv", rows), "--replies", file, "--out", tmp_path / "p.jsonl"]
+    assert_one_line_error(run("critic", *words, "--scale", "2:5"), "g.csv:3: grade '1'; expected a number from 2 to 5")
+    assert run("critic", *words, "--scale", "1:5").returncode == 0
+    assert sorted(json.loads(line)["score"] for line in (tmp_path / "p.jsonl").open()) == [1.0, 8.875]
+
+
 def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """It would be a number for a failed call."""
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "people.jsonl"
