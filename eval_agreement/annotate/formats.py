@@ -222,6 +222,15 @@ def _whole(
         raise UsageError(f"{location}: {error}") from None
 
 
+def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[str, Any]) -> None:
+    """Raises UsageError where a text that stands beside a label is not the item's: the label is of another plan's. What
+    programs make of white space, signs and long cells is no other text."""
+    for column, text in texts(item, swapped).items():
+        there = cells.get(column, cells.get(column.replace(" ", "_"), text))
+        if len({re.sub(r"\W+", "", str(each))[:500] for each in (text, there)}) > 1:
+            raise UsageError(f"{location}: another {column} than here; these are labels of other items")
+
+
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
     """The lines of a sheet in which something was filled in."""
     for location, row in tables.rows(path, (".csv", ".xlsx")):
@@ -233,6 +242,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
             raise UsageError(f"{location}: {_TASK} {number!r} is not among those of {store.path}") from None
+        _check_shown(location, opened.item, opened.swapped, cells)
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
@@ -256,17 +266,18 @@ def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
     items = store.items()
-    for rater, key, choices, verdict in labels:
+    for rater, key, shown, choices, verdict in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
             raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
+        _check_shown(f"{path}: item {key}", items[number], swapped, shown)
         whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, verdict)
         yield whole, partial(store.task_of, rater, number, swapped)
 
 
-_Label = tuple[str, str, dict[int, str], RaterVerdict]
-"""Rater, item, the choice for each question by its number from 1, and the rest."""
+_Label = tuple[str, str, dict[str, Any], dict[int, str], RaterVerdict]
+"""Rater, item, its texts where they stand there too, the choice for each question by its number from 1, the rest."""
 
 
 def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
@@ -278,7 +289,7 @@ def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
             elif label["schema"] == "reason":
                 reason = str(value)
         if choices:
-            yield str(state["user_id"]), item, choices, RaterVerdict(reason=reason)
+            yield str(state["user_id"]), item, {}, choices, RaterVerdict(reason=reason)
 
 
 def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
@@ -294,7 +305,7 @@ def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
                 reason = text if isinstance(text, str) else " ".join(text)
                 seconds = float(annotation.get("lead_time") or 0) or None
                 verdict = RaterVerdict(reason=reason, skipped=skipped, seconds=seconds)
-                yield rater, str(task["data"]["item"]), choices, verdict
+                yield rater, str(task["data"]["item"]), task["data"], choices, verdict
 
 
 def _number(name: str) -> int:

@@ -444,6 +444,9 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     stray = [{"data": {"item": "999"}, "annotations": [{"result": result}]}]
     (tmp_path / "bad.json").write_text(json.dumps(stray))
     fails("--db", store.path, "--import", tmp_path / "bad.json", parts=("'999'",))
+    stray[0]["data"] |= {"item": "1", "question": "Another?"}
+    (tmp_path / "bad.json").write_text(json.dumps(stray))
+    fails("--db", store.path, "--import", tmp_path / "bad.json", parts=("item 1: another question than here",))
 
 
 def test_the_page_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
