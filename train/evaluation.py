@@ -33,13 +33,15 @@ _NO_WEIGHTS = Weights(1.0, [1.0])
 
 class HeldOut(Struct, frozen=True):
     """Rows to judge (`prompt_row`): token ids up to the rating, and a 1 behind it where 10 is two tokens; of each
-    people's score, 1..10, and its group. `ends`: the rating is the last of a verdict."""
+    people's score, 1..10, and its group. `ends`: the rating is the last of a verdict; `behind`: so many tokens of one
+    are behind the prompt."""
 
     rows: list[Row]
     human: list[float]
     refused: list[str]
     groups: list[str]
     ends: bool = False
+    behind: int = 0
 
 
 def held_out(
@@ -67,11 +69,12 @@ def held_out(
             row = prompt_row(source_ids(tokenizer, rendered.messages) + behind, rendered.images, takes)
             usable.append((row, response.human.score, response.question.group))
     if not usable:
-        raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
+        problem = f"none fits into {limit} source tokens and has what {form} needs"
+        raise UsageError(f"{path}: no row to evaluate: of {len(refused)} {problem}")
     usable.sort(key=lambda entry: entry[0]["length"])
     rows, human, groups = ([*column] for column in zip(*usable, strict=True))
     request = inquiry(form, response.question.lang, form_of(form).material(response, None))
-    return HeldOut(rows, human, refused, groups, ends=request.keys()[-1:] == (RATING,))
+    return HeldOut(rows, human, refused, groups, request.keys()[-1:] == (RATING,), len(behind))
 
 
 def distributions(
@@ -184,12 +187,19 @@ def figures(scores: list[float], human: list[float]) -> dict[str, float]:
     return {"n": float(len(human)), **known}
 
 
-def require_foreign(held: HeldOut, trained: set[str], path: str) -> None:
-    """Raises UsageError where groups of foreign rows are `trained` on, or too few to decide by."""
-    groups = set(held.groups)
-    if groups & trained or len(groups) < FEWEST_TO_DECIDE:
-        counts = f"{len(groups)} groups, of which {len(groups & trained)} are trained on"
-        raise UsageError(f"foreign: {path}: {counts}; at least {FEWEST_TO_DECIDE} are needed, and none of --train's")
+def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
+    """Raises UsageError where foreign rows, or others of their groups, are `trained` on, or too few to decide by."""
+    groups, columns = set(held.groups), trained.select_columns(["input_ids", "source"])
+    prompts = {tuple(row["input_ids"][: row["source"]]) for row in columns}
+    known = set(trained["group"]) | {
+        group
+        for row, group in zip(held.rows, held.groups, strict=True)
+        if tuple(row["input_ids"][: row["source"] - held.behind]) in prompts
+    }
+    if groups & known or len(groups) < FEWEST_TO_DECIDE:
+        counts = f"{len(groups)} groups, of which {len(groups & known)} are trained on"
+        need = f"at least {FEWEST_TO_DECIDE} are needed among the first rows (evaluation.rows), and none of --train's"
+        raise UsageError(f"foreign: {path}: {counts}; {need}")
 
 
 def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:

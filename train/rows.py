@@ -28,15 +28,7 @@ from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import (
-    ONE_SIDE,
-    ChecklistKind,
-    ChoiceKind,
-    CriteriaKind,
-    RatingKind,
-    form_of,
-    rates,
-)
+from critic.judging.forms import ONE_SIDE, ChecklistKind, ChoiceKind, CriteriaKind, RatingKind, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
@@ -178,9 +170,10 @@ def _as_raters(shares: list[float], key: str) -> HumanScore:
     return HumanScore(score=ratings[drawn], raters={str(rater): score for rater, score in enumerate(ratings)})
 
 
-def _content(response: Response) -> str:
-    """The same for the same answer to the same question, by whatever id."""
-    text = [response.question.prompt, response.question.history, response.text]
+def _content(response: Response, images: bool = True) -> str:
+    """The same for the same answer to the same question, by whatever id; about the same `images` as well."""
+    question = response.question
+    text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
 
 
@@ -194,17 +187,18 @@ def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
         raise UsageError(f"labels: {name}: {problem}; judge in a form that does, such as pointwise")
     by_key = {(judgment.sample.id, _content(judgment.sample.response)): judgment for judgment in judgments}
     by_content = {content: judgment for (_, content), judgment in by_key.items()}
-    scores, lacking = dict[str, HumanScore](), Counter[str]()
+    scores, lacking, strangers = dict[str, HumanScore](), Counter[str](), set[str]()
     for response in loaded.responses:
         judgment = by_key.get((response.id, _content(response))) or by_content.get(_content(response))
         if judgment is None or judgment.score is None:
             lacking[f"{'not' if judgment is None else 'failed'} in {name}"] += 1
+            strangers |= {response.id} if judgment is None else set()
         else:
             distribution = judgment.verdict.distribution or probabilities(judgment.score)
             scores[response.id] = _as_raters(distribution, response.id)
     if not scores:
-        ids = len({response.id for response in loaded.responses} & {row_id for row_id, _ in by_key})
-        why = f"{_listed(lacking)}; {ids} of their ids have another question or answer there"
+        ids = len(strangers & {row_id for row_id, _ in by_key})
+        why = f"{_listed(lacking)}; {ids} of their ids have another question, reference, image or answer there"
         raise UsageError(f"labels: {name}: its {len(judgments)} judgments are labels of no row of --train ({why})")
     loaded.left_out.update(lacking)
     return scores
@@ -259,7 +253,7 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     changed, pairs, unused = dict[str, Response](), list[Planned](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
-        if original not in originals or not (kind or _content(response) == _content(originals[original])):
+        if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
             problem = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None

@@ -268,7 +268,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     tokens = None if recipe.objective in HEADS else rating_tokens(tokenizer)
     watched_rows = _watched(run, recipe, tokenizer, tokens)
     if "foreign" in watched_rows:
-        require_foreign(watched_rows["foreign"], set(data.rows["group"]), str(recipe.foreign))
+        require_foreign(watched_rows["foreign"], data.rows, str(recipe.foreign))
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import evaluation  # isort: skip
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import torch
+from datasets import Dataset
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -172,7 +174,7 @@ def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) ->
     scores = [response.human.score for response in human_scored.load(path).responses[:8] if response.human]
     assert sorted(found.human) == sorted([*scores[:6], scores[7]])
     assert all(tokenizer.decode(ids).endswith('<|assistant|>\n{"Rating":1') for ids in every)
-    with pytest.raises(UsageError, match="no row to evaluate fits into 10 source tokens"):
+    with pytest.raises(UsageError, match="no row to evaluate: of 11 none fits into 10 source"):
         held(tokenizer, path, 10)
 
 
@@ -272,11 +274,19 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
 
 
 def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:
-    rows = [evaluation.HeldOut([], [], [], [f"g{n}" for n in range(count)]) for count in (19, 20)]
-    evaluation.require_foreign(rows[1], {"x"}, "rows")
-    for held, trained, says in ((rows[0], "x", "19 groups"), (rows[1], "g1", "20 groups, of which 1 are trained on")):
-        with pytest.raises(UsageError, match=f"foreign: rows: {says}"):
-            evaluation.require_foreign(held, {trained}, "rows")
+    """Nor the same prompts in other groups."""
+    prompts = [{"input_ids": [n, 7], "source": 2} for n in range(20)]
+    rows = [
+        evaluation.HeldOut(prompts[:count], [], [], [f"g{n}" for n in range(count)], behind=1) for count in (19, 20)
+    ]
+
+    one, none = "20 groups, of which 1 are trained on", "nothing"
+    given = [(1, "x", 99, none), (0, "x", 99, "19 groups"), (1, "g1", 99, one), (1, "x", 3, one)]
+    for which, group, token, says in given:
+        trained = Dataset.from_dict({"input_ids": [[token, 1, 2]], "source": [1], "group": [group]})
+        refused = pytest.raises(UsageError, match=f"foreign: rows: {says}")
+        with nullcontext() if says == none else refused:
+            evaluation.require_foreign(rows[which], trained, "rows")
 
 
 def two_kinds(turned: bool, **changes: str) -> list[dict[str, Any]]:

@@ -198,9 +198,11 @@ def test_a_teachers_distribution_is_learned_not_its_mean(tmp_path: Path) -> None
 
 
 def test_a_teacher_of_other_rows_or_forms_is_refused(tmp_path: Path) -> None:
-    others = "are labels of no row of --train .24 not in .*; 6 of their ids have another question or answer"
-    for form, says in (("scale_5", "6 of 6 .*scale_5"), ("pairwise", "not rate on 1..10 .pair"), ("pointwise", others)):
-        file = by_teacher(tmp_path, two_judges()[:6], form, **({"response": "Another."} if form == "pointwise" else {}))
+    others = "are labels of no row of --train .24 not in .*; 6 of their ids have another question, reference,"
+    rated = [("pointwise", others, {name: "Another."}) for name in ("response", "reference", "image")]
+    forms = [("scale_5", "6 of 6 .*scale_5", {}), ("pairwise", "not rate on 1..10 .pair", {})]
+    for form, says, changes in [*forms, *rated]:
+        file = by_teacher(tmp_path, two_judges()[:6], form, **changes)
         with pytest.raises(UsageError, match=f"labels: {file}: .*{says}"):
             prepared(write_recipe(tmp_path, labels={str(file): 1}), write_rows(tmp_path), tmp_path / "cache")
 
@@ -338,7 +340,6 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     [
         ({"gpt4_score_1_10": 55}, {"people": 1, "gpt4": 1}, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
         ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl: no row has gpt3_score_1_10; .*: gpt4_score_1_10"),
-        ({"human_score": None}, None, "rows.jsonl:3: .*human_score"),
         ({}, {"people": 1, "gpt4": -0.3}, "`float` >= 0.0"),
         ({}, {"people": 0}, "no usable row"),
         ({}, {"people": float("nan")}, "`float` >= 0.0"),
