@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from critic import jsonl
-from critic.errors import UsageError
+from critic.errors import UsageError, loads
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Files of a model's folder that make text and images ready for it."""
@@ -30,12 +30,21 @@ SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 
 def notes(folder: Path) -> dict[str, Any]:
     """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
-    holds no model."""
+    holds no model, and for notes that are none."""
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
     file = folder / "critic.json"
-    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        facts: dict[str, Any] = loads(file.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+    recipe = facts.get("recipe", {}) if isinstance(facts, dict) else None
+    if not isinstance(recipe, dict) or (recipe and not recipe.keys() >= {"max_source_tokens", "max_target_tokens"}):
+        raise UsageError(f"{file}: no notes of a training (its recipe is missing, or not whole)")
+    return facts
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:

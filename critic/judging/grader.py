@@ -99,9 +99,9 @@ class Grader:
     async def worth(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """What is asked as it was sent, and as text the one score of a head that compares. Raises as `rate` does."""
         asked, reply = await self._fitted(asked, _classified, 1)
-        if reply.classes is None or len(reply.classes) != 1:
+        if (score := _classes(reply, 1)) is None:
             raise Refused("no_distribution", f"{self.backend.served.name} gives no single score")
-        return asked, replace(reply, text=f"{reply.classes[0]:.6g}")
+        return asked, replace(reply, text=f"{score[0]:.6g}")
 
     async def ask(self, asked: JudgeRequest) -> tuple[JudgeRequest, Reply]:
         """The question as it was sent and a reply. Raises Refused and Transient as the backend does."""
@@ -152,8 +152,7 @@ class Grader:
         return self.backend.served.is_vllm and not self.stated and self.logprobs is not False
 
     def take_stated(self, reason: str = "") -> None:
-        """From now on ratings count as they are stated, for this `reason`. Raises UsageError where something needs
-        their distributions."""
+        """From now on ratings count as stated, for this `reason`. Raises UsageError where distributions are needed."""
         reason = reason or f"{self.backend.endpoint} gives no log probabilities"
         # Who named a score must not get another one under its name.
         if self.needs is not None and self.score_kind != "argmax":
@@ -295,11 +294,17 @@ def _classified(asked: JudgeRequest) -> Request:
     return Request(messages=asked.messages, max_tokens=0, classify=True)
 
 
+def _classes(reply: Reply, count: int) -> list[float] | None:
+    """What a head gives, if it is so many numbers."""
+    known = reply.classes is not None and len(reply.classes) == count and all(map(math.isfinite, reply.classes))
+    return reply.classes if known else None
+
+
 def _by_head(asked: JudgeRequest, reply: Reply) -> RatedVerdict:
     # Which class is which rating is known of ten alone.
-    if reply.classes is None or len(reply.classes) != len(RATINGS):
+    if (shares := _classes(reply, len(RATINGS))) is None:
         return RatedVerdict(Verdict(failure="no_distribution"), [reply])
-    verdict = _of(reply.classes, TEN)
+    verdict = _of(shares, TEN)
     # A text as any judge's, for whoever reads it in the file.
     return RatedVerdict(verdict, [replace(reply, text=f"{RATING_ALONE}{verdict.rating:g}")])
 

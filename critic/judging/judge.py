@@ -275,6 +275,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
     all: where a member failed, the judgment fails with the member's failure and `detail` names the member, because a
     mean over those who are left is another panel's. Ratings by single criteria stay with the members."""
     first, verdicts = members[0], [member.verdict for member in members]
+    unlearned = (each.setup.unlearned and f"{each.setup.unlearned} ({each.judge})" for each in members)
     detail = score = None
     if failed := next((member for member in members if member.verdict.failure is not None), None):
         joint = Verdict(failure=failed.verdict.failure)
@@ -286,7 +287,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         score = distribution.aggregated(how, (member.score for member in members))
     return replace(
         first,
-        setup=replace(first.setup, judge=name),
+        setup=replace(first.setup, judge=name, unlearned=", ".join(filter(None, unlearned))),
         verdict=joint,
         score=score,
         reply="",

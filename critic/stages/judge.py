@@ -116,8 +116,7 @@ def main(
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        _judge(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's"),
+        str | None, _judge(parser=whole, metavar="NAME", help="Its name in the records.", show_default="the model's")
     ] = None,
     aggregate: Annotated[Aggregation, _judge(metavar="HOW", help="A panel's score: mean or median.")] = "mean",
     certificate: Annotated[
@@ -134,11 +133,7 @@ def main(
     ] = None,
     score: Annotated[
         ScoreKind | None,
-        _how(
-            metavar="WHICH",
-            help="expected, median or argmax.",
-            show_default="argmax with --benchmark",
-        ),
+        _how(metavar="WHICH", help="expected, median or argmax.", show_default="argmax with --benchmark"),
     ] = None,
     no_reason: Annotated[bool, _how("--no-reason", help="The rating alone, several times as fast.")] = False,
     force_form: Annotated[bool, _how("--force-form", help="Also in a form that the judge did not learn.")] = False,
@@ -183,8 +178,9 @@ def main(
         # They need log probabilities where the score is named, or was measured by them.
         needs = f"--score {score}" if score else str(certificate) if certificate else None
         judges = []
+        asked = [form, *(["answer"] if form_of(form).first else [])]
         for backend in backends:
-            unlearned = options.not_learned(backend, [form], "prompt", force_form)
+            unlearned = options.not_learned(backend, asked, "prompt", force_form)
             own_name = backend.served.name if panel or name is None else name
             how = score or "expected", max_tokens or most, decoding, shown, needs
             judges.append(ResponseJudge(backend, own_name, form, *how))

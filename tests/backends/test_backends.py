@@ -20,6 +20,7 @@ from conftest import ROOT, Servers, assert_one_line_error, command, completion, 
 from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_answer
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import ModelInfo, Reply, Request, Token, vllm
@@ -154,6 +155,9 @@ def test_a_failed_member_is_named_and_never_imputed() -> None:
     assert found.score is None and found.verdict.failure == "truncated"
     assert found.detail == "b: cut off"
     assert [one.score for one in found.members] == [9.0, None]
+    forced = judgment("b", 2.0)
+    forced = replace(forced, setup=replace(forced.setup, unlearned="pointwise"))
+    assert panel_judgment([judgment("a", 9.0), forced], "mean", "panel").setup.unlearned == "pointwise (b)"
 
 
 def test_a_panel_from_the_command_line(tmp_path: Path) -> None:

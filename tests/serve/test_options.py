@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from critic.backends import vllm
-from critic.backends.identity import OTHERS, own_name, processor_hash
+from critic.backends.identity import OTHERS, notes, own_name, processor_hash
 from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -21,6 +21,14 @@ options: ModuleType = importlib.import_module("options")
 
 FACTS = {"weights": {"model.safetensors": "1"}}
 OURS = ["--model", "m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"recipe": null}', '{"recipe": {"forms": {}}}'])
+def test_notes_of_a_training_that_are_none_are_one_line(tmp_path: Path, text: str) -> None:
+    for name in ("config.json", "tokenizer_config.json", "critic.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=r"critic\.json: "):
+        notes(tmp_path)
 
 
 @pytest.fixture

@@ -514,6 +514,8 @@ def test_a_form_that_a_judge_did_not_learn_is_refused_or_said(tmp_path: Path, sc
     server = scripted(lambda _: completion('{"Rating":4,"Reason":"x"}'))
     server.told = {"forms": learned_forms({"recipe": {"forms": {"pointwise_short@zh": 0.4, "scale_5": 0.0}}})}
     said = f"{server.url.removesuffix('/v1')} learned pointwise_short, and not"
+    commit = judge(server, tmp_path / "c.jsonl", "--score", "argmax", "--prompt", "commit_first")
+    assert_one_line_error(commit, f"{said} commit_first, answer (--prompt)")
     for form in ("pointwise", "scale_5"):
         out, words = tmp_path / f"{form}.jsonl", ("--score", "argmax", "--prompt", form)
         assert_one_line_error(judge(server, out, *words), f"{said} {form} (--prompt)", "--force-form")
