@@ -164,9 +164,8 @@ def pillow() -> Any:
 
 @contextmanager
 def decoded(data: bytes) -> Iterator[Any]:
-    """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than MAX_PIXELS
-    pixels, which its header tells before it is decoded, and for what is cut off or no picture; UsageError where Pillow
-    is missing."""
+    """A picture of the FORMATS, decoded, as Pillow has it. Raises ImageError for one of more than MAX_PIXELS
+    pixels, which its header tells before, and for what is cut off or no picture; UsageError without Pillow."""
     module = pillow()
     try:
         with module.open(io.BytesIO(data), formats=FORMATS) as image:

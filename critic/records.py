@@ -582,8 +582,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":
         """A line as versions before 2026-11-26 wrote it: of an answer (`response`), or of a conversation
-        (`conversation` and, in `verdict`, what was judged and the score). None for anything else. Raises
-        msgspec.ValidationError."""
+        (`conversation` and, in `verdict`, what was judged and the score); or None. Raises ValidationError."""
         if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
             return None
         if isinstance(row.get("response"), dict):

@@ -25,8 +25,7 @@ _CELLS, _SIDE = 1024, 32
 
 class Cells:
     """A sample of pairs: rows with the same scores on both sides are one cell, some rows one unit of resampling.
-    `human` and `judge`, (C,), are each cell's scores, `by_unit`, (C, U), its rows in each unit, `once`, (U, 1), the
-    sample."""
+    `human` and `judge`, (C,), are each cell's scores, `by_unit`, (C, U), its rows a unit, `once`, (U, 1), all."""
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
         ranks = [np.unique(side, return_inverse=True)[1] for side in (human, judge)]

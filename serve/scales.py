@@ -74,8 +74,7 @@ def scale_of(text: str) -> Range | None:
 
 
 def digits_of(bounds: Range | None, words: str) -> int:
-    """How many digits behind its point a number of the range takes: from 0 to 1 it has some unless the words say
-    otherwise."""
+    """How many digits behind its point a number of the range takes: from 0 to 1 some, unless the words say none."""
     if bounds is None or WHOLE.search(words):
         return 0
     return 2 if bounds[0] >= -1 and bounds[1] <= 1 else int(bool(REAL.search(words)))

@@ -57,8 +57,7 @@ def focus_of_turns(focus: Mapping[int, str], lang: Language) -> str | None:
 
 
 Truncation = Mapping[str, int]
-"""How much a rendering keeps, all where nothing is said: exchanges of the `history`, characters of each `reference`, of
-each `response`."""
+"""How much a rendering keeps (None: all): exchanges of `history`, characters of each `reference`, each `response`."""
 
 
 class TruncatedPrompt(Struct, frozen=True):

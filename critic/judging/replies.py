@@ -90,8 +90,7 @@ def _words(text: str) -> str:
 
 
 def _contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
-    """What a row holds as its question where that is none of `prompts`, nor part of one, nor one with more around
-    it."""
+    """What a row holds as its question where that is none of `prompts`, nor part of one, nor longer than one."""
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
     texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}

@@ -408,8 +408,7 @@ def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
 
 
 def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
-    """Whether nothing but what may lead to a statement stands before a place, behind where its line or sentence
-    `begins`."""
+    """Whether only what may lead to a statement stands before a place, behind where its line or sentence `begins`."""
     return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 

@@ -157,8 +157,7 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
 
 
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
-    """Raises UsageError for an image that stands in the benchmark's file, where that is not given, and where no file is
-    there."""
+    """Raises UsageError for an image in the benchmark's file, where that is not given, and where no file is there."""
     names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
         inside = name.startswith(BY_HASH) and name not in images.uris

@@ -43,8 +43,7 @@ class Rewrite(Struct, kw_only=True):
 
 
 def seeds(questions: Iterable[Question]) -> list[Question]:
-    """The first question of each group, but for those within a dialogue, which are asked in their own words
-    (AlignMMBench §A.4)."""
+    """The first question of each group; those within a dialogue keep their own words (AlignMMBench §A.4)."""
     first_of: dict[str, Question] = {}
     for question in questions:
         first_of.setdefault(question.group, question)

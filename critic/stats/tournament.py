@@ -152,8 +152,7 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
 
 
 def _wins(counts: NDArray[np.generic], models: int) -> Floats:
-    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of (first, second, loss | tie |
-    win)."""
+    """Wins, ties as halves, of i over j, shape (R, m, m), from R tables of (first, second, loss | tie | win)."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 

@@ -25,8 +25,7 @@ _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption
 
 def export(store: Store, path: Path) -> int:
     """Write what is labelled; how many lines. A .csv has every label, a .jsonl what training and the audit read: no
-    repeats, no checks, none that were skipped or are broken. Raises UsageError where nothing is labelled, or for
-    another suffix."""
+    repeats, checks, skipped or broken ones. Raises UsageError where nothing is labelled, or for another suffix."""
     if path.suffix == ".csv":
         return write_csv(path, [_every(label) for label in store.labels()])
     if path.suffix != ".jsonl":
