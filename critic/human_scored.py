@@ -265,8 +265,8 @@ _JSON_COLUMNS = (
     *("checklist", "checklist_answers", "criteria", "criteria_scores", "shown"),
 )
 
-_OURS = ("other", "other_system", "shown", "form")
-"""What our own rows hold, which people's tables do not mean by a column of that name."""
+_OURS = {"other": "other_system", "shown": "form", "form": "shown"}
+"""Columns of our own rows, and what stands beside them there: people's tables mean something else by these names."""
 
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
@@ -307,12 +307,12 @@ def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
-PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
+_PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
+_PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
 """What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
 
 
-def _labelled(location: str, raw: dict[str, Any]) -> dict[str, Any]:
+def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1, and raters'
     scores make one that is empty. Raises UsageError for a word that is none, and for a pair of one answer."""
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
@@ -324,17 +324,17 @@ def _labelled(location: str, raw: dict[str, Any]) -> dict[str, Any]:
     word = raw.get("preference")
     if "preference" in raw:
         row.setdefault("human_score", None)
-    if word is not None:
+    if not tables.is_empty(word) and (scored or _compares(row)):
         if not _compares(row):
             raise UsageError(f"{location}: preference {word!r} beside one answer; a pair has response_a and response_b")
-        score = PREFERENCES.get(str(word).strip().lower())
+        score = _PREFERENCES.get(str(word).strip().lower())
         if score is None:
-            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(PREFERENCES)}")
+            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
-    if row.get("human_score", 0) is None and (given := row.get("annotators")):
+    if scored and row.get("human_score", 0) is None and (given := row.get("annotators")):
         scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
         known = {name: score for name, score in scores.items() if score is not None}
-        row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row))}
+        row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row)) if known else None}
     return row
 
 
@@ -351,10 +351,10 @@ def _in_words(row: Mapping[str, Any]) -> bool:
 
 def settled(scores: Collection[float], compares: bool) -> float:
     """Raters' mean score; of comparisons what most say, a tie where two words are said equally often and most."""
-    if not compares:
+    if not compares or not {*scores} <= {*_PREFERENCES.values()}:
         return fmean(scores)
     most = multimode(scores)
-    return most[0] if len(most) == 1 else PREFERENCES["tie"]
+    return most[0] if len(most) == 1 else _PREFERENCES["tie"]
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
@@ -369,39 +369,44 @@ def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
             line[2].pop("rater", None)
             yield line
         else:
-            by_id.setdefault(str(line[2].get("id")), []).append(line)
-    yield from (_of_raters(key, given) for key, given in by_id.items())
+            location, _, raw, typed = line
+            rated = {name: cell for name, cell in raw.items() if name != "rater"}
+            by_id.setdefault(str(raw.get("id")), []).append((location, raw, rated, typed))
+    yield from (_of_raters(key, by_id.pop(key)) for key in [*by_id])
 
 
 _SIDES = {"response": "other", "system": "other_system", "other": "response", "other_system": "system"}
-_SHOWN = ("question", "history", "reference", "image", "images", "shown", *_SIDES)
+_SHOWN = ("question", "history", "reference", "image", "images", "shown", "checklist", "criteria", *_SIDES)
 
 
 def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
     """One answer's or pair's row of its raters' lines. Raises UsageError for a rater who is there twice, for raters'
     scales that differ, and where they were shown different things; sides that were exchanged are exchanged back."""
-    first, _, row, typed = lines[0]
+    labelled = [line for line in lines if line[2].get("human_score") is not None]
+    first, _, row, typed = (labelled or lines)[0]
     labels = dict[str, Row]()
     for location, cells, raw, _ in lines:
-        rater = str(raw["rater"])
-        if rater in labels:
-            raise UsageError(f"{location}: {rater} on {key!r} is there twice")
-        if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
-            raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        differs = [name for name in _SHOWN if raw.get(name) != row.get(name)]
+        differs = [name for name in _SHOWN if None not in (raw.get(name), row.get(name)) and raw[name] != row[name]]
         turned = all(raw.get(name) == row.get(side) for name, side in _SIDES.items()) and _compares(raw)
         exchanged = bool(differs) and turned and differs[0] in _SIDES
         if differs and not exchanged:
             raise UsageError(
                 f"{location}: {differs[0]} of {key!r} is another at {first}; an id is one answer's or pair's"
             )
-        if raw.get("human_score") is not None:
-            label = _converted(location, raw, typed, [*cells])
-            score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
-            labels[rater] = replace(label, human_score=score)
-    scores = {rater: label.human_score for rater, label in labels.items()}
-    agreed = {"annotators": scores, "human_score": settled(scores.values(), _in_words(row)) if scores else None}
-    merged = {name: cell for name, cell in row.items() if name != "rater"} | agreed | _beside([*labels.values()])
+        if raw.get("human_score") is None:
+            continue
+        if (rater := str(cells["rater"])) in labels:
+            raise UsageError(f"{location}: {rater} on {key!r} is there twice; name answers apart by id or system")
+        if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
+            raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
+        label = _converted(location, raw, typed, [*cells])
+        _check_scores(label, location)
+        score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
+        labels[rater] = replace(label, human_score=score)
+    merged = row | _beside([*labels.values()])
+    if labels:
+        scores = {rater: label.human_score for rater, label in labels.items()}
+        merged |= {"annotators": scores, "human_score": settled(scores.values(), _in_words(row))}
     return first, merged, merged, typed
 
 
@@ -435,11 +440,12 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     row |= {"form": judgment.prompt, "scale_min": RATINGS[0], "scale_max": RATINGS[-1]}
     row |= {_NAMES.get(name, name): value for name, value in human.items() if name != "probability"}
     if (other := judgment.sample.other) is not None:
-        row |= {"other": other.answer, "other_system": other.system, "human_score": None}
+        row = {name: value for name, value in row.items() if name not in ("human_score", "annotators")}
+        row |= {"other": other.answer, "other_system": other.system}
         if response.human and other.human:  # by how many points people find the first better
             widest = RATINGS[-1] - RATINGS[0]
-            row |= {"human_score": response.human.score - other.human.score, "annotators": None}
-            row |= {"scale_min": -widest, "scale_max": widest}
+            ahead = response.human.score - other.human.score
+            row |= {"human_score": ahead, "scale_min": -widest, "scale_max": widest}
     if judgment.sample.preference is not None:
         row |= {"human_score": judgment.sample.preference, "scale_min": 0, "scale_max": 1}
     return row
@@ -505,12 +511,12 @@ def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Lin
             cells = _of_judgment(location, entry) if scored else _of_reply(location, entry)
             if cells is None:
                 continue
-            named = {name: cell for name, cell in cells.items() if typed or name not in _OURS}
+            named = {name: cell for name, cell in cells.items() if typed or _OURS.get(name, name) in cells}
             named |= own.renamed(location, cells) if own else {}
             raw = _without_nulls(named if typed else _of_cells(location, named))
             if own:
-                cells = raw = own.filled(location, number, raw)
-            yield location, cells, _labelled(location, raw), typed
+                cells = raw = own.filled(location, number, raw if scored else {**raw, "rater": None})
+            yield location, cells, _labelled(location, raw, scored), typed
 
 
 def walk(

@@ -52,9 +52,9 @@ def place(path: Path, number: int) -> str:
 
 
 def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
-    """The rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and .xlsx is the
-    first line. Raises UsageError for a file that is missing, empty, torn or of another format, naming the line, and
-    where the library that reads it is not installed."""
+    """The rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and of .xlsx,
+    of which one sheet has rows, is the first line. Raises UsageError for a file that is missing, empty, torn or of
+    another format, naming the line, and where the library that reads it is not installed."""
     for number, row in _numbered(path, formats):
         yield place(path, number), row
 

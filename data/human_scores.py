@@ -70,7 +70,7 @@ def _path(image: str) -> str:
 
 def split(loaded: Loaded, external: str | None, per_task: bool) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """The rows of each part, and how many the leak check took out of training: those that share an image, or question
-    and reference, with an internal test row of another group."""
+    and reference (`_material`), with an internal test row of another group."""
     groups = internal_groups(loaded.rows, per_task)
     held_out = set().union(*(_material(row) for row in loaded.rows if row.group in groups))
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTS}

@@ -43,7 +43,7 @@ def notes(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: {error}") from None
     recipe = facts.get("recipe", {}) if isinstance(facts, dict) else None
     if not isinstance(recipe, dict) or (recipe and not recipe.keys() >= {"max_source_tokens", "max_target_tokens"}):
-        raise UsageError(f"{file}: no notes of a training (its recipe is missing, or not whole)")
+        raise UsageError(f"{file}: not what training wrote (a recipe with its limits); copy the judge's folder anew")
     return facts
 
 

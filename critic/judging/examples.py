@@ -95,9 +95,9 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
 
 
 def comparable(response: Response, other: Response) -> bool:
-    """Whether two answers to one question are by two systems and differ in their text, and neither is a pair."""
+    """Whether two answers to one question are by two systems, differ in their text, and are no pairs themselves."""
     by_another = response.system is None or response.system != other.system
-    alone = response.preference is None and other.preference is None
+    alone = all(each.preference is None and each.other is None for each in (response, other))
     return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 

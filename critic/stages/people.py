@@ -55,7 +55,7 @@ def read_opinions(
     reply, a word that is no verdict, a grade outside `scale`, or a rater who says two things of one turn."""
     opinions: dict[Key, Grades] = {}
     opponent = opponent or "reference"
-    words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, **human_scored.PREFERENCES}
+    words = {"model": 1.0, "tie": 0.5, opponent.lower(): 0.0, "a": 1.0, "b": 0.0, "both bad": 0.5}
     for location, row in tables.rows(path):
         key, condition = tables.text(location, row, "id"), tables.optional_text(row, "condition") or "own"
         if (key, condition) not in transcripts and (named := _ANNOTATED.match(key)):
@@ -87,7 +87,7 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     grade = tables.optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(f"{location}: grade {text!r}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)")
-    return to_ten(grade, *scale)
+    return grade if scale == (1, 10) else to_ten(grade, *scale)
 
 
 def main(

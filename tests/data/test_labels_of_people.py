@@ -77,6 +77,7 @@ def test_what_raters_say_is_brought_together(tmp_path: Path) -> None:
     shown = {"question": "Q?", "response_a": "x", "response_b": "y"}
     rows = [{**shown, "rater": n, "human_score": score} for n, score in enumerate((-1, -2, -4))]
     rows += [{**shown, "response_a": "y", "response_b": "x", "rater": 3, "human_score": 1}]
+    rows += [{**shown, "rater": 4, "human_score": None}]
     own = human_scored.OwnColumns(scale=(-4.0, 4.0))
     (pair,) = human_scored.load(write_jsonl(tmp_path / "p.jsonl", rows), own=own).responses
     assert (pair.text, pair.preference) == ("x", 0.25)
@@ -88,11 +89,21 @@ def test_what_raters_say_is_brought_together(tmp_path: Path) -> None:
     ]
     (row,) = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
     assert row.human is not None and (row.human.criteria, row.human.answers) == ({"a": 5.0}, [False, None])
+    nobody = [human_row(0, human_score=None, annotators={"a": "N/A"}), human_row(1, rater="a", human_score=None)]
+    assert human_scored.load(write_jsonl(tmp_path / "n.jsonl", nobody)).left_out == {"no score by people": 2}
+    shares = [human_row(0, other="b", scale_min=0, scale_max=1, rater=n, human_score=n / 10) for n in (9, 8, 7)]
+    (graded,) = human_scored.load(write_jsonl(tmp_path / "s.jsonl", shares)).responses
+    assert graded.preference == pytest.approx(0.8)
+    unread = human_scored.load(tmp_path / "p.jsonl", scored=False, own=own).responses
+    assert len({each.id for each in unread}) == len(unread) == 5, "who is to label or judge has each line"
 
 
 def test_a_table_with_a_column_for_each_rater(tmp_path: Path) -> None:
     """An empty cell is nobody's label, and a column named as one of ours is none."""
     rows = [{"question": "Q?", "reference": "r", "response": "a", "ann": 5, "bob": "1,5", "other": "nice"}]
+    ours = {**human_row(0, other="b", other_system="s"), "scale_min": 0, "scale_max": 1}
+    tables.write_csv(tmp_path / "ours.csv", [{name: cell for name, cell in ours.items() if name != "history"}])
+    assert human_scored.load(tmp_path / "ours.csv").responses[0].preference == ours["human_score"]
     table = tables.write_csv(path := tmp_path / "t.csv", [*rows, rows[0] | {"ann": "NA", "bob": ""}])
     own = human_scored.OwnColumns.parse(["ann=human_score", "bob=human_score"], "1:5", None)
     loaded = human_scored.load(path, own=own)
@@ -122,6 +133,8 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
         ([human_row(0, rater=n, response=n) for n in "ab"], [], ":2: response of 'row-0' is another at"),
         ([human_row(0, human_score=None, preference="a")], [], ":1: preference 'a' beside one answer"),
         ([human_row(0, sample={}, verdict={"rating": "x"})], [], ":1: Expected `float | null`, got `str`"),
+        ([pair(1, rater="ann")], ["--scale", "1:5"], ":1: Object missing required field `human_score`"),
+        ([human_row(0, rater=n, checklist=[n]) for n in "ab"], [], ":2: checklist of 'row-0' is another at"),
         ([human_row(0)], ["--map", "id=task", "--map", "lang=task"], "id and lang are both task"),
         ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
     ],

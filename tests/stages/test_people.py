@@ -54,7 +54,7 @@ def test_grades_of_another_scale_are_moved_onto_ten(tmp_path: Path) -> None:
     rows: list[Row] = [{"id": "1", "turn": "Whole", "grade": "4,5"}, {"id": "2", "turn": 1, "grade": 1}]
     words = ["import-grades", table(tmp_path / "g.csv", rows), "--replies", file, "--out", tmp_path / "p.jsonl"]
     assert_one_line_error(run("critic", *words, "--scale", "2:5"), "g.csv:3: grade '1'; expected a number from 2 to 5")
-    assert run("critic", *words, "--scale", "1:5").returncode == 0
+    assert run("critic", *words, "--scale", "1:5", "--against", "model_a").returncode == 0
     assert sorted(json.loads(line)["score"] for line in (tmp_path / "p.jsonl").open()) == [1.0, 8.875]
 
 
