@@ -187,15 +187,16 @@ def figures(scores: list[float], human: list[float]) -> dict[str, float]:
     return {"n": float(len(human)), **known}
 
 
+def _prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """What a row's judge is shown."""
+    return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
+
+
 def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
     """Raises UsageError where foreign rows, or others of their groups, are `trained` on, or too few to decide by."""
-    groups, columns = set(held.groups), trained.select_columns(["input_ids", "source"])
-    prompts = {tuple(row["input_ids"][: row["source"]]) for row in columns}
-    known = set(trained["group"]) | {
-        group
-        for row, group in zip(held.rows, held.groups, strict=True)
-        if tuple(row["input_ids"][: row["source"] - held.behind]) in prompts
-    }
+    groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
+    of = {_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
+    known = {*trained["group"], *(of.get(_prompt(row)) for row in columns)}
     if groups & known or len(groups) < FEWEST_TO_DECIDE:
         counts = f"{len(groups)} groups, of which {len(groups & known)} are trained on"
         need = f"at least {FEWEST_TO_DECIDE} are needed among the first rows (evaluation.rows), and none of --train's"

@@ -86,8 +86,11 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
 
 def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
     """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
-    flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what is left out is said where the rows are learned from
-    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, Counter(), flags, own=own, **options)))
+    flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what has these is said to be left out where rows are learned from
+    left_out = Counter[str]()
+    jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, left_out, flags, own=own, **options)))
+    for why, count in left_out.items():
+        print(f"{rows}: left out: {count} rows, {why}", file=sys.stderr)
     return out
 
 

@@ -275,18 +275,16 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
 
 def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:
     """Nor the same prompts in other groups."""
-    prompts = [{"input_ids": [n, 7], "source": 2} for n in range(20)]
-    rows = [
-        evaluation.HeldOut(prompts[:count], [], [], [f"g{n}" for n in range(count)], behind=1) for count in (19, 20)
-    ]
-
+    prompts = [{"input_ids": [n, 7], "source": 2, "images": ["a"]} for n in range(20)]
+    groups = [f"g{n}" for n in range(20)]
+    rows = [evaluation.HeldOut(prompts[:count], [], [], groups[:count], behind=1) for count in (19, 20)]
     one, none = "20 groups, of which 1 are trained on", "nothing"
-    given = [(1, "x", 99, none), (0, "x", 99, "19 groups"), (1, "g1", 99, one), (1, "x", 3, one)]
-    for which, group, token, says in given:
-        trained = Dataset.from_dict({"input_ids": [[token, 1, 2]], "source": [1], "group": [group]})
+    others = [(1, "x", 3, "b", none), (1, "x", 99, "a", none), (0, "x", 99, "a", "19 groups")]
+    for which, group, token, image, says in [*others, (1, "g1", 99, "a", one), (1, "x", 3, "a", one)]:
+        row = {"input_ids": [[token, 1, 2]], "source": [1], "group": [group], "images": [[image]]}
         refused = pytest.raises(UsageError, match=f"foreign: rows: {says}")
         with nullcontext() if says == none else refused:
-            evaluation.require_foreign(rows[which], trained, "rows")
+            evaluation.require_foreign(rows[which], Dataset.from_dict(row), "rows")
 
 
 def two_kinds(turned: bool, **changes: str) -> list[dict[str, Any]]:

@@ -316,13 +316,14 @@ def test_a_port_that_another_program_holds_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_rows_of_ones_own_are_handed_on_with_our_columns(handed: list[list[str]], tmp_path: Path) -> None:
-    own = write_jsonl(
-        tmp_path / "own.jsonl", [{"ask": "3?", "said": f"{n}", "gold": "y", "stars": 1 + n} for n in range(5)]
-    )
+    stars = [1, 2, 3, 4, 5, None]
+    lines = [{"ask": "3?", "said": f"{n}", "gold": "y", "stars": given} for n, given in enumerate(stars)]
+    own = write_jsonl(tmp_path / "own.jsonl", lines)
     columns = ["--map", "ask=question", "--map", "said=response", "--map", "gold=reference"]
     words = ["critic", "train", "tiny", "--train", own, "--out", tmp_path / "out", *columns, "--scale", "1:5"]
     assert_one_line_error(run_program(*words), "as in --map stars=human_score --scale 1:10")
-    assert run_program(*words, "--map", "stars=human_score").returncode == 0
+    done = run_program(*words, "--map", "stars=human_score")
+    assert done.returncode == 0 and "own.jsonl: left out: 1 rows, no score by people" in done.stderr
     (given,) = handed
     rows = human_scored.load(Path(given[given.index("--train") + 1])).responses
     assert [one.human.score for one in rows] == [1.0, 3.25, 5.5, 7.75, 10.0]
