@@ -224,11 +224,12 @@ def _whole(
 
 def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[str, Any]) -> None:
     """Raises UsageError where a text that stands beside a label is not the item's: the label is of another plan's. What
-    programs make of white space, signs and long cells is no other text."""
+    programs make of white space, signs, capitals, numbers, dates and long cells is no other text."""
     for column, text in texts(item, swapped).items():
         there = cells.get(column, cells.get(column.replace(" ", "_"), text))
-        if len({re.sub(r"\W+", "", str(each))[:500] for each in (text, there)}) > 1:
-            raise UsageError(f"{location}: another {column} than here; these are labels of other items")
+        plain = {re.sub(r"\W+", "", str(each or ""))[:500].lower() for each in (text, there)}
+        if re.search(r"[^\W\d]", text) and len(plain) > 1:
+            raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
 
 
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
@@ -242,11 +243,11 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
             raise UsageError(f"{location}: {_TASK} {number!r} is not among those of {store.path}") from None
-        _check_shown(location, opened.item, opened.swapped, cells)
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
+            _check_shown(location, opened.item, opened.swapped, cells)
             verdict = RaterVerdict(reason=reason, skipped=skipped, broken=bool(broken))
             whole = _whole(scheme, location, opened.item, opened.swapped, choices, verdict)
             yield whole, partial(store.opened, opened.task)
