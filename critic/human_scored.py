@@ -331,7 +331,7 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
         if score is None:
             raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
-    if scored and row.get("human_score", 0) is None and (given := row.get("annotators")):
+    if scored and row.get("human_score", 0) is None and isinstance(given := row.get("annotators"), dict):
         scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
         known = {name: score for name, score in scores.items() if score is not None}
         row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row)) if known else None}

@@ -134,6 +134,7 @@ def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_pat
         ([human_row(0, human_score=None, preference="a")], [], ":1: preference 'a' beside one answer"),
         ([human_row(0, sample={}, verdict={"rating": "x"})], [], ":1: Expected `float | null`, got `str`"),
         ([pair(1, rater="ann")], ["--scale", "1:5"], ":1: Object missing required field `human_score`"),
+        ([human_row(0, human_score=None, annotators=[7])], [], "no usable row (1 rows, no score by people)"),
         ([human_row(0, rater=n, checklist=[n]) for n in "ab"], [], ":2: checklist of 'row-0' is another at"),
         ([human_row(0)], ["--map", "id=task", "--map", "lang=task"], "id and lang are both task"),
         ([human_row(0)], ["--scale", "1:5"], "--scale 1:5, but its scale_min, scale_max are (1, 10)"),
