@@ -66,6 +66,7 @@ def test_a_sheet_of_pairs_keeps_numbers_and_empty_answers(tmp_path: Path) -> Non
 def test_lines_of_several_raters_are_one_row(tmp_path: Path) -> None:
     said = enumerate([("ann", "a"), ("bob", "a"), ("cyd", "b"), ("ann", "tie"), ("bob", "b")])
     rows = [human_row(0, rater=name, human_score=score) for name, score in (("ann", 2.0), ("bob", 5.0))]
+    rows += [human_row(1, **pair(1), rater="dan", preference=None, human_score=None)]
     rows += [human_row(1 + n // 3, **pair(1 + n // 3), rater=name, preference=word) for n, (name, word) in said]
     scored, first, second = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
     assert scored.human is not None and (scored.human.score, scored.human.raters) == (3.5, {"ann": 2.0, "bob": 5.0})
@@ -82,13 +83,13 @@ def test_what_raters_say_is_brought_together(tmp_path: Path) -> None:
     (pair,) = human_scored.load(write_jsonl(tmp_path / "p.jsonl", rows), own=own).responses
     assert (pair.text, pair.preference) == ("x", 0.25)
     about = {"criteria": {"a": "?"}, "checklist": ["?", "!"]}
-    said = [("ann", 2.0, None), ("bob", 10.0, True), ("cyd", 3.0, False)]
+    said = [("ann", 7.0, True), ("bob", 1.0, False), ("cyd", 4.0, None)]
     rows = [
         human_row(0, **about, rater=name, criteria_scores={"a": score}, checklist_answers=[score > 5, holds])
         for name, score, holds in said
     ]
     (row,) = human_scored.load(write_jsonl(tmp_path / "r.jsonl", rows)).responses
-    assert row.human is not None and (row.human.criteria, row.human.answers) == ({"a": 5.0}, [False, None])
+    assert row.human is not None and (row.human.criteria, row.human.answers) == ({"a": 4.0}, [False, None])
     nobody = [human_row(0, human_score=None, annotators={"a": "N/A"}), human_row(1, rater="a", human_score=None)]
     assert human_scored.load(write_jsonl(tmp_path / "n.jsonl", nobody)).left_out == {"no score by people": 2}
     shares = [human_row(0, other="b", scale_min=0, scale_max=1, rater=n, human_score=n / 10) for n in (9, 8, 7)]
