@@ -364,14 +364,11 @@ _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
 def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
     """Lines that say who labelled, those of one id as one row. Raises UsageError as `_of_raters`."""
     by_id: dict[str, list[_Line]] = {}
-    for line in lines:
-        if line[2].get("rater") is None:
-            line[2].pop("rater", None)
-            yield line
+    for location, cells, raw, typed in lines:
+        if (rater := raw.pop("rater", None)) is None:
+            yield location, cells, raw, typed
         else:
-            location, _, raw, typed = line
-            rated = {name: cell for name, cell in raw.items() if name != "rater"}
-            by_id.setdefault(str(raw.get("id")), []).append((location, raw, rated, typed))
+            by_id.setdefault(str(raw.get("id")), []).append((location, {"rater": rater}, raw, typed))
     yield from (_of_raters(key, by_id.pop(key)) for key in [*by_id])
 
 
@@ -399,7 +396,7 @@ def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
             raise UsageError(f"{location}: {rater} on {key!r} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        label = _converted(location, raw, typed, [*cells])
+        label = _converted(location, raw, typed, [*raw])
         _check_scores(label, location)
         score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
         labels[rater] = replace(label, human_score=score)
