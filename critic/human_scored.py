@@ -11,6 +11,7 @@ labels in them are rows as well.
 import hashlib
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -331,7 +332,8 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
         if score is None:
             raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
-    if scored and row.get("human_score", 0) is None and isinstance(given := row.get("annotators"), dict):
+    is_empty = "human_score" in row and row["human_score"] is None
+    if scored and is_empty and isinstance(given := row.get("annotators"), dict):
         scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
         known = {name: score for name, score in scores.items() if score is not None}
         row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row)) if known else None}
@@ -474,14 +476,24 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     return None if turn.reply is None else {**row, **{name: value for name, value in optional.items() if value}}
 
 
-def files(path: Path) -> list[Path]:
-    """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none."""
-    if not path.is_dir():
-        return [path]
-    sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
+def files(path: Path, *outs: Path) -> list[Path]:
+    """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none, and where one of
+    `outs` would be written over one."""
+    sources = [path]
+    if path.is_dir():
+        sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
+    read = {source.resolve() for source in sources}
+    if theirs := next((out for out in outs if out.resolve() in read), None):
+        raise UsageError(f"--out: {theirs} is among the rows that are read; choose another")
     return sources
+
+
+def say_left_out(counts: Counter[str]) -> None:
+    """A line to stderr for each reason why rows were left out."""
+    for reason, count in counts.most_common():
+        print(f"left out {count} rows: {reason}", file=sys.stderr)
 
 
 class Loaded(Struct):

@@ -222,6 +222,7 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _only_sheet(path: Path, book: Any) -> str:
+    """The name of the sheet that has rows, of an empty book the first. Raises UsageError where several have."""
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
     if full[1:]:
         raise UsageError(f"{path}: the sheets {', '.join(full)} have rows; save the one that is meant as its own file")

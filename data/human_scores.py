@@ -90,18 +90,10 @@ def split(loaded: Loaded, external: str | None, per_task: bool) -> tuple[dict[st
     return parts, leaks
 
 
-def _sources(rows: Path, out: Path) -> list[Path]:
-    """The files to read. Raises UsageError where a part would be written over one of them."""
-    sources = human_scored.files(rows)
-    parts = {(out / f"{name}.jsonl").resolve() for name in PARTS}
-    if theirs := parts & {file.resolve() for file in sources}:
-        raise UsageError(f"--out {out}: {theirs.pop().name} is what is read here, and would be overwritten")
-    return sources
-
-
 def _check_parts(
     rows: Path, loaded: Loaded, parts: dict[str, list[dict[str, Any]]], external: str | None, leaks: int
 ) -> None:
+    """Raises UsageError where nothing is left to train on, or to test."""
     if not parts["train"] or not parts["internal"]:
         empty = " and ".join(name for name in ("train", "internal") if not parts[name])
         of = f"{len({row.group for row in loaded.rows})} questions (groups), of which a tenth is held out"
@@ -128,7 +120,7 @@ def main(
 ) -> None:
     """Validate people's labels, scores or preferences, and write the splits."""
     own = human_scored.OwnColumns.parse(mapped, scale, lang)
-    sources = _sources(rows, out)
+    sources = human_scored.files(rows, *(out / f"{name}.jsonl" for name in PARTS))
     loaded = human_scored.load(rows, pictures=pictures, own=own)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
@@ -151,8 +143,7 @@ def main(
     )
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
     print(f"leak check: training rows that share material with another group of the internal test, taken out: {leaks}")
-    if loaded.left_out:
-        print(f"left out: {_listed(loaded.left_out)}", file=sys.stderr)
+    human_scored.say_left_out(loaded.left_out)
     if one_class := human_scored.one_class(loaded.responses):
         print(f"{rows}: {one_class}", file=sys.stderr)
 

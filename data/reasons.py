@@ -6,7 +6,6 @@ A judge that writes is asked several times about each row without a reason, as b
 counts whose rating is nearest to people's score, within --band (rejection sampling: STaR, arXiv 2203.14465, §3.1).
 """
 
-import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -61,8 +60,7 @@ def main(
     check((reasons, f"{sampled}: no reply has a reason and a rating within {band:g} of people's; widen --band"))
     added = {row: {"reason": reason, "reason_by": jsonl.facts(sampled).get("judge")} for row, reason in reasons.items()}
     jsonl.write(out, ({**raw, **added.get(row, {})} for row, raw in by_id.items()))
-    for why, count in loaded.left_out.items():
-        print(f"left out: {count} rows, {why}", file=sys.stderr)
+    human_scored.say_left_out(loaded.left_out)
     print(f"{out}: {len(added)} of {len(lacking)} rows got a reason whose rating is within {band:g} of people's score")
     return code
 

@@ -9,7 +9,6 @@ of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …,
 """
 
 import hashlib
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,8 +57,7 @@ def main(
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
     sources = _sources(rows, out)
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
-    for reason, count in loaded.left_out.most_common():
-        print(f"left out {count} rows: {reason}", file=sys.stderr)
+    human_scored.say_left_out(loaded.left_out)
     kind = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
     usable = [
         number
@@ -90,10 +88,7 @@ def main(
 def _sources(rows: Path, out: Path) -> list[Path]:
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
-    sources = human_scored.files(rows)
-    if out.resolve() in {source.resolve() for source in sources}:
-        raise UsageError(f"--out {out} is among the rows to attack; choose another")
-    return sources
+    return human_scored.files(rows, out)
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:

@@ -89,8 +89,7 @@ def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any)
     flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what has these is said to be left out where rows are learned from
     left_out = Counter[str]()
     jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, left_out, flags, own=own, **options)))
-    for why, count in left_out.items():
-        print(f"{rows}: left out: {count} rows, {why}", file=sys.stderr)
+    human_scored.say_left_out(left_out)
     return out
 
 

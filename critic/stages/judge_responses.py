@@ -12,6 +12,7 @@ from critic import jsonl
 from critic.backends import processors
 from critic.certificate import say_held
 from critic.errors import UsageError
+from critic.human_scored import say_left_out
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
@@ -41,8 +42,7 @@ class FormResponses:
             else:
                 left_out[lacking] += 1
         shown: list[Shown] = _paired(usable, form, left_out) if how.pair else [(response, None) for response in usable]
-        for reason, count in left_out.most_common():
-            print(f"left out {count} rows: {reason}", file=sys.stderr)
+        say_left_out(left_out)
         if not shown:
             raise UsageError(f"{path}: no usable row to judge")
         # Of all shards' rows: they decide how judgments are made, and those of all shards are merged.

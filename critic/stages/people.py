@@ -10,23 +10,13 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, human_scored, jsonl, tables
+from critic import benchmarks, human_scored, jsonl, records, tables
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.judging import protocols
 from critic.judging.protocols import Assignment, Transcripts
 from critic.judging.replies import benchmark_of
-from critic.records import (
-    Conversation,
-    HumanScore,
-    JudgeConfig,
-    Judgment,
-    Protocol,
-    Scope,
-    TurnContext,
-    Verdict,
-    to_ten,
-)
+from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Protocol, Scope, TurnContext, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -87,7 +77,7 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     grade = tables.optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
         raise UsageError(f"{location}: grade {text!r}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)")
-    return grade if scale == (1, 10) else to_ten(grade, *scale)
+    return grade if scale == (1, 10) else records.to_ten(grade, *scale)
 
 
 def main(

@@ -233,7 +233,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"out\.csv: what is written is JSON lines; name it as in out\.jsonl"):
         attack(rows, tmp_path / "out.csv", below=10)
     for folder in (rows, tmp_path):
-        with pytest.raises(UsageError, match="among the rows to attack"):
+        with pytest.raises(UsageError, match="among the rows that are read"):
             attack(folder, rows)
     assert human_scored.load(rows).rows[0].id == "row-7"
 

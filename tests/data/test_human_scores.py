@@ -92,7 +92,7 @@ def test_unusable_rows_are_left_out_and_said(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", made)
     done = run(PROGRAM, path, "--out", tmp_path / "out")
     assert done.returncode == 0
-    assert "1 rows, no reference answer" in done.stderr and "1 rows, a human score lies below its scale" in done.stderr
+    assert "1 rows: no reference answer" in done.stderr and "1 rows: a human score lies below its scale" in done.stderr
     kept = [row["id"] for part in ("train", "internal") for row in read_jsonl(tmp_path / f"out/{part}.jsonl")]
     assert sorted(kept) == sorted(row["id"] for row in made if row["id"] not in ("row-3", "row-4"))
 
@@ -163,7 +163,7 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
     one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
     assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "it has 1 questions")
     source = write_jsonl(tmp_path / "train.jsonl", [human_row(n, question="Q?", reference="r") for n in range(40)])
-    assert_one_line_error(run(PROGRAM, source, "--out", tmp_path), "train.jsonl is what is read here")
+    assert_one_line_error(run(PROGRAM, source, "--out", tmp_path), "train.jsonl is among the rows that are read")
     assert_one_line_error(run(PROGRAM, source, "--out", tmp_path / "o"), "rows share an image, or question and")
 
 
