@@ -25,9 +25,9 @@ from critic.judging.render import of_response, render
 from critic.judging.targets import RATING, target
 from critic.records import RATINGS, Question, Response
 from critic.stages import options
-from eval_agreement import image_grounding
-from eval_agreement.injection import CLEAN, SEPARATOR, PromptLayout, suite
-from eval_agreement.items import COLUMN_SUFFIX
+from eval_agreement.measures import image_grounding
+from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, suite
+from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 
 PROMPT = "pointwise"
 """The judging prompt whose headings are forged."""

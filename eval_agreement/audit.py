@@ -17,21 +17,19 @@ from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
-from eval_agreement import gate, inputs
-from eval_agreement.analysis import AuditRequest, Findings, run_audit
-from eval_agreement.image_grounding import Looking
-from eval_agreement.injection import Injection
-from eval_agreement.items import Kind, read_items
+from eval_agreement.measures import gate
+from eval_agreement.measures.analysis import AuditRequest, Findings, run_audit
+from eval_agreement.measures.image_grounding import Looking
+from eval_agreement.measures.injection import Injection
+from eval_agreement.measures.preferences import PEOPLE, preference_audit
+from eval_agreement.measures.raters import EPSILON
+from eval_agreement.measures.savings import Savings, savings
+from eval_agreement.measures.two_judges import both_ways, change
 from eval_agreement.page import report
 from eval_agreement.page.decision import preference_verdict, verdict
 from eval_agreement.page.preferences import preference_sections
 from eval_agreement.page.scores import change_sections, exchange_sections, models_of, sections
-from eval_agreement.page.words import gate_sections
-from eval_agreement.preferences import PEOPLE, preference_audit
-from eval_agreement.raters import EPSILON
-from eval_agreement.sample import RatedSample
-from eval_agreement.savings import Savings, savings
-from eval_agreement.summary import (
+from eval_agreement.page.summary import (
     as_lines,
     facts_of,
     files_of,
@@ -42,8 +40,11 @@ from eval_agreement.summary import (
     table,
     write_certificate,
 )
-from eval_agreement.tables import SCALE, Source
-from eval_agreement.two_judges import both_ways, change
+from eval_agreement.page.words import gate_sections
+from eval_agreement.reading import inputs
+from eval_agreement.reading.audit_items import Kind, read_items
+from eval_agreement.reading.tables import SCALE, Source
+from eval_agreement.sample import RatedSample
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 
@@ -196,7 +197,7 @@ def _then_and_now(
 
 def _two_judges(files: Files, target: _Target) -> int:
     """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
-    from eval_agreement.sources import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
     before, name = files
     sample = of_two_judges(files[before], files[name], name)
@@ -233,7 +234,7 @@ def _tables(
 ) -> tuple[Kind, Tables]:
     """The kind of verdicts, with the sources of people and judges by sample: those that are named or, in files that are
     no judgments, found: of each file where each holds scores of both, else of all together."""
-    from eval_agreement.sources import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
         alone = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
@@ -252,7 +253,7 @@ def _tables(
 
 def _samples(read: Tables) -> list[tuple[RatedSample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
-    from eval_agreement.sources import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
     if not read:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
@@ -327,7 +328,7 @@ def _lines(
 
 def _audit_labels(read: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
     """An audit of preferences, or of yes and no."""
-    from eval_agreement.sources import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.loaders import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
     if len(read) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")

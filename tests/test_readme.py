@@ -16,7 +16,7 @@ from critic.cli import STAGES
 from critic.judging.forms import FORMS
 from critic.judging.history import CONDITIONS
 from critic.records import Protocol
-from eval_agreement.injection import suite
+from eval_agreement.measures.injection import suite
 
 PAGES = sorted(path.as_posix() for path in tracked() if path.suffix == ".md")
 ROOMS = ("critic", "eval_agreement", "train", "serve", "data", "tests")
@@ -67,11 +67,15 @@ def test_every_room_has_its_line() -> None:
             assert f"`{folder.name}/`" in text("critic/README.md"), folder.name
 
 
-@pytest.mark.parametrize("room", ["train", "eval_agreement", "critic/building"])
-def test_every_file_of_a_room_is_in_its_table(room: str) -> None:
+@pytest.mark.parametrize(
+    ("room", "folders"),
+    [("train", [""]), ("eval_agreement", ["", "reading", "measures"]), ("critic/building", [""])],
+)
+def test_every_file_of_a_room_is_in_its_table(room: str, folders: list[str]) -> None:
     rows = re.findall(r"(?m)^\| (`[^|]*) \|", text(f"{room}/README.md"))
-    named = {name for row in rows for name in re.findall(r"`([\w.]+\.py)`", row)}
-    assert {path.name for path in (ROOT / room).glob("*.py") if path.name != "__init__.py"} <= named
+    listed = {name for row in rows for name in re.findall(r"`([\w.]+\.py)`", row)}
+    files = [file.name for folder in folders for file in (ROOT / room / folder).glob("*.py")]
+    assert {*files} - {"__init__.py"} <= listed
 
 
 def test_cleaning_leaves_what_was_made() -> None:
@@ -125,7 +129,8 @@ def test_the_files_it_names_are_there(page: str) -> None:
         assert path in added or (ROOT / path).exists(), path
     for row in re.findall(r"(?m)^\| (`[^|]+?) \|", text(page)):
         for name in re.findall(r"`([\w/-]+(?:\.py|\.toml|\.yaml|/))`", row):
-            places = (ROOT / page).parent, ROOT, ROOT / "train/recipes"
+            room = (ROOT / page).parent
+            places = room, room / "reading", room / "measures", ROOT, ROOT / "train/recipes"
             assert any((place / name).exists() for place in places), name
 
 

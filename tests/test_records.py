@@ -16,7 +16,7 @@ from critic import human_scored, jsonl
 from critic.judging.forms import form_of
 from critic.records import Judgment, ModelTurn
 from critic.stages.rewrite import Rewrite
-from eval_agreement.items import items_of
+from eval_agreement.reading.audit_items import items_of
 
 RECORDS = ROOT / "tests/records"
 OF_BEFORE = {("extraction", False), ("samples", 2), ("temperature", 1.0)}

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import Turn
-from eval_agreement.tables import Source
+from eval_agreement.reading.tables import Source
 
 BROKEN: list[tuple[str, bytes, str]] = [
     ("empty.csv", b"", "empty.csv: no header"),

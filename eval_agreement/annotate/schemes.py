@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from critic.judging.prompt import load
 from critic.records import Language
-from eval_agreement.texts import texts_of
+from eval_agreement.sentences import texts_of
 
 Choices = dict[str, str]
 """Value -> the key that chooses it."""

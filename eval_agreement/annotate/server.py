@@ -27,7 +27,7 @@ from eval_agreement.annotate.formats import picture
 from eval_agreement.annotate.people import owner_page
 from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged, read_choices
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Stale, Store
-from eval_agreement.texts import texts_of
+from eval_agreement.sentences import texts_of
 
 _PAGE = files("eval_agreement") / "annotate" / "page"
 

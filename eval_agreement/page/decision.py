@@ -7,13 +7,13 @@ import numpy as np
 
 from critic.page.blocks import interval, listed, number, share, shares
 from critic.stats.estimate import FEWEST_TO_DECIDE, Estimate
-from eval_agreement.analysis import Findings
-from eval_agreement.compare import MARGINS, Comparison, MetricDifference
-from eval_agreement.gate import Outcome
+from eval_agreement.measures.analysis import Findings
+from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
+from eval_agreement.measures.gate import Outcome
+from eval_agreement.measures.preferences import PreferenceAudit
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import within
-from eval_agreement.preferences import PreferenceAudit
-from eval_agreement.texts import say
+from eval_agreement.sentences import say
 
 POINTS_WITHIN, SHARE_WITHIN = 0.2, 0.05
 """Half width of the mean, in points, or of the share that labels are counted for without --target-half-width."""

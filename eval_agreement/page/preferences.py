@@ -3,8 +3,8 @@
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, row, share
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import VerdictAgreement
+from eval_agreement.measures.preferences import CONSTANT, LONGER, PairAgreement, PairedDifference, PreferenceAudit
 from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points, section
-from eval_agreement.preferences import CONSTANT, LONGER, PairAgreement, PairedDifference, PreferenceAudit
 
 _WEIGHTED = (
     "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "

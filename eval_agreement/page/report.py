@@ -12,7 +12,7 @@ from critic.page.blocks import Part, Section, Table, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
-from eval_agreement.analysis import Findings
+from eval_agreement.measures.analysis import Findings
 from eval_agreement.metrics import half_up
 from eval_agreement.page.words import section
 from eval_agreement.sample import RatedSample

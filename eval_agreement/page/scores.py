@@ -7,19 +7,19 @@ from critic.human_scored import BLIND
 from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
 from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
-from eval_agreement.analysis import Findings, Line
-from eval_agreement.bias import BiasEffect, Offsets
-from eval_agreement.compare import MARGINS, Comparison, MetricDifference
-from eval_agreement.differences import TO_SEE, ModelDifference
-from eval_agreement.gate import Outcome
-from eval_agreement.image_grounding import Looking
-from eval_agreement.injection import Injection, VariantEffect
+from eval_agreement.measures.analysis import Findings, Line
+from eval_agreement.measures.bias import BiasEffect, Offsets
+from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
+from eval_agreement.measures.differences import TO_SEE, ModelDifference
+from eval_agreement.measures.gate import Outcome
+from eval_agreement.measures.image_grounding import Looking
+from eval_agreement.measures.injection import Injection, VariantEffect
+from eval_agreement.measures.ppi import CorrectedMean
+from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, NARROW, TaskWidths
+from eval_agreement.measures.savings import Savings
+from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import estimates, gate_sections, p_text, part_name, people_part, percent, points, section
-from eval_agreement.ppi import CorrectedMean
-from eval_agreement.savings import Savings
-from eval_agreement.two_judges import Change, Conversion, Converted
-from eval_agreement.widths import CONFORMAL_LEVEL, NARROW, TaskWidths
 
 MOST_UNFOLDED = 15
 """Longer tables open on demand."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from critic.page.blocks import Columns, Part, Section, Table, TableCell, interval, number, row, share, shares
 from critic.stats.estimate import RESAMPLES, Estimate
-from eval_agreement.gate import Outcome
-from eval_agreement.raters import BesideRaters, RaterTest
-from eval_agreement.texts import say, texts_of
+from eval_agreement.measures.gate import Outcome
+from eval_agreement.measures.raters import BesideRaters, RaterTest
+from eval_agreement.sentences import say, texts_of
 
 
 def p_text(p: float | None) -> str:

@@ -30,8 +30,8 @@ from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import layout, main
-from eval_agreement.image_grounding import Fact, edited, looking
-from eval_agreement.injection import CLEAN, Attack, injection, suite
+from eval_agreement.measures.image_grounding import Fact, edited, looking
+from eval_agreement.measures.injection import CLEAN, Attack, injection, suite
 
 RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
 BARE = "pointwise_short"

@@ -18,11 +18,11 @@ from judgments import of_answer
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, measured
-from eval_agreement.analysis import people
-from eval_agreement.baselines import trivial
+from eval_agreement.measures.analysis import people
+from eval_agreement.measures.baselines import trivial
 from eval_agreement.page.report import WORST, confusion, failures, worst
+from eval_agreement.reading.loaders import of_judgments
 from eval_agreement.sample import RatedSample
-from eval_agreement.sources import of_judgments
 
 HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.png onerror=alert(1)>"
 

@@ -1,4 +1,4 @@
-"""eval_agreement.bias against least squares, resample by resample, and simulated judges."""
+"""eval_agreement.measures.bias against least squares, resample by resample, and simulated judges."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from draws import times_of
 from numpy.typing import NDArray
 
 from critic.stats.estimate import Bootstrap, holm
-from eval_agreement import bias
-from eval_agreement.bias import BiasEffect, offsets, severity, verbosity
+from eval_agreement.measures import bias
+from eval_agreement.measures.bias import BiasEffect, offsets, severity, verbosity
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import JudgedRows
 

@@ -7,8 +7,8 @@ from critic.errors import UsageError
 from critic.stats.estimate import holm
 from critic.stats.verdicts import codes, verdict_agreement
 from eval_agreement import METRICS, agreement
-from eval_agreement.compare import compare, comparisons
-from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
+from eval_agreement.measures.compare import compare, comparisons
+from eval_agreement.measures.gate import PREFERENCES, Limit, check, of_preferences, parse
 from eval_agreement.metrics import measured
 from eval_agreement.sample import RatedSample
 

@@ -1,4 +1,4 @@
-"""eval_agreement.differences against ppi_py, simulated models of known difference, and as a command."""
+"""eval_agreement.measures.differences against ppi_py, simulated models of known difference, and as a command."""
 
 import json
 import math
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
 
-from eval_agreement.differences import ModelDifference, differences
-from eval_agreement.ppi import corrected_mean
+from eval_agreement.measures.differences import ModelDifference, differences
+from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]

@@ -29,9 +29,9 @@ from critic.records import (
 from critic.stats.leaderboard import aggregate_of
 from critic.stats.verdicts import TIE, UNASKED, A, B
 from eval_agreement import agreement, measured
-from eval_agreement.items import items_of
-from eval_agreement.sources import of_labels
-from eval_agreement.tables import Source
+from eval_agreement.reading.audit_items import items_of
+from eval_agreement.reading.loaders import of_labels
+from eval_agreement.reading.tables import Source
 
 COUNT = 48
 

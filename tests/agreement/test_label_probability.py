@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from critic.stats import estimate
 from critic.stats.verdicts import A, B, verdict_agreement
-from eval_agreement.baselines import trivial
+from eval_agreement.measures.baselines import trivial
+from eval_agreement.measures.ppi import corrected_mean
+from eval_agreement.measures.preferences import Preferences, preference_audit
 from eval_agreement.metrics import measured
 from eval_agreement.page.decision import preference_verdict
 from eval_agreement.page.preferences import preference_sections
-from eval_agreement.ppi import corrected_mean
-from eval_agreement.preferences import Preferences, preference_audit
+from eval_agreement.reading.loaders import of_labels
+from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
-from eval_agreement.sources import of_labels
-from eval_agreement.tables import Source
 
 
 def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, Any, Any]:

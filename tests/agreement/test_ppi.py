@@ -1,4 +1,4 @@
-"""eval_agreement.ppi against ppi_py, the definition of a clustered variance, and simulated answers; what is saved."""
+"""Prediction-powered means against ppi_py, a clustered variance by its definition, and simulated answers."""
 
 import json
 import math
@@ -11,10 +11,10 @@ from conftest import human_row, run, write_jsonl
 from numpy.typing import NDArray
 from scipy import stats
 
+from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed
+from eval_agreement.measures.savings import beside_any_number
 from eval_agreement.metrics import half_up
-from eval_agreement.ppi import CorrectedMean, corrected_mean, labels_needed
 from eval_agreement.sample import RatedSample
-from eval_agreement.savings import beside_any_number
 
 Floats = NDArray[np.float64]
 TRUTH = 5.5

@@ -1,4 +1,4 @@
-"""eval_agreement.preferences against counting by hand, scikit-learn, simulated judges and real preferences."""
+"""eval_agreement.measures.preferences against counting by hand, scikit-learn, simulated judges and real preferences."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +11,7 @@ import pytest
 
 from critic.stats.estimate import Estimate
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders, codes, majority, verdict_agreement
-from eval_agreement.page.preferences import preference_sections
-from eval_agreement.preferences import (
+from eval_agreement.measures.preferences import (
     Preferences,
     length_preference,
     longer,
@@ -22,6 +21,7 @@ from eval_agreement.preferences import (
     preference_audit,
     rates,
 )
+from eval_agreement.page.preferences import preference_sections
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

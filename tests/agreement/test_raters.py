@@ -9,8 +9,8 @@ from draws import counts_of
 from scipy import stats
 
 from critic.stats.estimate import Bootstrap
-from eval_agreement import raters
-from eval_agreement.raters import (
+from eval_agreement.measures import raters
+from eval_agreement.measures.raters import (
     FEWEST_BLOCKS,
     AlternativeAnnotator,
     Level,

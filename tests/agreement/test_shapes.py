@@ -11,8 +11,8 @@ from conftest import run as run_program
 
 from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
-from eval_agreement.shapes import guess, known
-from eval_agreement.sources import of_labels, of_tables
+from eval_agreement.reading.loaders import of_labels, of_tables
+from eval_agreement.reading.result_formats import guess, known
 
 SHAPES = Path(__file__).parent / "shapes"
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
-from eval_agreement import calibration
-from eval_agreement import widths as intervals
-from eval_agreement.calibration import calibrate, fitted
+from eval_agreement.measures import calibration
+from eval_agreement.measures import prediction_intervals as intervals
+from eval_agreement.measures.calibration import calibrate, fitted
+from eval_agreement.measures.prediction_intervals import NARROW, _nested, _quantile, widths
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import JudgedRows, RatedSample
-from eval_agreement.widths import NARROW, _nested, _quantile, widths
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]

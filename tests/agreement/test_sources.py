@@ -10,13 +10,13 @@ from conftest import human_row, write_jsonl
 from critic import human_scored
 from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
-from eval_agreement import tables
-from eval_agreement.analysis import AuditRequest, Findings, run_audit
-from eval_agreement.ppi import corrected_mean
-from eval_agreement.preferences import Preferences
+from eval_agreement.measures.analysis import AuditRequest, Findings, run_audit
+from eval_agreement.measures.ppi import corrected_mean
+from eval_agreement.measures.preferences import Preferences
+from eval_agreement.reading import tables
+from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
+from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
-from eval_agreement.sources import kind_of, of_labels, of_tables
-from eval_agreement.tables import Source
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four

@@ -10,8 +10,8 @@ from conftest import assert_one_line_error, run
 from numpy.typing import NDArray
 
 from critic.stats import estimate
+from eval_agreement.measures.two_judges import change, convert
 from eval_agreement.sample import RatedSample
-from eval_agreement.two_judges import change, convert
 
 Floats = NDArray[np.float64]
 AUDIT = ("critic", "audit", "--out", "out")

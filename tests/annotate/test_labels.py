@@ -37,8 +37,8 @@ from eval_agreement.annotate.people import owner_page, sections
 from eval_agreement.annotate.plan import plan
 from eval_agreement.annotate.schemes import LabelItem
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
-from eval_agreement.sources import kind_of
-from eval_agreement.tables import Source
+from eval_agreement.reading.loaders import kind_of
+from eval_agreement.reading.tables import Source
 
 
 def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging.targets import IGNORED
-from eval_agreement import image_grounding
+from eval_agreement.measures import image_grounding
 
 COLOURS = ("red", "green", "blue", "white")
 

@@ -14,8 +14,8 @@ from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, Choic
 from critic.records import RATINGS, Call, Judgment, Protocol, Response
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
+from eval_agreement.reading.tables import Source
 from eval_agreement.sample import PARTS
-from eval_agreement.tables import Source
 
 Kind = Literal["score", "preference", "yes or no"]
 

@@ -1,4 +1,4 @@
-"""Result files of other tools, and any table: who is people, judge, question, model and text (`shapes.toml`).
+"""Result files of other tools, and any table: who is people, judge, question, model and text (`result_formats.toml`).
 
 `{"doc_id": 3, "filtered_resps": ["Two cats."], "gpt_eval_score": 4, "doc": {"human_score": 5, …}, …}` is a line of one.
 """
@@ -23,10 +23,10 @@ from msgspec import Struct, field
 from critic import jsonl, tables
 from critic.errors import UsageError, one_line
 from critic.records import NO_VERDICT
-from eval_agreement.items import Kind
-from eval_agreement.preferences import PEOPLE
-from eval_agreement.tables import Scale, Source
-from eval_agreement.texts import texts_of
+from eval_agreement.measures.preferences import PEOPLE
+from eval_agreement.reading.audit_items import Kind
+from eval_agreement.reading.tables import Scale, Source
+from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
 
@@ -37,7 +37,7 @@ _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `i
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the files of one tool look; the head of `shapes.toml` says what each field is."""
+    """How the files of one tool look; the head of `result_formats.toml` says what each field is."""
 
     name: str
     has: list[str]
@@ -56,7 +56,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShapeTable(Struct, frozen=True):
-    """All of `shapes.toml`."""
+    """All of `result_formats.toml`."""
 
     shapes: list[Shape]
     names: dict[str, str]
@@ -98,7 +98,7 @@ class ResultFile(Struct, frozen=True):
 
 @cache
 def known() -> ShapeTable:
-    return msgspec.convert(texts_of("shapes.toml"), ShapeTable)
+    return msgspec.convert(texts_of("reading/result_formats.toml"), ShapeTable)
 
 
 def guess(

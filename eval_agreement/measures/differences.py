@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.stats.estimate import LEVEL, CorrectedEstimate, detectable, holm
-from eval_agreement.ppi import Answers, answers_of, labels_for, parts_of
+from eval_agreement.measures.ppi import Answers, answers_of, labels_for, parts_of
 from eval_agreement.sample import RatedSample
 
 Rows = NDArray[np.bool_]

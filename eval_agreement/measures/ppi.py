@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale
-from eval_agreement.texts import say
+from eval_agreement.sentences import say
 
 _FAR, _GROUPS = 5.0, 30
 """Standard errors that labelled answers lie from the others before that is no chance, with so many groups of both: of

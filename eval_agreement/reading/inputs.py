@@ -8,10 +8,10 @@ from pathlib import Path
 from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
-from eval_agreement.image_grounding import ARMS, Looking, looking
-from eval_agreement.injection import SEPARATOR, Injection, injection, suite
-from eval_agreement.items import COLUMN_SUFFIX, Kind
-from eval_agreement.tables import USED, Scale, Source
+from eval_agreement.measures.image_grounding import ARMS, Looking, looking
+from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
+from eval_agreement.reading.audit_items import COLUMN_SUFFIX, Kind
+from eval_agreement.reading.tables import USED, Scale, Source
 
 Scales = Sequence[Scale | None]
 """Of people and of judges, as far as they are given."""
@@ -53,7 +53,7 @@ def parse_sources(
     sources = {name: replace(source, scale=scales[1]) for name, source in parse_judges(judges, named=named).items()}
     mapped_sources = [people, *sources.values()] if mapped else []
     if any(jsonl.suffix(source.path) not in tables.FORMATS for source in mapped_sources):
-        return people, sources  # what other tools write has its columns found, and named, by `shapes`
+        return people, sources  # what other tools write has its columns found, and named, by `result_formats`
     frames = {source.path: source.frame for source in mapped_sources if source.content == "table"}
     for usual, name in named:
         if usual in FOUND:
@@ -66,7 +66,7 @@ def parse_sources(
 
 def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[str, Source]:
     """Two judges' sources; of a tool's results the first judge's scores. Raises UsageError, also for several scales."""
-    from eval_agreement.shapes import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.result_formats import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
     read = dict[str, Source]()
     for name, source in sources.items():
@@ -89,7 +89,7 @@ def found_sources(
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Files of other tools, and tables, in place of judgments: the kind of verdicts in them, and their sources; None
     where the first is of judgments. The scales are found as well, unless they are given."""
-    from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*files.values()]
     content = Source(paths[0]).content

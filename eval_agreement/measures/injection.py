@@ -17,7 +17,7 @@ from critic.records import Judgment
 from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.texts import texts_of
+from eval_agreement.sentences import texts_of
 
 PromptLayout = dict[str, Any]
 """What an attacker knows of a judging prompt: its language, and the other variables of the attacks' templates."""

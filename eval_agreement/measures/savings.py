@@ -7,13 +7,13 @@ import numpy as np
 from msgspec import Struct
 
 from critic.stats.arrays import Floats
-from eval_agreement.ppi import answers_of
+from eval_agreement.measures.ppi import answers_of
+from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.sample import RatedSample
-from eval_agreement.texts import say
-from eval_agreement.widths import NARROW
+from eval_agreement.sentences import say
 
 if TYPE_CHECKING:  # all that it needs of an audit are its parts, which stand below
-    from eval_agreement.analysis import Findings
+    from eval_agreement.measures.analysis import Findings
 
 
 class Saving(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
-from eval_agreement.texts import say
+from eval_agreement.sentences import say
 
 FEWEST_BIN_GROUPS = 10
 """Of a bin in fewer groups the bootstrap's interval would be too narrow."""

@@ -22,7 +22,7 @@ from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import JudgedRows
-from eval_agreement.texts import texts_of
+from eval_agreement.sentences import texts_of
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""

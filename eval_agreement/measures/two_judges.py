@@ -8,7 +8,7 @@ from critic.errors import UsageError
 from critic.records import RATINGS
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap, Estimate
-from eval_agreement.compare import MARGINS
+from eval_agreement.measures.compare import MARGINS
 from eval_agreement.sample import RatedSample
 
 MOST_OUTSIDE = 0.1

@@ -15,12 +15,12 @@ from critic.certificate import Certificate, HowJudged, JudgedFile, Labels
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stats.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
-from eval_agreement.analysis import Findings, Kind
-from eval_agreement.gate import Outcome
+from eval_agreement.measures.analysis import Findings, Kind
+from eval_agreement.measures.gate import Outcome
+from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.metrics import METRICS, Agreement
+from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
-from eval_agreement.tables import Source
-from eval_agreement.widths import NARROW
 
 _ELSEWHERE = ("sample", "unlabelled", "lines", "by", "ends", "beside")
 DETAILS = [name for name in Findings.__struct_fields__ if name not in _ELSEWHERE]

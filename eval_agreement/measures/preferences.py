@@ -27,8 +27,8 @@ from critic.stats.verdicts import (
     rows_of,
     verdict_agreement,
 )
+from eval_agreement.measures.raters import EPSILON, BesideRaters, beside_raters
 from eval_agreement.metrics import mean_estimate
-from eval_agreement.raters import EPSILON, BesideRaters, beside_raters
 
 PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 """Names of people's verdict and of the trivial judges in an audit."""

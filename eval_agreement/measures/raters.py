@@ -19,7 +19,7 @@ from critic.records import RATINGS
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import Bootstrap, Estimate
 from eval_agreement.metrics import Indices, half_up, mean_estimate
-from eval_agreement.texts import say
+from eval_agreement.sentences import say
 
 Level = Literal["ordinal", "nominal"]
 Ratings = Sequence[Mapping[str, float]]

@@ -15,11 +15,20 @@ from critic.errors import UsageError
 from critic.human_scored import BLIND, EDITED, SWAPPED, Loaded
 from critic.records import Judgment
 from critic.stats.estimate import Estimate
-from eval_agreement.compare import MetricDifference, compare
-from eval_agreement.injection import CLEAN, SEPARATOR, VariantEffect, by_mark, count, points, scores_of, variant_effect
-from eval_agreement.items import COLUMN_SUFFIX
+from eval_agreement.measures.compare import MetricDifference, compare
+from eval_agreement.measures.injection import (
+    CLEAN,
+    SEPARATOR,
+    VariantEffect,
+    by_mark,
+    count,
+    points,
+    scores_of,
+    variant_effect,
+)
+from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
-from eval_agreement.texts import say, texts_of
+from eval_agreement.sentences import say, texts_of
 
 ARMS = (BLIND, SWAPPED, EDITED)
 """An answer judged without the image; with another question's; with one fact changed that the image decides."""

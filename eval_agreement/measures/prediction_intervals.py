@@ -17,7 +17,7 @@ from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
 from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSample, folds
-from eval_agreement.texts import say
+from eval_agreement.sentences import say
 
 CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score is to lie in the interval."""

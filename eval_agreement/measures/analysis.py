@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from critic.records import Response
 from critic.stats.arrays import Floats
-from eval_agreement import bias
-from eval_agreement.baselines import trivial
-from eval_agreement.calibration import Calibration, calibrate
-from eval_agreement.compare import Comparison, compare, comparisons
-from eval_agreement.differences import ModelDifference, differences
+from eval_agreement.measures import bias
+from eval_agreement.measures.baselines import trivial
+from eval_agreement.measures.calibration import Calibration, calibrate
+from eval_agreement.measures.compare import Comparison, compare, comparisons
+from eval_agreement.measures.differences import ModelDifference, differences
+from eval_agreement.measures.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
+from eval_agreement.measures.prediction_intervals import Widths, widths
+from eval_agreement.measures.raters import EPSILON, BesideRaters, beside_raters, leave_one_out
 from eval_agreement.metrics import Agreement, measured
-from eval_agreement.ppi import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.raters import EPSILON, BesideRaters, beside_raters, leave_one_out
 from eval_agreement.sample import JudgedRows, RatedSample
-from eval_agreement.widths import Widths, widths
 
 Kind = Literal["judge", "other", "people", "baseline"]
 

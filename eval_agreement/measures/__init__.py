@@ -1,0 +1,1 @@
+"""Measure a sample: each module takes a sample and returns findings."""
