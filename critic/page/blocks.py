@@ -1,4 +1,4 @@
-"""What a page is made of, the same for the terminal and HTML, and how its numbers are written."""
+"""Build the parts of a page (sections, tables, cells), the same for terminal and HTML, and format numbers."""
 
 import math
 import unicodedata
@@ -14,7 +14,7 @@ Bounds = tuple[float, float]
 
 
 class TableCell(Struct, frozen=True):
-    """A number or word, with its interval in small print; `title` is shown where the mouse rests."""
+    """A number or word with its interval in small print; `title` is the tooltip."""
 
     text: str
     small: str = ""
@@ -22,14 +22,14 @@ class TableCell(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """A value with its interval, to be drawn on the table's axis."""
+    """A value and its interval, drawn on the axis of the table."""
 
     value: float
     interval: Bounds | None
 
 
 class Panel(Struct, frozen=True, kw_only=True):
-    """One score in a picture: a bar for each row of its table, over an axis from the first to the last of `ticks`."""
+    """One score of a picture: one bar per table row, on an axis from the first to the last of `ticks`."""
 
     heading: str
     bars: list[Bar | None]
@@ -37,8 +37,8 @@ class Panel(Struct, frozen=True, kw_only=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """`about` says in small print what the row is; `strong` rows are what the table is about. What is of one `model`
-    has one colour on a page."""
+    """A row of a table. `about` explains the row in small print; `strong` rows are set in bold. Rows of one `model`
+    share a colour on the page."""
 
     name: str
     cells: list[TableCell]
@@ -49,10 +49,14 @@ class TableRow(Struct, frozen=True, kw_only=True):
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
-    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text; `details` open on
-    demand on a page alone. The names of `sticky` ones stay in sight where the table is wider than the page. The
-    `panels` are drawn side by side above the table, and into the file `picture`.svg beside the page."""
+    """A table of a page.
+
+    - head: headings of the first column and of every cell.
+    - axis: if given, the rows' bars are drawn between its ends, behind column number `drawn` (from 1).
+    - folded: collapsed on the page and left out of text. details: collapsed on the page only.
+    - sticky: the first column stays in sight if the table is wider than the page.
+    - panels: drawn side by side above the table, and into the file `picture`.svg beside the page.
+    """
 
     caption: str
     head: list[str]
@@ -75,8 +79,8 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Section(Part, frozen=True, kw_only=True):
-    """What a page's list of contents names, by way of `parts` of several things of one kind, such as samples. `key` is
-    its address in the page, its number where there is none."""
+    """An entry of the page's table of contents. `parts` hold several things of one kind, such as samples; `key` is the
+    section's anchor (default: its number)."""
 
     key: str = ""
     parts: list[Part] = field(default_factory=list)
@@ -87,14 +91,14 @@ Shown = TableCell | str | int
 
 
 def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
-    """`rest` are the other fields of TableRow."""
+    """Build a table row from texts, numbers or cells; `rest` sets the other fields of TableRow."""
     table_cells = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
     return TableRow(name=name, cells=table_cells, **rest)
 
 
 class Columns(Generic[T]):
-    """How things of one kind become the rows of a table: each column's heading and its cell, the first of which names
-    the row. `about`, `bar`, `strong` and `model` as in TableRow."""
+    """The columns of a table of items of one kind: each column's heading and a function from item to cell. The first
+    column names the row. `about`, `bar`, `strong` and `model` set the fields of TableRow."""
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class Columns(Generic[T]):
         self._rest: dict[str, Callable[[T], Any]] = {"about": about, "bar": bar, "strong": strong, "model": model}
 
     def table(self, caption: str, items: Iterable[T], **rest: Any) -> Table:
-        """`rest` are the other fields of Table."""
+        """Build a table with one row per item; `rest` sets the other fields of Table."""
         rows = []
         for item in items:
             name, *cells = (cell(item) for _, cell in self.columns)
@@ -117,8 +121,10 @@ class Columns(Generic[T]):
 
 
 def lean(table: Table, merge: bool = True) -> Table:
-    """The table without columns that say nothing: those without any number or word and, to `merge`, those that say one
-    thing in each of three rows or more, which goes into the caption. What is drawn stays."""
+    """Remove columns without information, except the one behind which bars are drawn.
+
+    Empty columns go. With `merge`, a column with the same text in all of three rows or more moves into the caption.
+    """
     kept, constants = list[int](), list[str]()
     for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
         texts = {cell.text.strip("–") + cell.small for cell in cells}
@@ -139,23 +145,31 @@ def lean(table: Table, merge: bool = True) -> Table:
 
 
 def shortened(name: str, length: int) -> str:
-    """Without its middle where it is too long: names of models are alike at the beginning."""
+    """Cut the middle out of a name longer than `length` characters: names of models often begin alike."""
     return name if len(name) <= length else f"{name[: length // 2]}…{name[(length - 1) // -2 + 1 :]}"
 
 
 def number(value: float | None, decimals: int = 2) -> str:
-    """With a true minus, no minus before zero, and a dash for what is not defined."""
+    """Format a number with a true minus sign and no negative zero; None (undefined) is a dash.
+
+    >>> number(-1.25), number(-0.001), number(None)
+    ('−1.25', '0.00', '–')
+    """
     # Adding 0 to what is rounded makes −0.0 a 0.
     return "–" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def span(low: float | None, high: float | None, decimals: int = 2) -> str:
-    """The range in which a score could lie; empty where it is not known."""
+    """Format the range in which a score could lie; "" if unknown."""
     return "" if low is None or high is None else f"{number(low, decimals)} … {number(high, decimals)}"
 
 
 def interval(bounds: Bounds | None, decimals: int = 2) -> str:
-    """`0.95–1.10`, with "to" between negative bounds; empty where there is none."""
+    """Format an interval as `0.95–1.10`, with "to" if a bound is negative; "" for None.
+
+    >>> interval((0.95, 1.1)), interval((-0.2, 0.3))
+    ('0.95–1.10', '−0.20 to 0.30')
+    """
     if bounds is None:
         return ""
     low, high = (number(bound, decimals) for bound in bounds)
@@ -163,24 +177,27 @@ def interval(bounds: Bounds | None, decimals: int = 2) -> str:
 
 
 def share(value: float | None) -> str:
+    """Format a share from 0 to 1 in per cent."""
     return "–" if value is None else f"{number(100 * value, 1)} %"
 
 
 def shares(bounds: Bounds | None) -> str:
-    """An interval of a share, in per cent."""
+    """Format the interval of a share from 0 to 1 in per cent; "" for None."""
     return f"{interval((100 * bounds[0], 100 * bounds[1]), 1)} %" if bounds else ""
 
 
 def listed(words: Sequence[str]) -> str:
+    """Join one or more words with commas and a final "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def bar(value: float | None, bounds: Bounds | None) -> Bar | None:
+    """Build a bar, or None if there is no value."""
     return None if value is None else Bar(value, bounds)
 
 
 def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
-    """From 0 (or symmetric about it) to a round number beyond every bar."""
+    """Return an axis from 0 to a round number beyond every bar; with `centred`, symmetric about 0."""
     ends = [abs(end) for bar in bars if bar for end in (bar.value, *(bar.interval or ()))]
     furthest = max(ends, default=1.0)
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)
@@ -189,7 +206,7 @@ def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
 
 
 def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
-    """At most so many round numbers, evenly spaced, from below every bar to above it; three or more are asked for."""
+    """Return at most `most` (3 or more) evenly spaced round numbers that span every bar."""
     ends = [end for bar in bars if bar for end in (bar.value, *(bar.interval or ()))] or [0.0]
     low, high = min(ends), max(ends)
     unit = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 100, 0.01)))
@@ -201,7 +218,7 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """The sections as fixed-width text, folded tables left out."""
+    """Render sections as fixed-width text, without folded tables."""
     lines: list[str] = []
     for section in sections:
         body = [line for part in (section, *section.parts) for line in _paragraphs(part)]
@@ -221,7 +238,7 @@ def _paragraphs(part: Part) -> Iterator[str]:
 
 
 def _lines(table: Table) -> list[str]:
-    """The first column to the left, all others to the right."""
+    """Lay out a table as text: first column left-aligned, all others right-aligned."""
     grid = [table.head]
     for row in table.rows:
         cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
@@ -236,5 +253,5 @@ def _lines(table: Table) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal."""
+    """Return the width of a text in terminal columns; East Asian wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)

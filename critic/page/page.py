@@ -1,4 +1,4 @@
-"""Sections as one HTML page that needs no network. Other pages extend the same base, by way of `render`."""
+"""Render sections as one HTML page that needs no network. Other pages extend the same base template with `render`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +12,17 @@ from critic import jsonl
 from critic.page.blocks import Section, Table, lean, number, shortened
 
 COLOURS = 16
-"""Colours of models that a page has (macros.html.jinja); a seventeenth model has the first again."""
+"""Number of colours for models on a page (macros.html.jinja); the seventeenth model gets the first colour again."""
 
 PICTURE = '{% from "macros.html.jinja" import picture with context %}{{ picture(table) }}'
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
-    """A package's template as text; it may extend `base.html.jinja` and import `macros.html.jinja` of this room. In
-    HTML everything that comes from files is escaped."""
+    """Render a package's template with `facts`.
+
+    The template may extend `base.html.jinja` and import `macros.html.jinja` of this folder. HTML templates escape all
+    values, since they come from files.
+    """
     page = _environment(package, template.endswith(".html.jinja")).get_template(template)
     return page.render({"hues": _hues(facts.get("sections", ())), **facts})
 
@@ -31,7 +34,7 @@ def _tables(sections: Iterable[Section]) -> Iterator[Table]:
 
 
 def _hues(sections: Iterable[Section]) -> dict[str, int]:
-    """The number of each model's colour, in the order of their first rows."""
+    """Number the models' colours in the order of their first rows."""
     models = dict.fromkeys(row.model for table in _tables(sections) for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
@@ -52,8 +55,11 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
 
 
 def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[str, Any], **facts: Any) -> None:
-    """Write the page in one step, its pictures beside it as .svg and .png; `origin` says of each file what made it.
-    `facts` are `about`, and `verdicts`, whose first sentence is what a person can act on."""
+    """Write a page atomically, with its pictures beside it as .svg and .png.
+
+    `origin` maps each input file to what made it. `facts` may hold `about` (one sentence) and `verdicts` (sentences by
+    sample, the first of which a reader can act on).
+    """
     facts |= {"title": title, "sections": sections, "origin": origin}
     import resvg_py  # noqa: PLC0415 - pages without pictures do not need it
 

@@ -1,4 +1,4 @@
-"""Tournaments: ratings of the models that were compared with each other, and each one's wins over each."""
+"""Build the tables of tournaments: ratings of models that were compared with each other, and wins of each over each."""
 
 import re
 from collections import defaultdict
@@ -27,8 +27,8 @@ RATINGS = (
 
 
 class Tournaments(NamedTuple):
-    """The battles between models by condition and turn: sections of the page, their tables for files, the numbers for
-    summary.json by name, and the place of each model on the page."""
+    """The tournaments of a page, one per condition and turn: its sections, the tables for files, the numbers for
+    summary.json by tournament, and each model's position on the page."""
 
     sections: list[Section]
     boards: list[Leaderboard]
@@ -37,9 +37,11 @@ class Tournaments(NamedTuple):
 
 
 def tournaments(runs: Sequence[Run], conversations: Sequence[Conversation], order: dict[str, int]) -> Tournaments:
-    """Ratings of the models that were compared with each other, and each one's wins over each, in the page's `order`;
-    without one in that of the first ratings. Each judge, people among them, has tournaments of its own. Raises
-    UsageError as `tournament.battles` does."""
+    """Rate the models that were compared with each other, and count each one's wins over each.
+
+    Models stand in the page's `order`; those that it lacks follow by Elo. Each judge, people included, has tournaments
+    of its own. Raises UsageError as `tournament.battles` does.
+    """
     by_judge: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.battles:
@@ -63,7 +65,7 @@ def _tournament(
     runs: Sequence[Run],
     conversations: Sequence[Conversation],
 ) -> None:
-    """Add the battles of one condition and turn."""
+    """Add the tournament of one condition and turn to `result`."""
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
     backed = all(setup.reference_backed for setup in setups)
@@ -88,7 +90,7 @@ def _tournament(
 
 
 def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], elo: tournament.Ratings) -> list[str]:
-    """The models of some battles as they stand on the page; `positions` gets those that it lacks, by Elo."""
+    """Return the models of `battles` in the page's order. Models missing from `positions` are added to it by Elo."""
     models = {model for battle in battles for model in (battle.a, battle.b)}
     for model in sorted(models, key=lambda model: (-(elo.of(model)[0] or 0.0), model)):
         positions.setdefault(model, len(positions))
@@ -96,7 +98,7 @@ def _ordered(positions: dict[str, int], battles: Sequence[tournament.Battle], el
 
 
 def _tournament_name(cell: Cell, conversations: Sequence[Conversation], judge: str | None) -> str:
-    """With the turn where there are several, what is not usual, and the judge where there is another one."""
+    """Name a tournament: its turn if conversations have several, an unusual condition or way of judging, its judge."""
     single = all(len(conversation.turns) == 1 for conversation in conversations)
     turn = [] if single else [Cell("", cell.turn).words[2:]]
     unusual = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
@@ -111,8 +113,11 @@ def _of_battles(
     ratings: Mapping[str, tournament.Ratings],
     drawn: bool,
 ) -> tuple[Leaderboard, Leaderboard]:
-    """Models in their `order` by their battles: their ratings, and how often each wins over each other. `groups` are
-    those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
+    """Build two tables of the models in `order`: their ratings, and each one's win rate over each other.
+
+    `groups` maps the conversations that were asked to their groups. With `drawn`, two models met only in conversations
+    for which one was drawn as the other's opponent; otherwise each pair was asked about every conversation.
+    """
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:
         model, opponent = judgment.system, judgment.opponent or ""
