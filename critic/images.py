@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.errors import UsageError, whole
+from critic.errors import UsageError, one_line, whole
 from critic.records import Conversation, ImageFailure
 
 MAX_BYTES = 20_000_000
@@ -129,17 +129,18 @@ class Images:
         if (uri := uri or self.uris.get(name)) is not None:
             return _from_uri(uri, self._max_bytes)
         if "://" in name:
-            raise ImageError("image_outside_root", f"URLs are not fetched; images come from {self._root}")
+            raise ImageError("image_outside_root", "URLs are not fetched; images come from the data root")
         try:
             path = self._file(name).resolve()
             if not path.is_relative_to(self._root):
-                raise ImageError("image_outside_root", f"leaves the data root {self._root}")
+                raise ImageError("image_outside_root", "leaves the data root")
             if not path.is_file():
-                raise ImageError("image_missing", f"no such file under {self._root}")
+                raise ImageError("image_missing", "no such file under the data root")
             _check_size(path.stat().st_size, self._max_bytes)
             return path.read_bytes()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name, no right to read
-            raise ImageError("image_missing", str(error)) from None
+            # A record is published: the path on this machine stays out of it.
+            raise ImageError("image_missing", getattr(error, "strerror", None) or one_line(error)) from None
 
     def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
         """The bytes to send, their MIME type, and whether they were made smaller."""

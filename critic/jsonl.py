@@ -230,11 +230,62 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
+PLACES = ("file", "folder", "data_root", "server")
+"""Keys of what is published whose values say where something lies on this machine."""
+
+
+def place(path: Path | str, beside: Path) -> str:
+    """Return a path as it is published: an absolute one relative to the folder `beside` or, if the two have nothing in
+    common, to the folder where this runs; else only its name. A relative path, and what is no path, stays as it is.
+
+    >>> place("/home/me/study/images", Path("/home/me/study/out"))
+    '../images'
+    >>> place("/none/images", Path("/home/me"))
+    'images'
+    """
+    text, folder = str(path), os.path.abspath(beside)  # noqa: PTH100 - links would show where they lead
+    if not os.path.isabs(text):  # noqa: PTH117 - an URL is no path
+        return text
+    if os.path.commonpath([text, folder]) != os.sep:
+        return os.path.relpath(text, folder)
+    return os.path.relpath(text) if Path(text).is_relative_to(Path.cwd()) else Path(text).name
+
+
+def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
+    """Return facts with every one of the PLACES changed."""
+    if isinstance(value, list):
+        return [_replace_places(item, change) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: change(item) if name in PLACES and isinstance(item, str) else _replace_places(item, change)
+        for name, item in value.items()
+    }
+
+
+def without_places(facts: Any, beside: Path) -> Any:
+    """Return facts as they are published in the folder `beside`: with no path of this machine."""
+    return _replace_places(facts, lambda item: place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
+
+
+def with_places(path: Path) -> dict[str, Any]:
+    """Return what a file's sidecar says, with the paths of this machine."""
+    folder = sidecar(path).parent
+
+    def found(item: str) -> str:
+        return str(folder / item) if (folder / item).exists() else item
+
+    return cast(dict[str, Any], _replace_places(facts(path), found))
+
+
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
-    `rewrite`, `Appender`), so its presence means `path` is whole."""
+    `rewrite`, `Appender`), so its presence means `path` is whole. It is published: absolute paths become relative to
+    its folder (`place`)."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts})
+    beside = sidecar(path)
+    content = {"critic": version("critic"), "finished": finished, **facts}
+    write_json(beside, without_places(content, beside.parent))
 
 
 def sidecar(path: Path) -> Path:

@@ -132,7 +132,7 @@ def main(
     jsonl.write_json(
         out / "splits.json",
         {
-            "sources": {str(file): jsonl.sha256(file) for file in sources},
+            "sources": {jsonl.place(file, out): jsonl.sha256(file) for file in sources},
             "rows": {name: len(lines) for name, lines in parts.items()},
             "sha256": _write(out, parts),
             "left_out": dict(loaded.left_out),

@@ -72,7 +72,7 @@ def main(
     jsonl.write(out, lines)
     counts = Counter(str(line["id"]).rpartition(SEPARATOR)[2] for line in lines)
     facts: dict[str, Any] = {
-        "sources": {str(source): jsonl.sha256(source) for source in sources},
+        "sources": {jsonl.place(source, out.parent): jsonl.sha256(source) for source in sources},
         "draw": {"limit": limit},
         "counts": {"usable": len(usable), "drawn": len(drawn), "rows": len(lines), **counts},
         "left_out": dict(loaded.left_out),

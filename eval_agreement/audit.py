@@ -362,10 +362,10 @@ def _audit_labels(read: Tables, kind: Kind, request: AuditRequest, target: _Targ
 def _write(audited: _Audited, target: _Target) -> int:
     """Write what was found, say it, how the gate stands and where everything is; the exit code: 1 when a limit is not
     kept, 3 when more than the allowed share of a sample has no score, else 0; why is said on standard error."""
-    outcomes, origin = audited.outcomes, audited.content["provenance"]
+    outcomes, origin = audited.outcomes, jsonl.without_places(audited.content["provenance"], target.out)
     if target.certificate and audited.how and audited.certified:
         write_certificate(target.certificate, audited.how, *audited.certified, outcomes)
-    jsonl.write_json(target.out / "summary.json", audited.content)
+    jsonl.write_json(target.out / "summary.json", jsonl.without_places(audited.content, target.out))
     shown = audited.verdicts, audited.sections, origin, audited.findings
     page = report.write(target.out, audited.title, *shown, audited.about)
     print(*audited.printed, sep="\n", end="\n\n")

@@ -27,6 +27,7 @@ import typer
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
+from critic import jsonl
 from critic.backends.identity import learned_forms, notes, of_head, own_name, processor_hash, sees_images
 from critic.backends.vllm import build, devices, end_with_parent, environment, gpus, options
 from critic.certificate import hold_to, read
@@ -203,7 +204,8 @@ def main(
     about |= of_head(facts)
     if certificate is not None:
         processors = {name: processor} if processor else {}
-        about["certificate"] = hold_to(certificate, processors, {}, judge=name)
+        held = msgspec.to_builtins(hold_to(certificate, processors, {}, judge=name))
+        about["certificate"] = jsonl.without_places(held, certificate.parent)
         about["certificate_sha256"] = read(certificate)[1]
     if stop_with_parent:
         end_with_parent()

@@ -296,7 +296,7 @@ def main(
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
-    source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
+    source = {"benchmark": benchmark, "conversations": file, "data_root": str(root.resolve())}
     run = endpoint.run_options(out)
     conversations = [conversation for conversation in conversations if run.takes(conversation.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -59,7 +59,7 @@ def main(
     # A shard that no group fell into says nothing of how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
     _check_alike(full)
-    first = full[0].facts
+    first = jsonl.with_places(full[0].path)  # which may lie in another folder than the whole
     record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
     if record is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")

@@ -47,8 +47,9 @@ DataRoot = Annotated[Path | None, data(metavar="FOLDER", help="Where images lie.
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
-    """Where images lie, unless said otherwise: of replies alone, where those lay that their model was shown."""
-    recorded = jsonl.facts(rows).get("data_root") if questions is None else None
+    """Return the folder of images, unless said otherwise: of replies only, the one that their model was shown, which
+    their sidecar names relative to itself."""
+    recorded = jsonl.with_places(rows).get("data_root") if questions is None else None
     root = Path(os.fsdecode(recorded.encode())) if isinstance(recorded, str) else None
     return root if root is not None and root.is_dir() else (questions or rows).parent
 

@@ -74,7 +74,8 @@ def main(
     sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _counts(runs, chosen)]
     print(as_text(sections))
     boards += battles.boards
-    origin = {str(path): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments}
+    beside = Path() if out is None else out.parent if out.suffix == ".json" else out
+    origin = {jsonl.place(path, beside): {"sha256": jsonl.sha256(path), **jsonl.facts(path)} for path in judgments}
     scores = {
         "benchmark": name,
         "systems": {**report.summary, **battles.summary},

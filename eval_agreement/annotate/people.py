@@ -119,5 +119,5 @@ def owner_page(store: Store) -> str:
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content: dict[str, Any] = {"title": "Raters", "about": f"{len(labels)} labels, {now}. Reload for the newest."}
     content["sections"] = sections(labels, store.counts(), facts["scheme"])
-    content["origin"] = {str(store.path): {"scheme": facts["scheme"], "rows": facts["rows"]}}
+    content["origin"] = {store.path.name: {"scheme": facts["scheme"], "rows": facts["rows"]}}
     return render("critic.page", "base.html.jinja", content)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, completion, run
+from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
 from PIL import Image as Pillow
 
 from critic import jsonl
@@ -216,7 +216,7 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
     assert [one.images for one in shown] == [1, 1] and done.returncode == 0
     assert shown[0].prompt_hash == prompt_hash("pointwise", True) != plain[0].prompt_hash
     facts = jsonl.facts(root / "--images-show.jsonl")
-    assert facts["images"]["data_root"] == str(root.resolve()) and facts["setup"]["decoding"]["images"] == "show"
+    assert facts["images"]["data_root"] == "." and facts["setup"]["decoding"]["images"] == "show"
     blind, done = judge("--images", "blind")
     assert [one.images for one in blind] == [0, 0] and not done.stderr.count("left out")
     again = run(
@@ -318,3 +318,19 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
         assert line.setup.decoding.images == "show"
         most = max(most, there)
     assert most >= (2 if benchmark == "visitbench" else 1)
+
+
+def test_where_images_lie_is_kept_without_this_machine_s_paths(tmp_path: Path, scripted: Servers) -> None:
+    study = tmp_path / "study"
+    (study / "pictures").mkdir(parents=True)
+    Pillow.new("RGB", (8, 8)).save(study / "pictures/a.png")
+    rows = write_jsonl(study / "rows.jsonl", [human_row(1, image="a.png"), human_row(2, image="gone.png")])
+    out, words = study / "runs/out.jsonl", ["--images", "show", "--data-root", study / "pictures"]
+    server = scripted(lambda body: completion(VERDICT))
+    done = run("critic", "judge", rows, "--out", out, "--judge", server.url, "--score", "argmax", *words)
+    assert done.returncode == 3 and "image_missing" in out.read_text("utf-8"), done.stderr
+    facts = jsonl.facts(out)
+    assert facts["images"]["data_root"] == "../pictures" and facts["responses"]["file"] == "../rows.jsonl"
+    assert run("critic", "audit", out, "--out", study / "audit").returncode == 3
+    for path in (*(study / "runs").iterdir(), *(study / "audit").iterdir()):
+        assert str(tmp_path) not in path.read_text("utf-8"), path
