@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from critic.errors import UsageError, did_you_mean
+from critic.errors import UsageError, did_you_mean, mask
 
 INTERRUPTED = 130
 """What Typer makes of Ctrl-C."""
@@ -185,7 +185,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
             message = f"{error.filename}: {error.strerror}"
         else:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {mask(message)}", file=sys.stderr)
         code = 2
     if code == INTERRUPTED:
         print("interrupted; run the same command again to go on", file=sys.stderr)

@@ -1,7 +1,8 @@
 """The two families of errors, the caller's mistake and what is worth another try; text from outside made sound."""
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +16,47 @@ if TYPE_CHECKING:  # the records know nothing of errors, and errors no more of r
 T = TypeVar("T")
 
 
+SECRET_NAME = re.compile(r"key|token|secret|passw|signature|credential|auth|^(?:sig|pwd)$", re.IGNORECASE)
+"""Names of a URL's parameters whose values are secrets."""
+
+MASK = "***"
+
+_SECRETS = (
+    (re.compile(r"(\w://)[^/\s\"'<>]*@"), r"\1"),  # user and password (RFC 3986, section 3.2.1)
+    (
+        re.compile(
+            r"(?i)([?&](?:[\w.-]*(?:key|token|secret|passw|signature|credential|auth)\w*|sig|pwd)=)[^&\s\"'<>]+"
+        ),
+        rf"\1{MASK}",
+    ),
+    (re.compile(r"(?i)\b((?:bearer|basic) )(?!auth|token|realm)[^\s\"',;<>)]{4,}"), rf"\1{MASK}"),
+    (re.compile(r"(?i)(api[-_ ]?key(?: provided)?[\"']?\s*[:=]\s*[\"']?)[^\s\"',;&<>})]+"), rf"\1{MASK}"),
+    # Keys by their makers' prefixes: OpenAI and many others, Groq, xAI, Google. Servers repeat them with stars inside.
+    (re.compile(r"\b(sk|pk|gsk|xai)-[\w*-]{6,}|\bgsk_\w{8,}|\bAIza[\w-]{8,}"), MASK),
+    (re.compile(r"\b\w+\*{3,}\w*"), MASK),
+)
+
+
+def mask(text: str, secret: str | None = None) -> str:
+    """Return `text` without passwords and keys in URLs, without what looks like a key, and without `secret`.
+
+    >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
+    'no route to http://host/v1?key=***&n=2 (Bearer ***)'
+    """
+    # Local servers are given keys such as "EMPTY" and "none", which are words of messages.
+    if secret and len(secret) > 5:
+        text = text.replace(secret, MASK)
+    for pattern, public in _SECRETS:
+        text = pattern.sub(public, text)
+    return text
+
+
 class UsageError(Exception):
     """The caller's mistake: one line that says what was expected. Ends a program with exit code 2."""
+
+
+class Hopeless(UsageError):
+    """A server that will answer nothing until somebody sees to it: its account is empty, or the key is wrong."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -37,21 +77,22 @@ class Transient(Exception):
 
 
 class Refused(Exception):
-    """A call the server will refuse however often it is repeated (4xx); `failure` is its short name."""
+    """A call the server will refuse however often it is repeated (4xx); `failure` is its short name. `fields` are those
+    of the request that the server names, which it may do without."""
 
     tries = 1
 
-    def __init__(self, failure: "Failure", message: str) -> None:
+    def __init__(self, failure: "Failure", message: str, fields: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.failure = failure
+        self.failure, self.fields = failure, fields
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Refused, (self.failure, str(self))
 
 
 def one_line(error: BaseException) -> str:
-    """An error's kind and words on one line of at most 300 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    """Return an error's kind and words on one line of at most 300 characters, without secrets."""
+    return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
 
 
 @contextmanager

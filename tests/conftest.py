@@ -358,13 +358,21 @@ class Scripted:
     """An OpenAI-compatible server on loopback that answers each chat request as `answer` says.
 
     `answer(body)` returns a completion, or (status, headers, body bytes), or None to hang up. With `head` it is what is
-    asked for the probabilities of classes, as vLLM's `/classify`, which others do not have.
+    asked for the probabilities of classes, as vLLM's `/classify`, which others do not have. Its routes lie below
+    `prefix`, and `listed` is the status of its list of models.
     """
 
     def __init__(
-        self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "someone", head: bool = False
+        self,
+        answer: Callable[[dict[str, Any]], Any],
+        context: int = 8192,
+        owner: str = "someone",
+        head: bool = False,
+        prefix: str = "/v1",
+        listed: int = 200,
     ) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.seen: list[tuple[str, dict[str, str]]] = []  # path and headers of every request, the list's as well
         self.told: dict[str, Any] = {}  # what it says about its model besides
         scripted = self
 
@@ -384,7 +392,16 @@ class Scripted:
                 with contextlib.suppress(OSError):  # the client may be gone
                     self.wfile.write(body)
 
+            def parse_request(self) -> bool:
+                parsed = super().parse_request()
+                if parsed:
+                    scripted.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                return parsed
+
             def do_GET(self) -> None:
+                if listed != 200 or self.path.partition("?")[0] != f"{prefix}/models":
+                    self.send(404 if listed == 200 else listed, {}, b'{"error": {"message": "no such route"}}')
+                    return
                 model = {"id": "tiny", "owned_by": owner, "max_model_len": context, **scripted.told}
                 self.send(200, {}, json.dumps({"data": [model]}).encode())
 
@@ -403,6 +420,9 @@ class Scripted:
                     last = body["messages"][-1]["content"][-1]
                     told = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
                     self.send(200, {}, json.dumps(told).encode())
+                    return
+                if not head and self.path.partition("?")[0] not in (f"{prefix}/chat/completions", "/classify"):
+                    self.send(404, {}, b'{"error": {"message": "no such route"}}')
                     return
                 if head != (self.path == "/classify"):
                     self.send(404, {}, b'{"detail": "Not Found"}')

@@ -57,7 +57,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight.
     `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache.
     `ten_given_one`: the probability that a 1 at the rating would have been a 10, where another rating was written and
-    the source of replies tells."""
+    the source of replies tells. `answered_by`: the model's name and, in brackets, its fingerprint, if the
+    reply says so."""
 
     text: str
     truncated: bool = False
@@ -71,6 +72,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     classes: list[float] | None = None
     counted: bool = True
     ten_given_one: float | None = None
+    answered_by: str = ""
 
 
 class ModelInfo(Struct, frozen=True):

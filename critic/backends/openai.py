@@ -1,11 +1,11 @@
 """Any OpenAI-compatible server, over HTTP: bounded, jittered, visible retries."""
 
 import asyncio
+import base64
 import math
 import random
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, Self
@@ -16,8 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import backends
-from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token
-from critic.errors import Refused, Transient, UsageError, loads, one_line
+from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, refusals
+from critic.backends.address import parse, shown
+from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
 from critic.records import RATINGS
 
 TOO_LONG = (
@@ -28,13 +29,6 @@ TOO_LONG = (
     "context size",  # llama.cpp
 )
 """How servers say that a prompt does not fit."""
-
-LEFT_OUT = {
-    "response_format": re.compile(r"response.?format|json.?schema|structured|guided", re.IGNORECASE),
-    "logprobs": re.compile(r"log.?prob", re.IGNORECASE),
-    "logit_bias": re.compile(r"logit.?bias", re.IGNORECASE),
-}
-"""What is left out of requests to a server that refuses it, and how refusals name it."""
 
 ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading an answer raises that is not as it should be."""
@@ -58,15 +52,19 @@ OURS = {"x-critic-contract": "none", "x-critic-rating": "whole"}
 rating's are read."""
 
 
-def address(base_url: str) -> str:
-    """The address of a server, in the one spelling of several."""
-    return base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+NO_LIST = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
+"""How servers without a list of models answer when they are asked for it."""
+
+NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_KEY"
 
 
 class OpenAIBackend:
-    """Chat completions at `base_url` (with or without `/v1`); `choose` a model first. Every call is tried up to
-    `attempts` times where trouble may pass: no answer in `timeout` seconds, a lost connection, a reply that is no
-    completion, RETRIED_STATUS and 5xx. `unsupported` are those of LEFT_OUT that the server refused."""
+    """Chat completions at `base_url` (`address.parse` says where exactly); `choose` a model first.
+
+    Every call is tried up to `attempts` times where trouble may pass: no answer in `timeout` seconds, a lost
+    connection, a reply that is no completion, RETRIED_STATUS and 5xx. `unsupported` are the fields that the server
+    refused (`refusals.OPTIONAL`). Messages hold neither the key nor the URL's password."""
 
     served: ModelInfo
 
@@ -79,14 +77,17 @@ class OpenAIBackend:
         attempts: int = backends.ATTEMPTS,
         connections: int = backends.CONNECTIONS,
     ) -> None:
-        root = address(base_url)
-        if not root.startswith(("http://", "https://")):
-            raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
-        self._headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-        self.root, self.attempts, self.timeout = root, attempts, timeout
-        self.endpoint, self.max_concurrency, self.retries = root, connections, 0
+        if not base_url.startswith(("http://", "https://")):
+            example = "an http(s) URL such as http://127.0.0.1:8000/v1"
+            raise UsageError(f"--base-url must be {example}, got {mask(base_url)!r}")
+        self._address, self._key = parse(base_url), api_key
+        self._headers = OURS | _credentials(self._address.user, api_key, self._address.azure)
+        self.root, self.attempts, self.timeout = self._address.root, attempts, timeout
+        self.endpoint, self.max_concurrency, self.retries = shown(base_url).removesuffix("/v1"), connections, 0
         self.unsupported = set[str]()
         self._tokens: dict[str, int | None] = {}
+        # Whether it has shown that there is a server of this kind: by its list of models, or a reply.
+        self._is_known = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,22 +119,16 @@ class OpenAIBackend:
         )
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Use the model called `name`, or the server's first. Raises UsageError with the choices."""
-        try:
-            answer = self._plain.get("/v1/models")
-            if answer.status_code in (401, 403):
-                raise UsageError(f"{self.root} does not take the API key: give its own by --api-key or OPENAI_API_KEY")
-            answer.raise_for_status()
-            models = loads(answer.content)["data"]
-            offered = {str(model["id"]): {**model, "id": str(model["id"])} for model in models}
-        except (httpx.HTTPError, httpx.InvalidURL, *ODD) as error:
-            raise UsageError(
-                f"{backends.NO_ANSWER} at {self.root}/v1: {one_line(error)}; `critic serve FOLDER` starts one"
-            ) from None
-        if not offered:
-            raise UsageError(f"{backends.NO_ANSWER} at {self.root}/v1: it offers no model")
+        """Use the model called `name`, or the server's first. A server without a list of models is taken at its word,
+        if the model is named here or in the URL. Raises UsageError with the choices."""
+        name = name or self._address.deployment
+        offered = self._offered(name)
+        if offered is None:
+            self.served = ModelInfo(str(name), None, is_vllm=False)
+            return self.served
+        self._is_known = True
         if name is not None and name not in offered:
-            raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
+            raise UsageError(f"the server at {self.endpoint} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor, forms = chosen.get("owned_by") == "vllm", chosen.get("processor"), chosen.get("forms")
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
@@ -151,22 +146,56 @@ class OpenAIBackend:
         )
         return self.served
 
+    def _offered(self, name: str | None) -> dict[str, dict[str, Any]] | None:
+        """Return the server's models by name, or None if it has no list of them and `name` says which to use. Raises
+        UsageError if it does not answer."""
+        # Azure lists what could be deployed, not what is.
+        if name is not None and self._address.azure:
+            return None
+        place, status = shown(self._address.url("")), 0
+        try:
+            answer = self._plain.get(self._address.url("/models"))
+            status = answer.status_code
+            # A key may be good for completions only.
+            if name is not None and status in (*NO_LIST, *(NO_KEY if self._key else ())):
+                return None
+            if status in NO_KEY:
+                raise UsageError(f"{self.endpoint} {GIVE_KEY}")
+            answer.raise_for_status()
+            models = loads(answer.content)["data"]
+            offered = {str(model["id"]): {**model, "id": str(model["id"])} for model in models}
+        except (httpx.HTTPError, httpx.InvalidURL, *ODD) as error:
+            hint = "; name the model (URL#MODEL, --model) if it has no list of them" if status in NO_LIST else ""
+            problem = f"{self._masked(one_line(error))}{hint}; `critic serve FOLDER` starts one"
+            raise UsageError(f"{backends.NO_ANSWER} at {place}: {problem}") from None
+        if not offered:
+            raise UsageError(f"{backends.NO_ANSWER} at {place}: it offers no model")
+        # Google lists models/NAME, and takes NAME.
+        if name is not None and f"models/{name}" in offered:
+            offered[name] = {**offered[f"models/{name}"], "id": name}
+        return offered
+
+    def _masked(self, text: str) -> str:
+        return mask(text, self._key)
+
     @cache  # noqa: B019 - of the few backends of a run
     def sees(self) -> bool | None:
         """Whether a vLLM takes images: it counts the tokens of a small one, or refuses it."""
         if not self.served.is_vllm:
             return None
         messages = [{"role": "user", "content": [backends.image_part(RED), {"type": "text", "text": "?"}]}]
+        body = {"model": self.served.name, "messages": messages}
         try:
-            answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages})
+            answer = self._plain.post(self._address.beside("/tokenize"), json=body)
         except httpx.HTTPError:
             return None
         return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
 
     def _number_of_classes(self, name: str) -> int:
         """How many classes a vLLM gives: ten a head that rates, one a head that compares. Others lack the route."""
+        question = [{"role": "user", "content": "?"}]
         try:
-            answer = self._plain.post("/classify", json=_to_classify(name, [{"role": "user", "content": "?"}]))
+            answer = self._plain.post(self._address.beside("/classify"), json=_to_classify(name, question))
             return len(loads(answer.content)["data"][0]["probs"]) if answer.is_success else 0
         except (httpx.HTTPError, *ODD):
             return 0
@@ -182,12 +211,15 @@ class OpenAIBackend:
             raise Refused("context_length_exceeded", problem) from None
 
     def _tokenized(self, messages: Sequence[ChatMessage], **how: bool) -> Any:
-        answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages, **how})
+        body = {"model": self.served.name, "messages": messages, **how}
+        answer = self._plain.post(self._address.beside("/tokenize"), json=body)
         answer.raise_for_status()
         return loads(answer.content)
 
     async def chat(self, request: Request) -> Reply:
-        """Raises Refused for what the server will never accept, Transient when the tries are used up."""
+        """Return the reply. A field that the server refuses by name is left out, for good once a reply shows that it
+        was this field. Raises Refused for what the server will never accept, Transient when the tries are used up,
+        Hopeless if its account is empty or the key is wrong."""
         if self.served.is_classifier and not request.classify:
             raise Refused("refused", backends.NO_TEXT)
         if request.classify:
@@ -195,23 +227,36 @@ class OpenAIBackend:
         body = self._body(request)
         if (token := await self._token(request)) is not None:
             body["logit_bias"] = {str(token): backends.FAVOUR}
-        refusals: dict[str, Refused] = {}
+        left_out, innocent = dict[str, Refused](), set[str]()
         while True:
-            left_out = self.unsupported | refusals.keys()
-            sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in left_out}
             try:
-                reply = await self._tried(sent)
+                reply = await self._tried(refusals.sendable(body, self.unsupported | left_out.keys()))
             except Refused as error:
-                named = (name for name, words in LEFT_OUT.items() if name in sent and words.search(str(error)))
-                if error.failure == "context_length_exceeded" or (name := next(named, None)) is None:
+                last = next(reversed(left_out), "max_tokens")
+                if last != "max_tokens" and str(left_out[last]) == str(error):
+                    # Refused in the same words without it: it was another field. The limit's two names are one field.
+                    innocent |= {"max_tokens", last} if last == "max_completion_tokens" else {last}
+                    left_out = {name: why for name, why in left_out.items() if name not in innocent}
+                fields = [name for name in error.fields if name not in {*innocent, *left_out}]
+                if not fields:
+                    self._check_route(error)
                     raise
-                refusals[name] = error
+                left_out[fields[0]] = error
                 continue
             # Only a reply shows that it was this which was refused: some servers repeat the request in what they say.
-            for name in refusals.keys() - self.unsupported:
-                print(f"{self.endpoint} takes no {name}, and is asked without: {refusals[name]}", file=sys.stderr)
-            self.unsupported |= refusals.keys()
+            for name in left_out.keys() - self.unsupported:
+                print(
+                    f"{self.endpoint} takes no {name}; {refusals.OPTIONAL[name][1]}: {left_out[name]}", file=sys.stderr
+                )
+            self.unsupported |= left_out.keys()
+            self._is_known = True
             return reply
+
+    def _check_route(self, error: Refused) -> None:
+        """Raise Hopeless if nothing has shown yet that there is a server of this kind, and this is none."""
+        if not self._is_known and str(error).startswith(("HTTP 404", "HTTP 405")):
+            where = f"{self._address.api}/chat/completions"
+            raise Hopeless(f"{backends.NO_ANSWER} at {where}: {error}; give what stands before /chat") from None
 
     async def _token(self, request: Request) -> int | None:
         """The id of the token that is favoured, asked for once; None where that cannot be done."""
@@ -232,7 +277,7 @@ class OpenAIBackend:
         except (httpx.HTTPError, *ODD):
             return None
 
-    async def _tried(self, body: dict[str, Any], route: str = "/v1/chat/completions") -> Reply:
+    async def _tried(self, body: dict[str, Any], route: str = "/chat/completions") -> Reply:
         for attempt in range(1, self.attempts + 1):
             try:
                 return await self._once(body, route, attempt)
@@ -266,37 +311,76 @@ class OpenAIBackend:
         return body
 
     async def _once(self, body: dict[str, Any], route: str, attempt: int) -> Reply:
+        url = self._address.beside(route) if route == "/classify" else self._address.url(route)
         try:
             sent = msgspec.json.encode(body)
-            async with self._session.post(f"{self.root}{route}", data=sent, allow_redirects=False) as answer:
-                status, raw, ten = answer.status, await answer.read(), answer.headers.get("x-critic-ten")
+            async with self._session.post(url, data=sent, allow_redirects=False) as answer:
+                status, raw, headers = answer.status, await answer.read(), answer.headers
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError among them
-            raise Transient(one_line(error)) from None
+            raise Transient(self._masked(one_line(error))) from None
         answered = _decoded(raw)
-        message = f"HTTP {status}: {_message(raw, answered)}"
-        if status == httpx.codes.OK and _error_in(answered) is not None:
-            status = _status(answered, message)
+        problem = _error_in(answered)
+        if status != httpx.codes.OK or problem is not None:
+            fields = refusals.refused_fields(answered, _words(raw, answered), body)
+            message = self._message(status, raw, answered)
+            if status == httpx.codes.OK:
+                status = _status(problem, message, fields)
+            self._check_account(status, _kind(problem), message, sent)
+            wish = refusals.retry_after(headers, raw[:10_000].decode(errors="replace"))
+            self._check_answer(status, message, wish, fields)
+        try:
+            reply = (_classes if route == "/classify" else _reply)(answered, attempt)
+            ten = headers.get("x-critic-ten")
+            return reply if ten is None else replace(reply, ten_given_one=float(ten))
+        except ODD as error:
+            message = self._message(status, raw, answered)
+            self._check_account(status, "", message, sent)
+            raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
+
+    def _message(self, status: int, raw: bytes, answered: Any) -> str:
+        """Return the server's own words in at most 300 characters, without secrets."""
+        return f"HTTP {status}: {self._masked(_words(raw, answered))[:300]}"
+
+    def _check_answer(self, status: int, message: str, wish: float | None, fields: Sequence[str]) -> None:
+        """Raise what an answer's error calls for: Transient with the server's `wish` in seconds, or Refused with the
+        `fields` that it names."""
         if status in RETRIED_STATUS or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
-            raise Transient(message, _retry_after(answer.headers.get("retry-after", "")))
+            raise Transient(message, wish)
         if status >= 400:
             if any(sign in message for sign in TOO_LONG):
                 raise Refused("context_length_exceeded", message)
-            raise Refused("content_filter" if "content_filter" in message else "refused", message)
-        try:
-            reply = (_classes if route == "/classify" else _reply)(answered, attempt)
-            return reply if ten is None else replace(reply, ten_given_one=float(ten))
-        except ODD as error:
-            raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
+            if "content_filter" in message:
+                raise Refused("content_filter", message)
+            raise Refused("refused", message, fields)
+
+    def _check_account(self, status: int, kind: str, message: str, sent: bytes) -> None:
+        """Raise Hopeless if no waiting helps: the account is empty, or the key is wrong."""
+        if status == httpx.codes.UNAUTHORIZED:
+            raise Hopeless(f"{self.endpoint} {GIVE_KEY} ({message})")
+        if refusals.is_out_of_credit(status, f"{kind} {message}", sent):
+            problem = f"{self.endpoint}: its account has no credit left ({message})"
+            raise Hopeless(f"{problem}; see to it and run the same command again: what is judged is kept")
+
+
+def _credentials(user: str | None, api_key: str | None, azure: bool) -> dict[str, str]:
+    """Return the header that says who asks. A URL's user and password count before a key."""
+    if user:
+        return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+    if not api_key:
+        return {}
+    return {"api-key": api_key} if azure else {"Authorization": f"Bearer {api_key}"}
 
 
 def _decoded(raw: bytes) -> Any:
-    """What an answer holds, None where it is no JSON."""
+    """Return what an answer holds, or None if it is no JSON."""
+    answer = None
     try:
-        return msgspec.json.decode(raw)
+        answer = msgspec.json.decode(raw)
     except (ValueError, RecursionError):  # json takes halves of characters and NaN, and five times as long
         with suppress(ValueError):
-            return loads(raw)
-    return None
+            answer = loads(raw)
+    # Google puts an error in a list.
+    return answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
 
 
 def _to_classify(name: str, messages: Sequence[ChatMessage]) -> dict[str, Any]:
@@ -317,7 +401,8 @@ def _classes(answer: dict[str, Any], attempt: int) -> Reply:
     if not all(math.isfinite(share) and (len(shares) == 1 or 0 <= share <= 1) for share in shares):
         raise ValueError("probabilities outside 0..1, or a score that is not finite")
     prompt = _count(_table(answer.get("usage")).get("prompt_tokens"))
-    return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares)
+    answered_by = _answered_by(answer)
+    return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares, answered_by=answered_by)
 
 
 def _alternatives(token: dict[str, Any]) -> list[tuple[str, float]]:
@@ -358,7 +443,17 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
         finish=finish if isinstance(finish, str) and finish else "stop",
         counted=bool(prompt or completion),
         reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
+        answered_by=_answered_by(answer),
     )
+
+
+def _answered_by(answer: Mapping[str, Any]) -> str:
+    """Return who a reply says it is from: the model's name and the system's fingerprint, if it says so."""
+    model, fingerprint = (
+        " ".join(value.split())[:100] if isinstance(value := answer.get(name), str) else ""
+        for name in ("model", "system_fingerprint")
+    )
+    return f"{model} ({fingerprint})".strip() if fingerprint else model
 
 
 def _error_in(answer: Any) -> Any:
@@ -371,29 +466,28 @@ def _error_in(answer: Any) -> Any:
     return answer.get("error")
 
 
-def _status(answer: Any, message: str) -> int:
-    """The HTTP status of an error inside a 200: its own code, or 400 for what is not worth another try."""
-    code = _table(_error_in(answer)).get("code")
+def _status(error: Any, message: str, fields: Sequence[str]) -> int:
+    """Return the HTTP status of an error inside a 200: its own code, or 400 for what is not worth another try."""
+    code = _table(error).get("code")
     if type(code) is int and 400 <= code < 600:
         return code
-    refused = any(sign in message for sign in TOO_LONG) or any(words.search(message) for words in LEFT_OUT.values())
-    return 400 if refused or "invalid_request" in str(_error_in(answer)) else 500
+    refused = fields or any(sign in message for sign in TOO_LONG)
+    return 400 if refused or "invalid_request" in str(error) else 500
 
 
-def _message(raw: bytes, answer: Any) -> str:
-    """The server's own words on an error, on one line of at most 300 characters."""
+def _kind(error: Any) -> str:
+    """Return an error's type and code."""
+    table = _table(error)
+    return f"{table.get('type')} ({table.get('code')})"
+
+
+def _words(raw: bytes, answer: Any) -> str:
+    """Return the server's own words on an error, on one line."""
     error = _error_in(answer)
     table = _table(answer if error is None else error)
     text, code = table.get("message", error), table.get("code")
     if not (isinstance(text, str) and text.strip()):
-        text = raw.decode(errors="replace")
+        text = raw[:10_000].decode(errors="replace")  # of a reply that is none, or a page
     elif isinstance(code, str):
         text = f"{text} ({code})"
-    return " ".join(text.split())[:300]
-
-
-def _retry_after(wish: str) -> float | None:
-    """The server's wish in seconds."""
-    with suppress(ValueError):
-        return float(wish)
-    return None
+    return " ".join(text.split())

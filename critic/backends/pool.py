@@ -1,6 +1,7 @@
 """One judge behind several endpoints: a request goes to the one with the fewest in flight, a dead one is left out."""
 
 import asyncio
+import math
 import random
 import sys
 import time
@@ -11,8 +12,9 @@ from typing import Protocol, Self
 from msgspec.structs import replace
 
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
+from critic.backends.address import shown
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
-from critic.errors import Refused, Transient, UsageError
+from critic.errors import Hopeless, Refused, Transient, UsageError
 
 
 class Choosing(Backend, Protocol):
@@ -28,7 +30,8 @@ class Upstream:
     has not failed since. `reported`: it was said that it is left out."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.problem = url, ""
+        # Messages name it without its credentials.
+        self.address, self.url, self.problem = url, shown(url), ""
         self.backend: Choosing | None = None
         self.in_flight = self.asked = self.failures = 0
         self.rests_until = 0.0
@@ -48,6 +51,11 @@ class Upstream:
         pause = max(pause, min(wish or 0.0, LONGEST_WISH))
         self.rests_until = max(self.rests_until, now + pause * random.uniform(0.8, 1.2))
 
+    def retire(self, problem: str, attempts: int) -> None:
+        """Leave it out for the rest of the run, as one that failed as often as a request is tried."""
+        self.report(problem)
+        self.problem, self.failures, self.rests_until = problem, attempts, math.inf
+
     def report(self, problem: str) -> None:
         """Say once that it is left out, until it is back."""
         # It is tried again and again: a line each time would bury all others.
@@ -64,7 +72,7 @@ class Pool:
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
         self._connect, self._attempts, self._limit = connect, attempts, limit
         self.endpoints = [Upstream(url) for url in urls]
-        self.endpoint, self.max_concurrency, self.retries = ",".join(urls), limit * len(urls), 0
+        self.endpoint, self.max_concurrency, self.retries = ",".join(map(shown, urls)), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
         # One of many may be late; none at all is a wrong address or a server that is down.
@@ -85,7 +93,7 @@ class Pool:
     def _reach(self, endpoint: Upstream) -> None:
         """Raises UsageError for an endpoint that answers, but lacks the model."""
         try:
-            endpoint.backend = self._connect(endpoint.url)
+            endpoint.backend = self._connect(endpoint.address)
         except UsageError as error:
             if NO_ANSWER not in str(error):
                 # It runs without the model: waiting would not help.
@@ -117,7 +125,8 @@ class Pool:
         return self._backends()[0].count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
-        """Raises Refused and Transient as an OpenAIBackend does."""
+        """Return the reply of the endpoint that is least busy. Raises Refused and Transient as an OpenAIBackend does,
+        and Hopeless once every endpoint is."""
         for attempt in range(1, self._attempts + 1):
             endpoint, backend = await self._next()
             endpoint.in_flight += 1
@@ -127,6 +136,11 @@ class Pool:
                 # The next try goes elsewhere, since this one rests now.
                 endpoint.fail(str(error), error.retry_after)
                 problem = f"{error} (after {attempt} tries; last at {endpoint.url})"
+            except Hopeless as error:
+                endpoint.retire(str(error), self._attempts)
+                problem = str(error)
+                if all(other.rests_until == math.inf for other in self.endpoints):
+                    raise
             except Refused as error:
                 # A model that is gone from one server may still be at others; any other refusal is the request's.
                 if "HTTP 404" not in str(error):
@@ -164,7 +178,7 @@ class Pool:
         endpoint.in_flight += 1
         try:
             if endpoint.backend is None:
-                endpoint.backend = await asyncio.to_thread(self._connect, endpoint.url)
+                endpoint.backend = await asyncio.to_thread(self._connect, endpoint.address)
             self._check(endpoint, await asyncio.to_thread(endpoint.backend.choose, self.served.name))
         except UsageError as error:
             endpoint.fail(str(error))

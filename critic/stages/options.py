@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
+from critic.backends.address import base_url, shown
 from critic.backends.middleware import Budget, Cached, Limited, layers
 from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend, devices, gpus
@@ -97,16 +98,18 @@ def chosen(option: str, values: Iterable[str], choices: Collection[str]) -> list
 
 
 def urls(where: str) -> list[str]:
-    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out. Raises
-    UsageError where there is none."""
+    """Return the servers of URL,URL or of @FILE: one a line, without blank lines and those that begin with #. Two that
+    differ only in their credentials are one. Raises UsageError if there is none."""
     try:
         words = Path(where[1:]).read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    stripped = [word.strip().rstrip("/").removesuffix("/chat/completions").removesuffix("/v1") for word in words]
-    servers = [f"{word}/v1" for word in dict.fromkeys(stripped) if word and not word.startswith("#")]
-    check((servers, f"{where}: names no server"))
-    return servers
+    named = [base_url(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
+    check((named, f"{where}: names no server"))
+    servers = dict[str, str]()
+    for url in named:
+        servers.setdefault(shown(url), url)
+    return list(servers.values())
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,440 @@
+"""Servers of other makers: the fields that they refuse, their addresses, how long they ask to wait, who answers, and
+that no secret is printed or kept."""
+
+import asyncio
+import json
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import (
+    ROOT,
+    Done,
+    Scripted,
+    Servers,
+    assert_one_line_error,
+    completion,
+    human_row,
+    human_rows,
+    read_jsonl,
+    run,
+    write_jsonl,
+)
+
+from critic import jsonl
+from critic.backends import Reply, Request, refusals
+from critic.backends.address import base_url, shown
+from critic.backends.openai import OpenAIBackend
+from critic.errors import Refused, mask
+from critic.stages import options
+
+RATED = '{"Rating":7,"Reason":"x"}'
+CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
+
+
+def error(status: int, message: str, **more: Any) -> tuple[int, dict[str, str], bytes]:
+    return status, {}, json.dumps({"error": {"message": message, **more}}).encode()
+
+
+def judge(server: Scripted, out: Path, *words: object, count: int = 3, url: str = "") -> Done:
+    rows = write_jsonl(out.parent / f"rows{count}.jsonl", [human_row(number) for number in range(count)])
+    how = ("--score", "argmax", "--concurrency", "1")
+    return run("critic", "judge", rows, "--out", out, "--judge", url or server.url, *how, *words)
+
+
+def chat(server: Scripted, count: int = 1, **request: Any) -> list[Reply]:
+    """Replies to the same request, one after another."""
+
+    async def replies() -> list[Reply]:
+        async with OpenAIBackend(server.url) as backend:
+            backend.choose(None)
+            asked = Request(messages=[{"role": "user", "content": "How warm?"}], max_tokens=9, **request)
+            return [await backend.chat(asked) for _ in range(count)]
+
+    return asyncio.run(replies())
+
+
+FIELDS = {
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "seed": "seed",
+    "response_format": "response_format",
+    "logprobs": "top_logprobs",
+}
+"""A field, and the key that refusals may name it by."""
+
+WAYS: dict[str, Callable[[str], tuple[int, dict[str, str], bytes]]] = {
+    "OpenAI": lambda name: error(400, f"Unsupported parameter: '{name}' is not supported with this model.", param=name),
+    "OpenAI's value": lambda name: error(400, "Only the default value is supported.", param=name, code="unsupported"),
+    "Azure": lambda name: error(400, f"Unrecognized request argument supplied: {name}"),
+    "Google": lambda name: (
+        400,
+        {},
+        json.dumps([{"error": {"code": 400, "message": f'Unknown name "{name}": Cannot find field.'}}]).encode(),
+    ),
+    "Google's field": lambda name: error(
+        400, "Request contains an invalid argument.", details=[{"fieldViolations": [{"field": name}]}]
+    ),
+    "Anthropic": lambda name: error(400, f"{name}: Extra inputs are not permitted", type="invalid_request_error"),
+    "Mistral": lambda name: (
+        422,
+        {},
+        json.dumps({"detail": [{"loc": ["body", name], "msg": "Extra inputs are not permitted", "input": 1}]}).encode(),
+    ),
+    "Zhipu": lambda name: error(400, f"参数{name}不支持", code="1210"),
+    "DashScope": lambda name: error(400, f"<400> InternalError.Algo.InvalidParameter: The {name} is not supported."),
+    "Volcengine": lambda name: error(400, f"The parameter `{name}` specified in the request is not valid.", param=name),
+    "in a 200": lambda name: error(200, f"{name} is not supported", type="invalid_request_error"),
+    "forbidden": lambda name: error(403, f"You are not allowed to request {name} from this model"),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_field_that_is_refused_by_name_is_left_out_for_good(
+    scripted: Servers, way: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = FIELDS[name]
+    server = scripted(lambda body: WAYS[way](key) if key in body else {**completion(RATED), "model": "m"})
+    chat(server, count=3, temperature=0.5, seed=3, schema={"type": "object"}, top_logprobs=5)
+    first, *later = server.requests
+    assert len(later) == 3 and key in first, "once for the rest of the run"
+    replaced = {"max_completion_tokens"} if name == "max_tokens" else set()
+    left_out = {key, *({"logprobs"} if name == "logprobs" else ())}
+    assert all(body.keys() == first.keys() - left_out | replaced for body in later)
+    assert all(body.get("max_completion_tokens", 9) == 9 for body in later)
+    said = capsys.readouterr().err
+    assert said.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == said.count("\n") == 1
+
+
+def test_a_server_that_takes_no_limit_at_all(scripted: Servers) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        named = next((name for name in ("max_tokens", "max_completion_tokens") if name in body), None)
+        return error(400, f"Unknown parameter: {named}") if named else completion(RATED)
+
+    server = scripted(answer)
+    assert chat(server)[0].text == RATED and "max_completion_tokens" in server.requests[1]
+
+
+@pytest.mark.parametrize("param", ["messages", "messages[0].content", "model"])
+def test_what_is_needed_is_never_left_out(scripted: Servers, param: str) -> None:
+    server = scripted(lambda body: error(400, "temperature, seed: no such thing here", param=param))
+    with pytest.raises(Refused, match="no such thing"):
+        chat(server, seed=3)
+    assert len(server.requests) == 1
+
+
+def test_a_field_beside_the_one_that_is_refused_is_sent_again(scripted: Servers, capsys: Any) -> None:
+    """Named first in the same words, but innocent."""
+    words = "With max_tokens and response_format this model takes no temperature"
+    server = scripted(lambda body: error(400, words) if "temperature" in body else completion(RATED))
+    chat(server, count=2, schema={"type": "object"})
+    assert {"max_tokens", "response_format"} <= server.requests[-1].keys()
+    assert capsys.readouterr().err.count("takes no temperature; ") == 1
+
+
+def test_a_judge_that_takes_no_limit_and_no_temperature_says_so_in_the_sidecar(
+    tmp_path: Path, scripted: Servers
+) -> None:
+    """As GPT-5 and the o-series."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        if "max_tokens" in body:
+            use = "Use 'max_completion_tokens' instead."
+            return error(400, f"Unsupported parameter: 'max_tokens' is not supported. {use}", param="max_tokens")
+        if body.get("temperature", 1) != 1:
+            return error(400, "'temperature' does not support 0 with this model.", param="temperature")
+        return completion(RATED)
+
+    server, out = scripted(answer), tmp_path / "out.jsonl"
+    done = judge(server, out)
+    assert done.returncode == 0 and len(server.requests) == 5, done.stderr
+    assert [line["score"] for line in read_jsonl(out)] == [7.0] * 3
+    assert jsonl.facts(out)["server_lacks"] == ["max_tokens", "temperature"]
+    replies = tmp_path / "replies.jsonl"
+    words = ["--benchmark", "convbench", "--condition", "no_image", "--limit", 1, "--base-url", server.url]
+    assert run("critic", "infer", CONVERSATIONS, "--out", replies, *words).returncode == 0
+    assert jsonl.facts(replies)["server_lacks"] == ["max_tokens", "temperature"]
+
+
+def test_without_log_probabilities_a_named_score_stops(tmp_path: Path, scripted: Servers) -> None:
+    refuse = WAYS["Google"]("logprobs")
+    server = scripted(lambda body: refuse if "logprobs" in body else completion(RATED))
+    done = judge(server, tmp_path / "out.jsonl", "--score", "expected")
+    assert_one_line_error(done, "no log probabilities", "--score expected")
+
+
+@pytest.mark.parametrize("prefix", ["/api/paas/v4", "/api/v3", "/v1beta/openai", "/compatible-mode/v1", "/v1"])
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions", "/chat/completions/"])
+def test_a_base_url_with_a_path_of_its_own(tmp_path: Path, scripted: Servers, prefix: str, end: str) -> None:
+    server, out = scripted(lambda body: completion(RATED), prefix=prefix), tmp_path / "out.jsonl"
+    url = server.url.removesuffix("/v1")
+    done = judge(server, out, url=f"{url}{prefix}{end}", count=1)
+    assert done.returncode == 0, done.stderr
+    assert [path for path, _ in server.seen] == [f"{prefix}/models", f"{prefix}/chat/completions"]
+    pooled = judge(server, tmp_path / "pooled.jsonl", url=f"{url}{prefix}{end},{url}{prefix}", count=1)
+    assert pooled.returncode == 0, pooled.stderr
+    assert jsonl.facts(tmp_path / "pooled.jsonl")["server"] == f"{url}{prefix}"
+
+
+def test_without_a_path_v1_is_added() -> None:
+    assert {base_url(f"http://a:1{end}") for end in ("", "/", "/v1", "/v1/", "/v1/chat/completions")} == {
+        "http://a:1/v1"
+    }
+
+
+def test_an_azure_deployment_is_named_by_its_url(tmp_path: Path, scripted: Servers) -> None:
+    prefix, out = "/openai/deployments/gpt-4o", tmp_path / "out.jsonl"
+    server = scripted(lambda body: completion(RATED), prefix=prefix, listed=404)
+    url = server.url.removesuffix("/v1") + f"{prefix}/chat/completions?api-version=2024-10-21"
+    done = judge(server, out, "--api-key", "azure-key-1", url=url, count=1)
+    assert done.returncode == 0, done.stderr
+    ((path, headers),) = server.seen
+    assert path == f"{prefix}/chat/completions?api-version=2024-10-21"
+    assert headers["api-key"] == "azure-key-1" and "authorization" not in headers
+    assert server.requests[0]["model"] == "gpt-4o" and jsonl.facts(out)["judge"] == "gpt-4o"
+
+
+@pytest.mark.parametrize("status", [404, 405, 501, 401, 403])
+def test_a_named_model_needs_no_list(tmp_path: Path, scripted: Servers, status: int) -> None:
+    server, out = scripted(lambda body: completion(RATED), listed=status), tmp_path / "out.jsonl"
+    done = judge(server, out, "--api-key", "some-key", url=f"{server.url}#glm-4.6", count=1)
+    assert done.returncode == 0, done.stderr
+    assert server.requests[0]["model"] == "glm-4.6"
+    unnamed = judge(server, tmp_path / "unnamed.jsonl", "--api-key", "some-key", count=1)
+    assert_one_line_error(unnamed, "--api-key" if status in (401, 403) else "URL#MODEL")
+
+
+def test_google_s_names_are_taken_without_their_folder(tmp_path: Path, scripted: Servers) -> None:
+    server = scripted(lambda body: completion(RATED))
+    server.told = {"id": "models/gemini-2.5-flash"}
+    assert judge(server, tmp_path / "out.jsonl", url=f"{server.url}#gemini-2.5-flash", count=1).returncode == 0
+    assert server.requests[0]["model"] == "gemini-2.5-flash"
+
+
+def test_a_wrong_address_or_key_that_only_a_completion_shows_stops_the_run(tmp_path: Path, scripted: Servers) -> None:
+    lost = scripted(lambda body: completion(RATED), prefix="/api/v3")
+    done = judge(lost, tmp_path / "lost.jsonl", url=f"{lost.url}/wrong#m")
+    assert_one_line_error(done, "/v1/wrong/chat/completions", "HTTP 404")
+    assert len(lost.seen) == 2
+    locked = scripted(lambda body: error(401, "Incorrect API key provided"), listed=404)
+    assert_one_line_error(judge(locked, tmp_path / "locked.jsonl", url=f"{locked.url}#m"), "--api-key")
+    assert len(locked.requests) == 1
+
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DATE = format_datetime(NOW, usegmt=True)
+LATER = NOW + timedelta(seconds=40)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "seconds"),
+    [
+        ({"Retry-After": "3"}, "", 3),
+        ({"Retry-After": "2.5"}, "", 2.5),
+        ({"retry-after-ms": "1500", "Retry-After": "9"}, "", 1.5),
+        ({"Retry-After": format_datetime(LATER, usegmt=True), "Date": DATE}, "", 40),
+        ({"Retry-After": LATER.strftime("%A, %d-%b-%y %H:%M:%S GMT"), "Date": DATE}, "", 40),
+        ({"Retry-After": LATER.strftime("%a %b %e %H:%M:%S %Y"), "Date": DATE}, "", 40),
+        ({"Retry-After": DATE, "Date": format_datetime(LATER, usegmt=True)}, "", 0),
+        ({"Retry-After": "1m30s"}, "", 90),
+        ({"x-ratelimit-reset-requests": "6m0s"}, "", 360),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "20ms"}, "", 1),
+        (
+            {
+                "x-ratelimit-reset-requests": "8h0m0s",
+                "x-ratelimit-remaining-requests": "500",
+                "x-ratelimit-reset-tokens": "20ms",
+                "x-ratelimit-remaining-tokens": "0",
+            },
+            "",
+            0.02,
+        ),
+        ({"anthropic-ratelimit-requests-reset": LATER.isoformat(), "Date": DATE}, "", 40),
+        ({"X-RateLimit-Reset": str(int(LATER.timestamp())), "Date": DATE}, "", 40),
+        ({"X-RateLimit-Reset": str(int(LATER.timestamp() * 1000)), "Date": DATE}, "", 40),
+        ({"RateLimit-Reset": "12"}, "", 12),
+        ({}, '{"error": {"details": [{"retryDelay": "34.5s"}]}}', 34.5),
+        ({}, "Rate limit reached. Please try again in 1m2s.", 62),
+        ({"Retry-After": "soon"}, "", None),
+        ({"Retry-After": "nan"}, "", None),
+        ({"Retry-After": "-3"}, "", 0),
+        ({}, "", None),
+    ],
+)
+def test_how_long_a_server_asks_to_wait_is_read_in_every_spelling(
+    headers: dict[str, str], body: str, seconds: float | None
+) -> None:
+    assert refusals.retry_after(headers, body) == (None if seconds is None else pytest.approx(seconds, abs=0.01))
+
+
+def test_without_the_server_s_clock_a_date_is_held_against_ours() -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    assert refusals.retry_after({"Retry-After": date}) == pytest.approx(29.5, abs=1)
+
+
+@pytest.mark.parametrize("spelling", ["date", "ms", "Google"])
+def test_a_limit_that_ends_later_loses_no_row(tmp_path: Path, scripted: Servers, spelling: str) -> None:
+    end, times = time.time() + 3, list[float]()
+
+    def answer(body: dict[str, Any]) -> Any:
+        times.append(time.time())
+        left = end - time.time()
+        if left <= 0:
+            return completion(RATED)
+        date = format_datetime(datetime.fromtimestamp(time.time() + left + 1, UTC), usegmt=True)
+        wish = {"Retry-After": date} if spelling == "date" else {"retry-after-ms": str(left * 1000)}
+        said: dict[str, Any] = {"error": {"code": 429, "message": "Rate limit reached"}}
+        if spelling == "Google":
+            wish, said["error"]["details"] = {}, [{"@type": "RetryInfo", "retryDelay": f"{left + 0.1:.2f}s"}]
+        return 429, wish, json.dumps([said]).encode()
+
+    server = scripted(answer)
+    done = judge(server, tmp_path / "out.jsonl", "--attempts", "2", count=1)
+    assert done.returncode == 0 and len(times) == 2 and times[1] >= end, done.stderr
+
+
+EMPTY = {
+    "OpenAI": error(429, "You exceeded your current quota, please check your plan", code="insufficient_quota"),
+    "OpenAI's limit": error(400, "Billing hard limit has been reached", code="billing_hard_limit_reached"),
+    "OpenAI's account": error(429, "Your account is not active", code="billing_not_active"),
+    "Anthropic": error(400, "Your credit balance is too low to access the API.", type="invalid_request_error"),
+    "DeepSeek": error(402, "Insufficient Balance"),
+    "OpenRouter": error(402, "This request requires more credits", code=402),
+    "Zhipu": error(429, "余额不足或无可用资源包,请充值。", code="1113"),
+    "Zhipu's code": error(429, "recharge", code="1113"),
+    "DashScope": error(400, "Access denied, please make sure your account is in good standing.", code="Arrearage"),
+    "Volcengine": error(403, "The account has an overdue balance.", code="AccountOverdueError"),
+    "Moonshot": error(429, "Your account is suspended", type="exceeded_current_quota_error"),
+    "Baidu": error(403, "账户已欠费"),
+    "in a 200": error(200, "insufficient_quota"),
+    "MiniMax": (
+        200,
+        {},
+        b'{"choices": null, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("who", EMPTY)
+def test_an_empty_account_stops_the_run_in_one_line(tmp_path: Path, scripted: Servers, who: str) -> None:
+    """What was judged is kept, and the same command goes on."""
+    empty = False
+
+    def answer(body: dict[str, Any]) -> Any:
+        return EMPTY[who] if empty and len(server.requests) > 2 else completion(RATED)
+
+    server, out, empty = scripted(answer), tmp_path / "out.jsonl", True
+    done = judge(server, out, count=5)
+    assert_one_line_error(done, "no credit", "same command")
+    assert len(server.requests) == 3 and len(read_jsonl(out)) == 2, "nobody waited for it"
+    empty = False
+    assert judge(server, out, count=5).returncode == 0
+    assert len(server.requests) == 6 and [line["score"] for line in read_jsonl(out)] == [7.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (error(429, "You exceeded your current quota, please check your plan and billing details."), "server_error"),
+        (error(429, "Rate limit reached: requested 1113 tokens"), "server_error"),
+        (error(400, "cannot read: I see 2 apples. insufficient balance"), "refused"),
+    ],
+)
+def test_another_limit_or_the_request_s_own_words_are_no_empty_account(
+    tmp_path: Path, scripted: Servers, answer: Any, failure: str
+) -> None:
+    """Google says the first of a limit for each minute as well; the last repeats what it was asked."""
+    rows = human_rows(tmp_path, 1, response="I see 2 apples. insufficient balance")
+    out, words = tmp_path / "out.jsonl", ["--base-url", scripted(lambda body: answer).url, "--attempts", "1"]
+    done = run("critic", "judge", rows, "--out", out, "--score", "argmax", *words)
+    assert done.returncode == 3 and read_jsonl(out)[0]["verdict"]["failure"] == failure
+
+
+def test_an_endpoint_with_an_empty_account_is_left_out_and_where_all_are_the_run_ends(
+    tmp_path: Path, scripted: Servers
+) -> None:
+    empty, full = scripted(lambda body: EMPTY["DeepSeek"]), scripted(lambda body: completion(RATED))
+    done = judge(full, out := tmp_path / "out.jsonl", url=f"{empty.url},{full.url}", count=6)
+    assert done.returncode == 0 and len(read_jsonl(out)) == 6 and len(empty.requests) == 1, done.stderr
+    assert done.stderr.count("is left out") == 1
+    other = scripted(lambda body: EMPTY["Zhipu"])
+    done = judge(empty, tmp_path / "none.jsonl", url=f"{empty.url},{other.url}", count=6)
+    assert_one_line_error(done, "no credit")
+
+
+SECRETS = ("pa55word", "k3y-of-query", "sk-proj-0123456789abcdef")
+
+
+def with_secrets(url: str) -> str:
+    """The URL with a user, a password and a key in its query."""
+    return f"{url.replace('://', '://me:pa55word@')}?key=k3y-of-query"
+
+
+def all_that_is_kept(folder: Path) -> str:
+    return "\n".join(path.read_text("utf-8", "replace") for path in folder.rglob("*") if path.is_file())
+
+
+def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path, scripted: Servers) -> None:
+    """Also where the server repeats them in what it says."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]})"
+        if "apples lie on table 1" in str(body["messages"]):
+            return error(400, said)
+        return error(400, f"no seed, response_format: {said}") if "response_format" in body else completion(RATED)
+
+    server, out = scripted(answer), tmp_path / "out.jsonl"
+    done = judge(server, out, "--api-key", SECRETS[2], "--max-failed", "1", url=with_secrets(server.url))
+    assert done.returncode == 0 and "takes no response_format" in done.stderr, done.stderr
+    assert server.seen[0][1]["authorization"] == f"Basic {b64encode(b'me:pa55word').decode()}"
+    assert {path.partition("?")[2] for path, _ in server.seen} == {"key=k3y-of-query"}
+    kept = all_that_is_kept(tmp_path) + done.stdout + done.stderr
+    assert not [secret for secret in SECRETS if secret in kept] and "Incorrect key ***" in kept
+    assert jsonl.facts(out)["server"] == server.url.removesuffix("/v1")
+    again = judge(server, out, "--max-failed", "1", count=4, url=server.url)
+    assert again.returncode == 0, "the same endpoint"
+
+
+@pytest.mark.parametrize("spelled", ["one", "several", "no server", "no URL", "no key"])
+def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Servers, spelled: str) -> None:
+    closed, locked = scripted(lambda body: None), scripted(lambda body: completion(RATED), listed=401)
+    url = with_secrets(closed.url)
+    urls = {
+        "one": url,
+        "several": f"{url},{url.replace('127.0.0.1', 'localhost')}",
+        "no server": with_secrets("http://127.0.0.1:80O0/v1"),
+        "no URL": with_secrets("ftp://127.0.0.1/v1"),
+        "no key": with_secrets(locked.url),
+    }
+    closed.server.server_close()
+    done = judge(closed, tmp_path / "out.jsonl", url=urls[spelled])
+    assert_one_line_error(done)
+    assert not [secret for secret in SECRETS if secret in done.stderr], done.stderr
+
+
+def test_two_urls_that_differ_in_credentials_are_one_endpoint() -> None:
+    first, second = "http://a:1@h/v1?key=1&n=2", "http://h/v1?n=2"
+    assert options.urls(f"{first},http://b/v1,{second}") == [first, "http://b/v1"]
+    assert shown(first) == shown(second) == "http://h/v1?n=2"
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("http://me:p@ss@h/v1 is down", "http://h/v1 is down"),
+        ("at /v1?a=1&api-key=k&token=t", "at /v1?a=1&api-key=***&token=***"),
+        ("Authorization: Bearer abcdefg", "Authorization: Bearer ***"),
+        ("Incorrect API key provided: abc-1.", "Incorrect API key provided: ***"),
+        ("key sk-ab*****yz, gsk_0123456789, AIzaSyA0123456", "key ***, ***, ***"),
+        ("Bearer authentication needs --api-key or OPENAI_API_KEY", None),
+        ("max_tokens: 300, prompt tokens: 5; a sk-y", None),
+    ],
+)
+def test_what_looks_like_a_key_is_masked_and_nothing_else(text: str, public: str | None) -> None:
+    assert mask(text) == (text if public is None else public)
