@@ -25,7 +25,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a judge was asked. `judge` is its name with the mark of its weights (NAME@HASH), `members` are those of a
     panel, `prompts` the names of the prompts by their hashes, `setup` how verdicts were drawn and scored, `processors`
     the hashes of what makes text and images ready for whom, `learned` the forms that the judge learned ("head": one
-    rating on 1..10 is all it gives), where they are known."""
+    rating on 1..10 is all it gives), where they are known. `answered_by` are the names in its replies."""
 
     judge: str
     members: list[str] = field(default_factory=list)
@@ -33,11 +33,13 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     setup: dict[str, Any]
     processors: dict[str, str] = field(default_factory=dict)
     learned: list[str] = field(default_factory=list)
+    answered_by: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
         """How all of them were made. Raises UsageError where there are none, or not all were made alike."""
         prompts: dict[str, str] = {}
+        answered_by: list[str] = []
         ways: dict[bytes, HowJudged] = {}
         for judgment in judgments:
             how = cls(
@@ -46,9 +48,12 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 prompts=prompts,
                 setup=drawn(judgment.setup),
                 processors=dict(processors),
+                answered_by=answered_by,
             )
             ways[msgspec.json.encode([how.judge, how.members, how.setup])] = how
             prompts[judgment.prompt_hash] = judgment.prompt
+            names = {name for part in (judgment, *judgment.members) for name in part.answered_by}
+            answered_by += sorted(names - {*answered_by})
         if len(ways) == 1:
             return ways.popitem()[1]
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")

@@ -345,6 +345,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `reply` is None exactly when `failure` is set; `seen` is what was really sent, empty when nothing was. Records with
     one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
     does not give them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`).
+    `answered_by` is who the reply says it is from: the model's name and, in brackets, its fingerprint.
     """
 
     conversation: Conversation
@@ -363,6 +364,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int | None = None
     seconds: float = 0.0
     attempts: int = 1
+    answered_by: list[str] = field(default_factory=list)
 
 
 Order = Literal["both", "random", "forced"]
@@ -416,7 +418,8 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
     says who stood first of two. `shortened` counts what
     was left out of the prompt: exchanges of the history, characters of references and of replies. `images` is how many
-    were sent with it. Tokens are those of all that was asked for the reply, also of one that there was no room for."""
+    were sent with it. Tokens are those of all that was asked for the reply, also of one that there was no room for.
+    `answered_by` is who the reply says it is from."""
 
     reply: str
     value: str | None = None
@@ -428,6 +431,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0
     attempts: int = 1
     images: int = 0
+    answered_by: str = ""
 
 
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -508,7 +512,8 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `judging` is how the judge was asked ("no_focus": without focus points), `unread`: it is a tie because no verdict
     could be read (Setup.unread). `unjudged`: how many turns' judgments, which failed, that of the whole had to do
     without. `shortened` counts the characters left out of the prompt, by section. `images` is how many reached the
-    judge with the answer, fewest of a panel's members.
+    judge with the answer, fewest of a panel's members. `answered_by` are those that the judge's replies say they are
+    from (model and fingerprint): several where another model answered under the same name within one judgment.
     """
 
     sample: Sample
@@ -530,6 +535,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     completion_tokens: int = 0
     attempts: int = 1
     images: int = 0
+    answered_by: list[str] = field(default_factory=list)
     members: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
@@ -577,7 +583,8 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def part(self) -> "Judgment":
         """What a panel's judgment keeps of a member's: how it judged, and what came of it."""
         # Of the sample the id alone, for Parquet keeps no table without a key.
-        return Judgment(sample=Sample(id=self.sample.id), setup=self.setup, verdict=self.verdict, score=self.score)
+        names = ("setup", "verdict", "score", "answered_by")
+        return Judgment(sample=Sample(id=self.sample.id), **_of(self, names))
 
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":

@@ -205,14 +205,18 @@ def _two_judges(files: Files, target: _Target) -> int:
     converted = [] if difference else both_ways(sample, (before, name))
     target.prepare(files[name].path, [])
     shown = change_sections(name, difference) if difference else exchange_sections(converted)
-    readings = [difference.reading if difference else converted[0].reading, *sample.notes]
+    was, now = (jsonl.facts(files[who].path).get("answered_by", []) for who in (before, name))
+    changed = was and now and was != now and before == "then"
+    routed = [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"] if changed else []
+    notes = [*routed, *sample.notes]
+    readings = [difference.reading if difference else converted[0].reading, *notes]
     origin = provenance({name: files_of(files)})
     audited = _Audited(
         title=f"{name} after {before}",
         content={name: msgspec.to_builtins(difference or converted), "provenance": origin},
         verdicts={name: readings},
         sections=shown,
-        printed=[as_text([replace(part, note="") for part in shown]), *sample.notes],
+        printed=[as_text([replace(part, note="") for part in shown]), *notes],
         about="Two judges",
     )
     _write(audited, target)

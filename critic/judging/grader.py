@@ -270,6 +270,7 @@ def call_of(asked: JudgeRequest, reply: Reply) -> Call:
         shortened=asked.fitted.shortened if asked.fitted else {},
         attempts=reply.attempts,
         images=images(asked.messages),
+        answered_by=reply.answered_by,
         **spent(reply),
     )
 

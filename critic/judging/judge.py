@@ -90,6 +90,7 @@ class Judge:
             # Of a form with one question the reply says all that its calls do.
             calls=calls if planned.protocol or form_of(form).shown > 1 else [],
             images=min((call.images for call in calls), default=0),
+            answered_by=list(dict.fromkeys(call.answered_by for call in calls if call.answered_by)),
         )
 
     def asked(self, planned: PlannedVerdict) -> str | None:
@@ -295,6 +296,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         shortened={},
         members=[member.part for member in members],
         calls=[],
+        answered_by=[],
         images=min(member.images for member in members),
         **records.spent(members),
     )

@@ -172,7 +172,9 @@ class AskRows(Stage[BuildRow, AskedRow]):
         fields: dict[str, Any] = {"step": self.name, "asked": self._hash(item), "image": self._md5_of[item.key]}
         record = AskedRow(key=item.key, model=self.backend.served.name, sampling=self._sampling, **fields)
         try:
-            record = self._read(item, record, await self.backend.chat(self._message(item)))
+            reply = await self.backend.chat(self._message(item))
+            self.note_answered([reply.answered_by])
+            record = self._read(item, record, reply)
         except (ImageError, Refused, Transient) as error:
             record = replace(record, failure=error.failure, detail=str(error))
         keep(record)

@@ -160,6 +160,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 return replace(record, failure=error.failure, detail=str(error), attempts=error.tries)
             seconds = time.monotonic() - start
         self.note(None)
+        self.note_answered([reply.answered_by])
         failure, detail = self._problem_of(reply)
         took = spent(reply) if reply.counted or not reply.attempts else {}
         return replace(
@@ -170,6 +171,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             detail=detail,
             seconds=round(seconds, 4),
             attempts=reply.attempts,
+            answered_by=[reply.answered_by] if reply.answered_by else [],
             **took,
         )
 

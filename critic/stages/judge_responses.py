@@ -178,4 +178,6 @@ def _finish_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggre
     lacking = {name for member in members for name in jsonl.facts(member.out).get("server_lacks", ())}
     if lacking:
         facts["server_lacks"] = sorted(lacking)
+    if answered_by := sorted({name for member in members for name in member.answered_by}):
+        facts["answered_by"] = answered_by
     return finish(run, summary(known(run.out, Judgment, lambda _: None), run, JudgeResponses.unit), facts)

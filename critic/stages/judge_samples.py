@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from critic import jsonl
+from critic import certificate, jsonl
 from critic.backends import processors
 from critic.errors import UsageError
 from critic.judging import protocols
@@ -38,6 +38,8 @@ class JudgeSamples(Stage[Item, Judgment]):
     def __init__(self, run: RunOptions, judge: "Judge", wanted: Collection[Any], source: dict[str, Any]) -> None:
         super().__init__(run, Judgment, judge.backend, wanted)
         self.judge, self._answered = judge, dict[tuple[str, str], Judgment]()
+        if run.certificate is not None:
+            self.certified_by = certificate.read(run.certificate)[0].how.answered_by
         self.facts = {
             **source,
             "judge": judge.setup.judge,
@@ -128,6 +130,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             return answered
         async with self._gate:
             line = await self.judge.verdict_on(planned)
+        self.note_answered(line.answered_by)
         self.note(line.verdict.failure, line.detail)
         return line
 

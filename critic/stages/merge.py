@@ -70,7 +70,9 @@ def main(
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
     facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
     facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
-    print(f"{len(shards)} shards")
+    if answered_by := sorted({name for part in shards for name in part.facts.get("answered_by", ())}):
+        facts["answered_by"] = answered_by
+    print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
     return finish(run, whole, {**facts, "shards": len(shards)})
 
 

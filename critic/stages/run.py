@@ -94,6 +94,8 @@ class Stage(ABC, Generic[Item, Record]):
         self.concurrency = options.concurrency or backend.max_concurrency
         self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost, self.without = 0, set[str]()
+        # Who the replies say they are from, in this run and the file; and in the audit that it is held to.
+        self.answered_by, self.certified_by = dict[str, None](), list[str]()
 
     @abstractmethod
     def key(self, record: Record) -> Hashable:
@@ -109,6 +111,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def load_existing(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there. Raises UsageError for one that is there twice."""
+        self.note_answered(getattr(record, "answered_by", ()))
         if self.done.setdefault(self.key(record), record) is not record:
             # Both were paid for, and which of the two holds nobody can tell.
             raise UsageError(
@@ -156,6 +159,8 @@ class Stage(ABC, Generic[Item, Record]):
         }
         if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
             facts["server_lacks"] = sorted(without)
+        if self.answered_by:
+            facts["answered_by"] = list(self.answered_by)
         summary = self.summary(known(self.out, self.record, lambda _: None))
         if waiting := summary.failures["budget"]:
             whose = "the budget is spent, of this run or of critic infer; the same command goes on with them"
@@ -203,6 +208,23 @@ class Stage(ABC, Generic[Item, Record]):
                         await self.work(item, keep)
 
                 await gather_cancel_on_error(worker() for _ in range(min(self.concurrency, left)))
+
+    def note_answered(self, names: Iterable[str]) -> None:
+        """Take note of who replies say they are from, and say so once if it is another than before: a provider may send
+        the same name to another model. Raises UsageError if the judge is held to a certificate."""
+        served = self.backend.served.name
+        for name in names:
+            # A judge of ours says in its name which weights it has (NAME@HASH).
+            others = [served] if "@" in served and "@" in name and name.partition(" (")[0] != served else []
+            before = ", ".join(dict.fromkeys([*others, *self.certified_by, *self.answered_by]))
+            if not name or name in self.answered_by:
+                continue
+            if before and name not in self.certified_by:
+                changed = f"{self.backend.endpoint} answered as {before} before, now as {name}"
+                if path := self.options.certificate:
+                    raise UsageError(f"--certificate {path}: {changed}: another judge under the same name; audit again")
+                print(f"{changed}: another model under the same name, {self.out} has both", file=sys.stderr)
+            self.answered_by[name] = None
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
         """What a call came to. Raises UsageError when the server seems to be gone."""
