@@ -30,7 +30,7 @@ from critic import jsonl
 from critic.backends import Reply, Request, refusals
 from critic.backends.address import base_url, shown
 from critic.backends.openai import OpenAIBackend
-from critic.errors import Refused, mask
+from critic.errors import Refused, mask, one_line
 from critic.stages import options
 
 RATED = '{"Rating":7,"Reason":"x"}'
@@ -110,6 +110,7 @@ def test_a_field_that_is_refused_by_name_is_left_out_for_good(
     assert all(body.get("max_completion_tokens", 9) == 9 for body in later)
     said = capsys.readouterr().err
     assert said.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == said.count("\n") == 1
+    assert way == "Mistral" or "{" not in said, "the server's words, not its JSON"
 
 
 def test_a_server_that_takes_no_limit_at_all(scripted: Servers) -> None:
@@ -401,7 +402,7 @@ def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path
     assert again.returncode == 0, "the same endpoint"
 
 
-@pytest.mark.parametrize("spelled", ["one", "several", "no server", "no URL", "no key"])
+@pytest.mark.parametrize("spelled", ["one", "several", "no server", "no URL", "no key", "an engine"])
 def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Servers, spelled: str) -> None:
     closed, locked = scripted(lambda body: None), scripted(lambda body: completion(RATED), listed=401)
     url = with_secrets(closed.url)
@@ -411,9 +412,11 @@ def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Serve
         "no server": with_secrets("http://127.0.0.1:80O0/v1"),
         "no URL": with_secrets("ftp://127.0.0.1/v1"),
         "no key": with_secrets(locked.url),
+        "an engine": url,
     }
     closed.server.server_close()
-    done = judge(closed, tmp_path / "out.jsonl", url=urls[spelled])
+    words = ("--engine", "ray") if spelled == "an engine" else ()
+    done = judge(closed, tmp_path / "out.jsonl", *words, url=urls[spelled])
     assert_one_line_error(done)
     assert not [secret for secret in SECRETS if secret in done.stderr], done.stderr
 
@@ -438,3 +441,4 @@ def test_two_urls_that_differ_in_credentials_are_one_endpoint() -> None:
 )
 def test_what_looks_like_a_key_is_masked_and_nothing_else(text: str, public: str | None) -> None:
     assert mask(text) == (text if public is None else public)
+    assert one_line(ValueError(text)) == f"ValueError: {text if public is None else public}"

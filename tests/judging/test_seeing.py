@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,20 @@ def test_where_images_lie_is_kept_without_this_machine_s_paths(tmp_path: Path, s
     assert run("critic", "audit", out, "--out", study / "audit").returncode == 3
     for path in (*(study / "runs").iterdir(), *(study / "audit").iterdir()):
         assert str(tmp_path) not in path.read_text("utf-8"), path
+    part, whole = study / "runs/part.jsonl", study / "whole.jsonl"
+    run("critic", "judge", rows, "--out", part, "--judge", server.url, "--score", "argmax", "--shard", "1/1", *words)
+    assert run("critic", "merge", part, "--out", whole).returncode == 3
+    assert jsonl.facts(whole)["images"]["data_root"] == "pictures", "seen from its own folder"
+
+
+def test_images_are_found_where_they_were_shown_also_in_a_study_that_moved(tmp_path: Path, scripted: Servers) -> None:
+    study, file = tmp_path / "study", "data/samples/convbench/ConvBench.csv"
+    shutil.copytree(ROOT / "data/samples/convbench", study / "pictures")
+    words = ["--benchmark", "convbench", "--limit", "1", "--data-root", study / "pictures"]
+    server = scripted(lambda body: completion(VERDICT))
+    done = run("critic", "infer", ROOT / file, "--out", study / "runs/a.jsonl", "--base-url", server.url, *words)
+    assert done.returncode == 0, done.stderr
+    study.rename(tmp_path / "moved")
+    replies, how = tmp_path / "moved/runs/a.jsonl", ["--protocol", "direct", "--images", "show", "--judge", server.url]
+    done = run("critic", "judge", replies, "--benchmark", "convbench", "--out", tmp_path / "judged.jsonl", *how)
+    assert done.returncode == 0, done.stderr
