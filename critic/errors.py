@@ -37,15 +37,15 @@ _SECRETS = (
 )
 
 
-def mask(text: str, secret: str | None = None) -> str:
-    """Return `text` without passwords and keys in URLs, without what looks like a key, and without `secret`.
+def mask(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return `text` without passwords and keys in URLs, without what looks like a key, and without the `secrets`.
 
     >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
     'no route to http://host/v1?key=***&n=2 (Bearer ***)'
     """
     # Local servers are given keys such as "EMPTY" and "none", which are words of messages.
-    if secret and len(secret) > 5:
-        text = text.replace(secret, MASK)
+    for secret in secrets:
+        text = text.replace(secret, MASK) if len(secret) > 5 else text
     for pattern, public in _SECRETS:
         text = pattern.sub(public, text)
     return text

@@ -26,6 +26,12 @@ class Address(NamedTuple):
         """The address without `/v1`, below which vLLM has routes of its own."""
         return self.api.removesuffix("/v1")
 
+    @property
+    def secrets(self) -> list[str]:
+        """The password and the keys that the URL holds."""
+        keys = [value for name, value in parse_qsl(self.query) if SECRET_NAME.search(name)]
+        return [*keys, (self.user or "").partition(":")[2]]
+
     def url(self, route: str) -> str:
         """Return the URL of an OpenAI route, such as `/models`."""
         return self._with_query(f"{self.api}{route}")

@@ -80,7 +80,7 @@ class OpenAIBackend:
         if not base_url.startswith(("http://", "https://")):
             example = "an http(s) URL such as http://127.0.0.1:8000/v1"
             raise UsageError(f"--base-url must be {example}, got {mask(base_url)!r}")
-        self._address, self._key = parse(base_url), api_key
+        self._address, self._key = parse(base_url), api_key or ""
         self._headers = OURS | _credentials(self._address.user, api_key, self._address.azure)
         self.root, self.attempts, self.timeout = self._address.root, attempts, timeout
         self.endpoint, self.max_concurrency, self.retries = shown(base_url).removesuffix("/v1"), connections, 0
@@ -176,7 +176,7 @@ class OpenAIBackend:
         return offered
 
     def _masked(self, text: str) -> str:
-        return mask(text, self._key)
+        return mask(text, [self._key, *self._address.secrets])
 
     @cache  # noqa: B019 - of the few backends of a run
     def sees(self) -> bool | None:

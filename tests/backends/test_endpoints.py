@@ -385,7 +385,7 @@ def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path
     """Also where the server repeats them in what it says."""
 
     def answer(body: dict[str, Any]) -> Any:
-        said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]})"
+        said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"
         if "apples lie on table 1" in str(body["messages"]):
             return error(400, said)
         return error(400, f"no seed, response_format: {said}") if "response_format" in body else completion(RATED)
