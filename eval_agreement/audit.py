@@ -1,4 +1,8 @@
-"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.html."""
+"""critic audit: scores by judges and people -> samples -> findings -> a table, OUT/summary.json, OUT/report.html.
+
+The walk: `reading` finds and joins the files. MEASURES (`score_measures.py`), or `preference_audit`, make the findings
+on each sample. `page` draws them. An `_audit_…` function does this for one kind of verdict; `_write` writes.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,50 +20,57 @@ from critic.certificate import HowJudged, is_certificate, judged_file
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
-from critic.stats.estimate import Estimate
 from eval_agreement.measures import gate
-from eval_agreement.measures.analysis import AuditRequest, Findings, run_audit
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection
+from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
 from eval_agreement.measures.preferences import PEOPLE, preference_audit
 from eval_agreement.measures.raters import EPSILON
-from eval_agreement.measures.savings import Savings, savings
-from eval_agreement.measures.two_judges import both_ways, change
+from eval_agreement.measures.savings import measure_savings
+from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.page import report
 from eval_agreement.page.decision import preference_verdict, verdict
 from eval_agreement.page.preferences import preference_sections
-from eval_agreement.page.scores import change_sections, exchange_sections, models_of, sections
+from eval_agreement.page.scores import (
+    change_sections,
+    exchange_sections,
+    injection_part,
+    looking_part,
+    savings_part,
+)
 from eval_agreement.page.summary import (
-    as_lines,
-    facts_of,
-    files_of,
+    Certified,
+    file_facts,
+    gate_values,
     how_judged,
     provenance,
     row_lines,
-    summary,
-    table,
+    sample_facts,
+    summarise,
+    text_table,
     write_certificate,
 )
-from eval_agreement.page.words import gate_sections
+from eval_agreement.page.words import gate_part, section
 from eval_agreement.reading import inputs
 from eval_agreement.reading.audit_items import Kind, read_items
 from eval_agreement.reading.tables import SCALE, Source
 from eval_agreement.sample import RatedSample
+from eval_agreement.score_measures import MEASURES, page_sections
 
 _SCALE = "{:g}:{:g}".format(*SCALE)
 
 Files = Mapping[str, Source]
-"""Who is in which file."""
+"""The file of each scorer, by the scorer's name."""
 
 Tables = Mapping[str, tuple[Source, Files]]
-"""People and judges of each sample; of judgments no judges, who stand in the same file."""
+"""The files of people and of judges by sample. A file of judgments holds people's scores too: its judges are empty."""
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 _GATED: dict[Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """Where an audit goes, and by what it is decided."""
+    """The options on output and decision: folder, limits, largest share (0..1) of failures, certificate."""
 
     out: Path
     limits: Sequence[gate.Limit]
@@ -67,15 +78,23 @@ class _Target(Struct, frozen=True, kw_only=True):
     certificate: Path | None
 
     def prepare(self, judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged | None:
-        """Make the folder before anything takes long; how the judge was asked, to be certified. Raises UsageError."""
+        """Make the folder, and return how the judge was asked if it is to be certified.
+
+        Called before anything that takes long. Raises UsageError if the judge cannot be certified.
+        """
         how = how_judged(judged, judgments) if self.certificate else None
         self.out.mkdir(parents=True, exist_ok=True)
         return how
 
 
 class _Audited(Struct, frozen=True, kw_only=True):
-    """What is to be written and said of an audit: `failed` verdicts of each sample, and all; `certified`, the judged
-    file, people's with the labels and raters in it, and how far both agree."""
+    """The results of an audit, for `_write`.
+
+    - content: values of summary.json. verdicts: sentences by sample. printed: lines for the terminal.
+    - how, certified: for a certificate. outcomes: of the gate.
+    - failed: number of failed verdicts of each sample, and number of all.
+    - findings: by sample, for the page's worst disagreements.
+    """
 
     title: str
     content: dict[str, Any]
@@ -84,7 +103,7 @@ class _Audited(Struct, frozen=True, kw_only=True):
     printed: Sequence[str]
     about: str = "How far a judge can stand in for people"
     how: HowJudged | None = None
-    certified: tuple[Path, tuple[Path, int, int], Mapping[str, Estimate]] | None = None
+    certified: Certified | None = None
     outcomes: Sequence[gate.Outcome] = ()
     failed: Mapping[str, tuple[int, int]] = {}
     findings: Mapping[str, Findings] = {}
@@ -93,52 +112,72 @@ class _Audited(Struct, frozen=True, kw_only=True):
 def main(
     judgments: Annotated[
         list[str] | None,
-        typer.Argument(help="NAME=FILE or FILE: judgments, a tool's results or a table, with people's scores inside."),
+        typer.Argument(help="FILE or NAME=FILE: judgments, a tool's results, or a table that holds people's scores."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for summary.json and report.html.")] = Path("runs/audit"),
+    out: Annotated[Path, typer.Option(help="Output folder for summary.json and report.html.")] = Path("runs/audit"),
     human: Annotated[
         str | None,
-        typer.Option(metavar="FILE[:COLUMN]", help="People's scores, preferences or verdicts; judged conversations."),
+        typer.Option(metavar="FILE[:COLUMN]", help="File of people's scores, preferences or verdicts."),
     ] = None,
     judge: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE[:COLUMN]", help="Scores of the same ids; repeatable, the first is audited."),
+        typer.Option(
+            metavar="NAME=FILE[:COLUMN]", help="File of a judge's scores of the same ids; repeat, the first is audited."
+        ),
     ] = None,
     scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="The scale of scores in tables, 1:10 unless it is found.")
+        str | None,
+        typer.Option(metavar="LOW:HIGH", help="Scale of the scores in tables; default: the one found, else 1:10."),
     ] = None,
     judge_scale: Annotated[
-        str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.")
+        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of the judges' scores, if it is another.")
     ] = None,
-    train: Annotated[Path | None, typer.Option(help="Human-scored training rows, to fit trivial judges on.")] = None,
+    train: Annotated[Path | None, typer.Option(help="Human-scored training rows to fit trivial judges on.")] = None,
     epsilon: Annotated[
-        float, typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd.")
+        float,
+        typer.Option(
+            min=0, max=0.99, help="Allowance of the alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd."
+        ),
     ] = EPSILON,
     within: Annotated[
         float | None,
-        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± so many points."),
+        typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± this many points."),
     ] = None,
-    attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made.")] = None,
+    attacked: Annotated[
+        list[Path] | None, typer.Option(help="Judgments of rows from critic attack; repeatable.")
+    ] = None,
     gates: Annotated[
         str | None,
-        typer.Option("--gate", metavar="LIMITS", help="Exit with 1 where not kept: mae<=0.9,SAMPLE:failed<=0.02."),
+        typer.Option("--gate", metavar="LIMITS", help="Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."),
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Write what was found, for critic judge to hold to.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file; critic judge refuses any other judge.")
+    ] = None,
     since: Annotated[
         Path | None,
-        typer.Option(help="An earlier certificate or judged file: exit 1 where the judge changed or the model fell."),
+        typer.Option(
+            help="Earlier certificate or judged file: exit with 1 if the judge has changed or the model has fallen."
+        ),
     ] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, to move onto --judge's scale."),
+        typer.Option(
+            metavar="NAME=FILE[:COLUMN]", help="Scores of a retired judge, to convert to the scale of --judge."
+        ),
     ] = None,
-    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 where more of a sample failed.")] = 0.02,
+    max_failed: Annotated[
+        float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share of a sample failed.")
+    ] = 0.02,
     columns: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="COLUMN=FIELD", help="What a column is: people, judge, id, model, text, …"),
+        typer.Option(
+            "--map", metavar="COLUMN=FIELD", help="Meaning of a column: people, judge, id, model, text, …; repeatable."
+        ),
     ] = None,
 ) -> int:
-    """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
+    """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
+
+    Every figure has a 95 % interval by question.
 
     \b
     critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
@@ -146,24 +185,26 @@ def main(
     critic audit --human people.csv --judge ours=judged_conversations.jsonl
     critic audit logs/run.eval --map metadata.human_score=people
 
-    Exit codes: 0; 1 when the gate is not kept, or --since finds a change; 2 for a mistake; 3 when too many failed.
+    Exit codes: 0; 1 if a limit of --gate breaks or --since finds a change; 2 for a mistake; 3 if too many failed.
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
-    on = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
+    scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
         named = [f"{name}={path}" for name, path in files.items()]
-        then_and_now = _then_and_now(since, exchange, named or judge or [], mapped, on)
-        return _two_judges(inputs.of_judges(then_and_now, mapped), target)
+        then_and_now = _then_and_now(since, exchange, named or judge or [], mapped=mapped, scales=scale_of_each)
+        return _audit_two_judges(inputs.of_judges(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    people, judges = inputs.parse_sources(human, judge or [], mapped, on)
-    kind, read = _tables(files, partial(inputs.found_sources, mapped=mapped, scales=on), people, judges)
-    if not all(sources for _, sources in read.values()):
+    people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each)
+    find = partial(inputs.found_sources, mapped=mapped, scales=scale_of_each)
+    kind, sources = _find_sources(files, find, people=people, judges=judges)
+    # Judgments say in their own records who scored what, and on which scale.
+    if not all(judges_of for _, judges_of in sources.values()):
         _refuse({"--map": mapped}, "files of judgments")
         _refuse(scales, f"judgments, which are on {_SCALE}")
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
@@ -172,8 +213,8 @@ def main(
         if within and within >= 1:
             raise UsageError(f"--target-half-width {within:g}: of {_MANY[kind]} it is that of a share, as in 0.05")
         request = AuditRequest(epsilon=epsilon, within=within)
-        return _write(_audit_labels(read, kind, request, target), target)
-    samples = _samples(read)
+        return _write(_audit_labels(sources, kind, request, target), target)
+    samples = _read_samples(sources)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -181,94 +222,61 @@ def main(
     return _write(_audit_scores(samples, request, train, inputs.attacks_of(attacked or []), target), target)
 
 
-def _then_and_now(
-    since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str], scales: inputs.Scales
-) -> Files:
-    """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
-    before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
-    if exchange:
-        ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
-        then = exchange.partition("=")[2]
-    old, new = inputs.parse_sources(then, judges, mapped, scales)
-    if not old or len(new) != 1 or before in new or (since and exchange):
-        raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
-    return {before: old, **new}
-
-
-def _two_judges(files: Files, target: _Target) -> int:
-    """A judge after another one, or after itself ("then"), without labels of people; the exit code."""
-    from eval_agreement.reading.loaders import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
-
-    before, name = files
-    sample = of_two_judges(files[before], files[name], name)
-    difference = change(sample) if before == "then" else None
-    converted = [] if difference else both_ways(sample, (before, name))
-    target.prepare(files[name].path, [])
-    shown = change_sections(name, difference) if difference else exchange_sections(converted)
-    was, now = (jsonl.facts(files[who].path).get("answered_by", []) for who in (before, name))
-    changed = was and now and was != now and before == "then"
-    routed = [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"] if changed else []
-    notes = [*routed, *sample.notes]
-    readings = [difference.reading if difference else converted[0].reading, *notes]
-    origin = provenance({name: files_of(files)})
-    audited = _Audited(
-        title=f"{name} after {before}",
-        content={name: msgspec.to_builtins(difference or converted), "provenance": origin},
-        verdicts={name: readings},
-        sections=shown,
-        printed=[as_text([replace(part, note="") for part in shown]), *notes],
-        about="Two judges",
-    )
-    _write(audited, target)
-    return 0 if difference is None or difference.holds else 1
-
-
 def _refuse(options: Mapping[str, object], subject: str) -> None:
-    """Raises UsageError for the first option that was given."""
+    """Raise UsageError for the first of the options that was given."""
     for option, value in options.items():
         if value:
             raise UsageError(f"{option} says nothing about {subject}")
 
 
-def _tables(
+def _find_sources(
     files: Mapping[str, Path],
     find: Callable[[Mapping[str, Path]], tuple[Kind, Source, Files] | None],
+    *,
     people: Source | None,
     judges: Files,
 ) -> tuple[Kind, Tables]:
-    """The kind of verdicts, with the sources of people and judges by sample: those that are named or, in files that are
-    no judgments, found: of each file where each holds scores of both, else of all together."""
+    """Return the kind of verdicts, and the files of people and judges by sample.
+
+    `find` recognises people and judges in result files and tables. If each file holds scores of both, each is a sample;
+    otherwise people and judges are sought in all files together. Files of judgments are samples of their own.
+    """
     from eval_agreement.reading.loaders import kind_of  # noqa: PLC0415 - pandas: keeps --help fast
 
     try:
-        alone = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
+        each = {name: find({name: path}) for name, path in files.items()} if len(files) > 1 else {}
     except UsageError:
-        alone = {}
-    by_file = {name: (match[1], match[2]) for name, match in alone.items() if match and match[0] == "score"}
+        # A file without one of the two may belong to another file.
+        each = {}
+    by_file = {name: (match[1], match[2]) for name, match in each.items() if match and match[0] == "score"}
     if by_file and len(by_file) == len(files):
         return "score", by_file
     if files and (match := find(files)):
         return match[0], {inputs.sample_name(match[1].path): (match[1], match[2])}
-    read: Tables = {name: (Source(path), {}) for name, path in files.items()}
+    sources: Tables = {name: (Source(path), {}) for name, path in files.items()}
     if people:
-        read = {inputs.sample_name(people.path): (people, judges)}
-    return next((kind for rated, _ in read.values() if (kind := kind_of(rated)) != "score"), "score"), read
+        sources = {inputs.sample_name(people.path): (people, judges)}
+    for rated, _ in sources.values():
+        if (kind := kind_of(rated)) != "score":
+            return kind, sources
+    return "score", sources
 
 
-def _samples(read: Tables) -> list[tuple[RatedSample, Files]]:
-    """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
+def _read_samples(sources: Tables) -> list[tuple[RatedSample, Files]]:
+    """Read the samples of scores, each with its files. Raises UsageError if there are none."""
     from eval_agreement.reading.loaders import of_judgments, of_tables  # noqa: PLC0415 - pandas: keeps --help fast
 
-    if not read:
+    if not sources:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     samples: list[tuple[RatedSample, Files]] = []
-    for name, (people, judges) in read.items():
+    for name, (people, judges) in sources.items():
         if judges:
             samples.append((replace(of_tables(people, judges), name=name), {PEOPLE: people, **judges}))
         else:
+            # A file of judgments holds a sample per criterion.
             samples += [(sample, {sample.judge: people}) for sample in of_judgments(name, people.path)]
-    for sample, sources in samples:
-        inputs.check_no_attacks(sample.ids, next(iter(sources.values())).path)
+    for sample, files in samples:
+        inputs.check_no_attacks(sample.ids, next(iter(files.values())).path)
     return samples
 
 
@@ -279,106 +287,191 @@ def _audit_scores(
     attacked: tuple[list[Injection], dict[Path, Looking]],
     target: _Target,
 ) -> _Audited:
+    """Audit scores: make every measure of each sample, then the gate, savings and decisions."""
     injections, looks = attacked
     (first, first_files), *_ = samples
-    rated = [sample for sample, _ in samples]
     judged = first_files[first.judge].path
-    gate.check_samples(target.limits, [sample.name for sample in rated])
+    gate.check_samples(target.limits, [sample.name for sample, _ in samples])
     how = target.prepare(judged, first.judgments)
-    audits = {sample.name: run_audit(sample, request) for sample in rated}
+    audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
     outcomes = gate.check(target.limits, {name: findings.judge for name, findings in audits.items()})
-    content = summary(audits, outcomes) | {"injection": msgspec.to_builtins(injections)}
-    content |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
-    saved = savings(audits)
-    content["savings"] = msgspec.to_builtins(saved)
+    savings = measure_savings(audits)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in audits.items()}
-    verdicts[first.name] += [attacks.reading for attacks in injections]
+    verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
-    if lines := row_lines(rated, audits):
+    if lines := row_lines([sample for sample, _ in samples], audits):
         tables.write_csv(target.out / "rows.csv", lines)
-    raters = set[str]().union(*first.raters)
-    origin = {sample.name: facts_of(sample, files, request.training) for sample, files in samples}
-    labelled = next(iter(first_files.values())).path, len(first.labelled.ids), len(raters)
+    content = summarise(audits, MEASURES, outcomes)
+    content |= {"injection": msgspec.to_builtins(injections), "savings": msgspec.to_builtins(savings)}
+    if looks:
+        content["looking"] = msgspec.to_builtins(list(looks.values()))
+    origin = {sample.name: sample_facts(sample, files, request.training) for sample, files in samples}
+    sections = page_sections(
+        audits,
+        {
+            "gate": [gate_part(outcomes)],
+            "injection": map(injection_part, injections),
+            "savings": [savings_part(savings)] if savings else [],
+            "looking": [looking_part(path, looking) for path, looking in looks.items()],
+        },
+    )
+    models = [replace(part, note="") for part in sections if part.key == "models"]
+    printed = [text_table(audits), "", *(f"{as_text([part])}\n" for part in models)]
+    printed += _notes(sample for sample, _ in samples)
+    printed += [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
+    printed += [savings.reading] if savings else []
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
-        certified=(judged, labelled, audits[first.name].judge.estimates),
+        certified=Certified(
+            judged=judged,
+            labels=next(iter(first_files.values())).path,
+            rows=len(first.labelled.ids),
+            raters=len(set[str]().union(*first.raters)),
+            agreement=audits[first.name].judge.estimates,
+        ),
         outcomes=outcomes,
         content=content | {"provenance": provenance(origin, train, request.training)},
         verdicts=verdicts,
-        sections=sections(audits, outcomes, injections, looks, saved),
-        printed=[table(audits), "", *_lines(rated, audits, verdicts, looks, saved)],
+        sections=sections,
+        printed=printed,
         failed={name: (audit.judge.failed, audit.judge.n + audit.judge.failed) for name, audit in audits.items()},
         findings=audits,
     )
 
 
-def _lines(
-    samples: Sequence[RatedSample],
-    audits: Mapping[str, Findings],
-    verdicts: Mapping[str, Sequence[str]],
-    looks: Mapping[Path, Looking],
-    saved: Savings | None,
-) -> Iterator[str]:
-    """The models, what was left out on reading, the decisions, and what is saved over all."""
-    yield from (as_text([replace(section, note="")]) + "\n" for section in models_of(audits))
-    for sample in samples:
-        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
-    yield from (f"{name}: {sentences[0]}" for name, sentences in verdicts.items())
-    yield from (f"{path}: {looking.reading}" for path, looking in looks.items())
-    if saved:
-        yield saved.reading
+def _notes(samples: Iterable[RatedSample]) -> Iterator[str]:
+    """Yield the notes of all samples, with the sample's name if there are several."""
+    several = list(samples)
+    for sample in several:
+        yield from (f"{sample.name}: {note}" if len(several) > 1 else note for note in sample.notes)
 
 
-def _audit_labels(read: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
-    """An audit of preferences, or of yes and no."""
+def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:
+    """Audit preferences, or verdicts of yes or no."""
     from eval_agreement.reading.loaders import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
-    if len(read) > 1:
+    if len(sources) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
-    ((name, (people, judges)),) = read.items()
-    sources = judges or {judge_in(people.path)[0]: people}
-    sample = of_labels(people, sources, kind)
+    ((name, (people, judges)),) = sources.items()
+    files = judges or {judge_in(people.path)[0]: people}
+    sample = of_labels(people, files, kind)
     inputs.check_no_attacks(sample.ids, people.path)
-    judge, source = next(iter(sources.items()))
+    judge, source = next(iter(files.items()))
     items = read_items(source) if source.content == "judgments" else ()
     how = target.prepare(source.path, (item.judgment for item in items if item.kind == kind))
     audit = preference_audit(sample, request.epsilon)
     result = audit.agreement[judge]
-    held = gate.of_preferences(result, audit.groups, **audit.rates.get(judge, {}))
-    outcomes = gate.check(target.limits, {name: held})
+    gated = gate.of_preferences(result, audit.groups, **audit.rates.get(judge, {}))
+    outcomes = gate.check(target.limits, {name: gated})
     verdicts = preference_verdict(name, audit, outcomes, target.max_failed, request.within)
-    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **files_of({PEOPLE: people, **sources})}
-    agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
+    facts = {"verdicts" if audit.yes_or_no else "pairs": audit.items, **file_facts({PEOPLE: people, **files})}
+    content = {name: msgspec.to_builtins(audit), "gate": gate_values(outcomes)}
     return _Audited(
         title=f"Audit of {judge}",
         how=how,
-        certified=(source.path, (people.path, audit.rated, audit.raters), agreement),
+        certified=Certified(
+            judged=source.path,
+            labels=people.path,
+            rows=audit.rated,
+            raters=audit.raters,
+            agreement={"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa},
+        ),
         outcomes=outcomes,
-        content={name: msgspec.to_builtins(audit), "gate": as_lines(outcomes), "provenance": provenance({name: facts})},
+        content=content | {"provenance": provenance({name: facts})},
         verdicts={name: verdicts},
-        sections=[*preference_sections(name, audit), *gate_sections(outcomes)],
+        sections=[*preference_sections(name, audit), *section("gate", [gate_part(outcomes)])],
         printed=[*verdicts, *audit.notes],
+        # A judge that was not asked about an item has not judged it either.
         failed={name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )
 
 
+def _then_and_now(
+    since: Path | None,
+    exchange: str | None,
+    judges: Sequence[str],
+    *,
+    mapped: Mapping[str, str],
+    scales: inputs.Scales,
+) -> Files:
+    """Return the files of the judge before and of the one after it. With --since the former is called "then".
+
+    Raises UsageError unless exactly one judge is given beside --since or --exchange.
+    """
+    before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
+    if exchange:
+        ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
+        then = exchange.partition("=")[2]
+    old, new = inputs.parse_sources(then, judges, mapped, scales)
+    if not old or len(new) != 1 or before in new or (since and exchange):
+        raise UsageError("--since FILE, or --exchange NAME=FILE, takes one other judge: FILE, or --judge NAME=FILE")
+    return {before: old, **new}
+
+
+def _audit_two_judges(files: Files, target: _Target) -> int:
+    """Compare a judge with an earlier one, or with itself ("then"), without people's labels; return the exit code."""
+    from eval_agreement.reading.loaders import of_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
+
+    before, name = files
+    sample = of_two_judges(files[before], files[name], name)
+    change = measure_change(sample) if before == "then" else None
+    conversions = [] if change else convert_both_ways(sample, (before, name))
+    target.prepare(files[name].path, [])
+    sections = change_sections(name, change) if change else exchange_sections(conversions)
+    notes = [*_routing_notes(files), *sample.notes]
+    origin = provenance({name: file_facts(files)})
+    audited = _Audited(
+        title=f"{name} after {before}",
+        content={name: msgspec.to_builtins(change or conversions), "provenance": origin},
+        verdicts={name: [change.reading if change else conversions[0].reading, *notes]},
+        sections=sections,
+        printed=[as_text([replace(part, note="") for part in sections]), *notes],
+        about="Two judges",
+    )
+    _write(audited, target)
+    return 0 if change is None or change.holds else 1
+
+
+def _routing_notes(files: Files) -> list[str]:
+    """Say if the endpoint answered with another model than then, which may be the reason for a change."""
+    before, name = files
+    was, now = (jsonl.facts(source.path).get("answered_by", []) for source in files.values())
+    if before != "then" or not was or not now or was == now:
+        return []
+    return [f"{name}: answered as {', '.join(was)} then, as {', '.join(now)} now"]
+
+
 def _write(audited: _Audited, target: _Target) -> int:
-    """Write what was found, say it, how the gate stands and where everything is; the exit code: 1 when a limit is not
-    kept, 3 when more than the allowed share of a sample has no score, else 0; why is said on standard error."""
-    outcomes, origin = audited.outcomes, jsonl.without_places(audited.content["provenance"], target.out)
+    """Write the results, print them and the gate, and return the exit code.
+
+    It is 1 if a limit is not kept, else 3 if a larger share of a sample failed than allowed, else 0. The reason goes to
+    standard error.
+    """
+    outcomes = audited.outcomes
+    # Absolute paths would say where the user works, and differ between machines.
+    content = jsonl.without_places(audited.content, target.out)
     if target.certificate and audited.how and audited.certified:
-        write_certificate(target.certificate, audited.how, *audited.certified, outcomes)
-    jsonl.write_json(target.out / "summary.json", jsonl.without_places(audited.content, target.out))
-    shown = audited.verdicts, audited.sections, origin, audited.findings
-    page = report.write(target.out, audited.title, *shown, audited.about)
+        write_certificate(target.certificate, audited.how, audited.certified, outcomes)
+    jsonl.write_json(target.out / "summary.json", content)
+    page = report.write(
+        target.out,
+        audited.title,
+        verdicts=audited.verdicts,
+        sections=audited.sections,
+        origin=content["provenance"],
+        audits=audited.findings,
+        about=audited.about,
+    )
     print(*audited.printed, sep="\n", end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
     print(target.out / "summary.json", page, sep="\n")
-    too_many = {name: counts for name, counts in audited.failed.items() if counts[0] > target.max_failed * counts[1]}
-    for name, (count, total) in too_many.items():
-        print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
-    if not all(outcome.holds for outcome in outcomes):
-        return 1
-    return 3 if too_many else 0
+    exit_code = 0
+    for name, (count, total) in audited.failed.items():
+        if count > target.max_failed * total:
+            print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
+            exit_code = 3
+    # A broken gate is the worse news.
+    return exit_code if all(outcome.holds for outcome in outcomes) else 1

@@ -1,4 +1,4 @@
-"""What an audit works on: scored answers, one row an answer, and judged rows with their resamples."""
+"""The sample that an audit works on: scored answers, one row per answer; and folds of whole groups."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.records import Judgment, Response
-from critic.stats.arrays import Floats, Group, group_numbers
-from critic.stats.estimate import SEED, Bootstrap
-from eval_agreement.metrics import Indices, Scores, paired
+from critic.stats.arrays import Floats, group_numbers
 
 FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
-"""Folds of whole groups for cross-fitting; nothing is fitted on fewer groups or made from fewer rows."""
+"""Number of folds for cross-fitting; the fewest groups to fit on, and the fewest rows in a fold."""
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
@@ -25,25 +23,27 @@ PARTS: dict[str, Callable[[Response], str | None]] = {
     "answerer": lambda response: response.system,
     "turn": lambda response: str(len(response.question.history) + 1),
 }
-"""Properties by which agreement is broken down. A property with one value only is not a breakdown."""
+"""Properties by which agreement is broken down. A property with a single value gives no breakdown."""
 
-_ALONE = "\0"
-"""How the name of a group of one begins: the row's id alone could be the name of another row's group."""
+_SINGLE = "\0"
+"""Prefix of the name of a group with a single row. Without it, a row's id could be the name of another row's group."""
 
 
 def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
-    """The names of the rows' groups, where a row without one is a group of its own."""
-    return [group or _ALONE + key for group, key in zip(groups, ids, strict=True)]
+    """Return the name of each row's group; a row without one gets a group of its own."""
+    return [group or _SINGLE + key for group, key in zip(groups, ids, strict=True)]
 
 
 class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
+    """n answers with scores by people and by one or several judges, all on 1..10.
 
-    `human` (n,) is the mean of the `raters`, NaN where nobody scored; `judges` each judge's (n,), NaN where it failed,
-    the first being under audit. Rows that share a question share a `group`; None is one of its own. `parts` gives
-    properties of each row, `length` (n,) characters, `probability` (n,) the chance that each labelled row had (None:
-    all the same). `responses` and `judgments` are the records behind the rows, or empty. `notes` say what was left out.
-    `criterion` is the one that scores are by, None where they are overall ones.
+    - human: mean of the `raters`, (n,); NaN if nobody scored the answer.
+    - judges: each judge's scores by name, (n,), NaN if the judgment failed. The first judge is under audit.
+    - group: name of the question or image that rows share; None for a group of its own.
+    - parts: the value of each property per row. length: characters, (n,).
+    - probability: chance of each labelled row to be labelled, (n,); None if all had the same.
+    - responses, judgments: the records behind the rows, or empty.
+    - notes: sentences on rows left out. criterion: None if the scores are overall scores.
     """
 
     name: str
@@ -62,90 +62,81 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @property
     def judge(self) -> str:
-        """The name of the judge under audit."""
+        """Name of the judge under audit."""
         return next(iter(self.judges))
 
     @property
     def scores(self) -> Floats:
-        """The scores of the judge under audit."""
+        """Scores of the judge under audit, (n,)."""
         return self.judges[self.judge]
 
-    def rows(self, which: NDArray[np.bool_]) -> "RatedSample":
-        """The rows for which `which` (n,) is true."""
-        index = np.flatnonzero(which).tolist()
+    def rows(self, mask: NDArray[np.bool_]) -> "RatedSample":
+        """Return the sample with only the rows for which `mask` (n,) is true."""
+        index = np.flatnonzero(mask).tolist()
 
-        def picked(column: Any) -> Any:
+        def select(column: Any) -> Any:
             if isinstance(column, dict):
-                return {name: picked(values) for name, values in column.items()}
+                return {name: select(values) for name, values in column.items()}
             if isinstance(column, np.ndarray):
-                return column[which]
+                return column[mask]
+            # An empty list, and None, stand for "not known of any row".
             return [column[row] for row in index] if column else column
 
         columns = set(self.__struct_fields__) - {"name", "notes", "criterion"}
-        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
+        return replace(self, **{name: select(getattr(self, name)) for name in columns})
 
     @cached_property
     def groups(self) -> NDArray[np.intp]:
-        """The number of each row's group, in the order of the groups' names, shape (n,)."""
+        """Number of each row's group, in the order of the groups' names, (n,)."""
         return group_numbers(own_groups(self.group, self.ids))
 
     @property
     def ungrouped(self) -> bool:
-        """Whether no row has a group: each counts as one of its own."""
+        """True if no row names a group, so that each row counts as a group of its own."""
         return not any(self.group)
 
     @property
     def grouped(self) -> bool:
-        """Whether it is known how answers without a label go together with labelled ones."""
+        """True if the groups of answers without a label are known, as far as those of labelled answers are."""
         labelled = ~np.isnan(self.human)
-        alone = np.array([not name for name in self.group], dtype=bool)
-        return bool(labelled.all() or alone[labelled].all() or not alone[~labelled].all())
+        single = np.array([not name for name in self.group], dtype=bool)
+        return bool(labelled.all() or single[labelled].all() or not single[~labelled].all())
 
     @property
     def weight(self) -> Floats | None:
-        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many."""
+        """Number of rows that each labelled row stands for (1 / probability), (n,); None if it is the same for all."""
         return None if self.probability is None or np.isnan(self.probability).all() else 1 / self.probability
 
-    @property
+    @cached_property
     def labelled(self) -> "RatedSample":
-        """The answers that people scored: what agreement is measured on."""
+        """The answers that people scored: agreement is measured on them."""
         return self.rows(~np.isnan(self.human))
 
-    def said(self, part: str) -> list[str]:
-        """The values of a property that is not missing, the commonest first."""
+    def part_values(self, part: str) -> list[str]:
+        """Return the values of a property, the commonest first, without missing ones."""
         counts = Counter(name for name in self.parts.get(part, ()) if name is not None)
         return [name for name, _ in counts.most_common()]
 
-    def values(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Each value of a property and which rows have it; the commonest value first."""
+    def part_rows(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield each value of a property with the mask (n,) of its rows, the commonest value first."""
         column = np.array(self.parts.get(part, []), dtype=object)
-        for name in self.said(part):
+        for name in self.part_values(part):
             yield name, column == name
 
 
-class JudgedRows:
-    """Answers with people's scores, the judge's (None or NaN: failed) and their groups. `human`, `judge`, (n,), and
-    `resamples` are of the rows with a judgment, which `kept` marks among all. Raises ValueError as `paired`."""
+def folds(group: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the fold (0..FOLDS-1) of each row, (n,), with all rows of a group in one fold.
 
-    def __init__(
-        self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-    ) -> None:
-        self._human, self._judge, self.kept = paired(human, judge, group)
-        self._group, self._drawn = group_numbers(group), (resamples, seed)
-        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
-        self.n, self.failed = len(self.human), int((~self.kept).sum())
-        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
+    Groups are placed from the largest to the smallest, each into the fold with the fewest rows so far.
 
-    def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
-        """The rows for which `which`, of all rows, is true."""
-        return JudgedRows(self._human[which], self._judge[which], self._group[which], *self._drawn)
-
-
-def folds(group: Indices) -> Indices:
-    """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
+    >>> folds(np.array([0, 0, 0, 1, 1, 2, 3, 4, 5])).tolist()
+    [0, 0, 0, 1, 1, 2, 4, 3, 2]
+    """
     _, member, size = np.unique(group, return_inverse=True, return_counts=True)
-    fold, filled = np.empty(len(size), dtype=np.intp), np.zeros(FOLDS, dtype=np.intp)
+    fold = np.empty(len(size), dtype=np.intp)
+    rows_in_fold = np.zeros(FOLDS, dtype=np.intp)
+    # The sort is stable and read backwards: among groups of one size the last comes first, in every run alike.
     for number in np.argsort(size, kind="stable")[::-1]:
-        fold[number] = np.argmin(filled)
-        filled[fold[number]] += size[number]
+        fold[number] = np.argmin(rows_in_fold)
+        rows_in_fold[fold[number]] += size[number]
     return np.asarray(fold[member])

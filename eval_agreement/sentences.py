@@ -1,4 +1,4 @@
-"""What this room says in words, kept beside the code: tables of sentences (`sentences.toml`) and of other texts."""
+"""Access to the package's tables of texts: the sentences of audits (`sentences.toml`) and other .toml files."""
 
 import tomllib
 from functools import cache
@@ -8,10 +8,14 @@ from typing import Any
 
 @cache
 def texts_of(name: str) -> dict[str, Any]:
-    """A .toml file of the package, by its path in it."""
+    """Read a .toml file of the package by its path in it."""
     return tomllib.loads((files("eval_agreement") / name).read_text("utf-8"))
 
 
 def say(key: str, **values: object) -> str:
-    """The sentence of that name in `sentences.toml`, filled in."""
+    """Fill in a sentence of `sentences.toml`.
+
+    >>> say("too_few_questions", who="gpt4", groups=12, fewest=20, more=8)
+    'No decision on gpt4: 12 questions are too few, 20 are needed; label answers to 8 more.'
+    """
     return str(texts_of("sentences.toml")[key]).format(**values)

@@ -1,4 +1,4 @@
-"""Judges that understand nothing, fitted on the training rows: what a real judge has to beat."""
+"""Trivial judges, fitted on training rows, that understand no answer: a useful judge has to beat them."""
 
 import random
 from collections.abc import Sequence
@@ -13,12 +13,15 @@ BASELINES = ("constant", "length", "chrf")
 """Names of the trivial judges."""
 
 CHRF_ROWS = 4000
-"""Training rows the chrF line is fitted on at most: its two numbers gain nothing from more."""
+"""Most training rows to fit the chrF line on: its two coefficients gain nothing from more."""
 
 
 def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
-    """The trivial judges' scores, (n,), and what each does: people's median and, as far as lengths and texts are known,
-    lines on log(1 + characters) and on chrF; without training rows the median here."""
+    """Return the scores (n,) of each trivial judge by name, with a description.
+
+    `constant` always gives the training rows' median human score (without training rows: the sample's). `length` is a
+    line on log(1 + characters), `chrf` a line on chrF against the reference; both need the sample's lengths or texts.
+    """
     rows = len(sample.ids)
     if not training:
         median = _median(sample.human, sample.weight)
@@ -29,6 +32,7 @@ def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tupl
         characters = np.array([len(response.text) for response in training], dtype=np.float64)
         judges["length"] = _line(np.log1p(characters), training, np.log1p(sample.length)), "a line on length"
     responses = [response for response in sample.responses if response]
+    # A judge that scores only some answers could not be compared on all.
     if len(responses) == rows:
         drawn = random.Random(0).sample(training, min(len(training), CHRF_ROWS))
         judges["chrf"] = _line(_chrf(drawn), drawn, _chrf(responses)), "a line on chrf"
@@ -36,28 +40,35 @@ def trivial(sample: RatedSample, training: Sequence[Response]) -> dict[str, tupl
 
 
 def _median(scores: Floats, weight: Floats | None) -> float:
-    """The score with half of the weight on either side; halfway between two such, as without weights."""
+    """Return the weighted median; the midpoint if two scores qualify.
+
+    >>> _median(np.array([2.0, 4.0, 9.0]), None), _median(np.array([2.0, 4.0, 9.0]), np.array([1.0, 1.0, 4.0]))
+    (4.0, 9.0)
+    """
     times = np.ones(len(scores)) if weight is None else weight
+    # The lower and the upper median; the upper one is the lower one of the negated scores.
     low, high = (sign * np.quantile(sign * scores, 0.5, weights=times, method="inverted_cdf") for sign in (1, -1))
     return float(low + high) / 2
 
 
 def _human(responses: Sequence[Response]) -> Floats:
+    """Return the human scores (n,), NaN without one."""
     return np.array([np.nan if response.human is None else response.human.score for response in responses])
 
 
 def _line(x: Floats, train: Sequence[Response], feature: Floats) -> Floats:
-    """Least squares from a feature of the training rows, (t,), to the human score, at that of the sample, (n,)."""
+    """Fit human score on a feature of the training rows, `x` (t,), and return the line at `feature` (n,), in 1..10."""
     y = _human(train)
     known = ~np.isnan(x)
     slope, intercept = 0.0, float(np.mean(y))
+    # A constant feature has no line; the judge is then as good as constant.
     if known.any() and np.ptp(x[known]) > 0:
         slope, intercept = np.polyfit(x[known], y[known], 1)
     return np.clip(intercept + slope * feature, RATINGS[0], RATINGS[-1])
 
 
 def _chrf(responses: Sequence[Response]) -> Floats:
-    """Sentence chrF, 0..100; NaN without a reference."""
+    """Return the sentence chrF of each response, 0..100; NaN without a reference."""
     from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415 - half a second, for this baseline only
 
     metric = CHRF()

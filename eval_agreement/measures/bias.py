@@ -1,12 +1,11 @@
-"""What pulls a judge's scores away from people's: severity, length, language, task, answerer.
+"""Biases of a judge: severity, length, and offsets by language, task and answerer.
 
-Arrays in, one `BiasEffect` a bias out. "At equal human score" means: least squares of the judge's score on one
-indicator per human level (scores rounded half up) and on the property in question, by sums over rows, which are
-resampled.
+An effect "at equal human score" is a coefficient of the least-squares regression of the judge's score on one indicator
+per human level (scores rounded half up) and on the property. It is computed from sums over rows, which are resampled.
 
-People's scores are noisy: among answers with the same score those of the better answerer are truly better, and a fair
-judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
-`noise_explains` says how noisy people would have to be to explain the whole effect.
+Human scores are noisy. Among answers with the same human score, those of a better answerer are truly better. A fair
+judge that notices this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
+`noise_explains` says how noisy human scores would have to be to explain the whole effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +19,31 @@ from numpy.typing import ArrayLike, NDArray
 
 from critic.stats.arrays import Floats, ratio
 from critic.stats.estimate import LEVEL, Estimate, holm
+from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import JudgedRows
+from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import texts_of
 
 FEWEST_LABEL_GROUPS = 20
-"""A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
+"""Fewest groups in which a label must lie to have an offset. With fewer, the bootstrap's interval is too narrow."""
+
+OFFSET_PARTS = ("lang", "task", "answerer")
+"""Properties whose values may have an offset."""
 
 _SINGULAR = 1e-9
+"""Share of a sum of squares below which what is left after projection is rounding."""
 
 
 class BiasEffect(Estimate, frozen=True, kw_only=True):
-    """One bias of a judge. `value` is in `unit`, on `n` judged rows (of an offset, those with `label`); `failed` rows
-    have no judgment. `p_value` tests that it is 0 (Holm-corrected inside a family of labels; `detectable` is not).
-    `noise_explains` is the reliability (0..1) of people's scores at or below which noise alone would make such an
-    effect; None where it cannot, or where there is no sign of an effect."""
+    """A bias of a judge.
+
+    - value: the effect in `unit`, on `n` judged rows (for an offset, the rows with `label`). `failed` rows have no
+      judgment.
+    - p_value: of the hypothesis that the effect is 0, Holm-corrected within a family of labels. `detectable` is not.
+    - noise_explains: reliability (0..1) of human scores at or below which noise alone causes such an effect; None if
+      noise cannot, or if no effect is shown.
+    - reading: the effect in a sentence.
+    """
 
     name: str
     label: str | None = None
@@ -46,121 +55,171 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
-    """The effects of a family of labels, the largest label first."""
+    """The effects of a family of labels, the commonest label first."""
 
     name: str
     effects: list[BiasEffect]
 
 
+class Biases(Struct, frozen=True):
+    """All biases of a judge: the effects on the whole sample, and the offsets of each family of labels."""
+
+    effects: list[BiasEffect]
+    offsets: list[Offsets]
+
+
+def measure_biases(sample: RatedSample) -> dict[str, Biases]:
+    """Measure every judge of a sample, by name, on the labelled answers."""
+    labelled = sample.labelled
+    length = labelled.length
+    biases = {}
+    for judge, scores in labelled.judges.items():
+        rows = JudgedRows(labelled.human, scores, labelled.groups)
+        effects = [severity(rows)]
+        if length is not None and not np.isnan(length).any():
+            effects.append(verbosity(rows, length))
+        # One language, task or answerer has no others to be compared with.
+        several = [part for part in OFFSET_PARTS if len(labelled.part_values(part)) > 1]
+        biases[judge] = Biases(effects, [offsets(part, rows, labelled.parts[part]) for part in several])
+    return biases
+
+
 def severity(rows: JudgedRows) -> BiasEffect:
-    """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
-    human, judge = rows.human, rows.judge
-    n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
-    return _effect("severity", ratio(difference, n), rows)
+    """Measure severity (below 0) or leniency (above 0): the mean of judge - human, in points.
+
+    >>> severity(JudgedRows(human=[4, 6, 8], judge=[5, 7, 9], group=[0, 1, 2])).value
+    1.0
+    """
+    difference = np.stack([np.ones(rows.n), rows.judge - rows.human])
+    count, total = rows.resamples.sums(np.arange(rows.n), difference).T
+    return _effect("severity", ratio(total, count), rows)
 
 
 def verbosity(rows: JudgedRows, length: ArrayLike) -> BiasEffect:
-    """Points per doubling of `length` (characters; 0 counts as 1), at equal human score, where that varies."""
+    """Measure the points per doubling of `length` (characters, at least 1) at equal human score."""
     x = _centred(np.log2(np.maximum(np.asarray(length, dtype=np.float64)[rows.kept], 1)))
-    alike = "answers with the same human score are all equally long"
-    return _explained(_effect("verbosity", _at_equal_score(rows, x), rows, alike), rows, x)
+    undefined = "answers with the same human score are all equally long"
+    effect = _effect("verbosity", _at_equal_score(rows, x), rows, reason=undefined)
+    return _with_noise(effect, rows, x)
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
-    """The offset of each value of a label (`name` says which: language, task, answerer), in points: rows with it
-    against all others that have one, at equal human score. p-values are Holm-corrected; two labels are one test. None
-    where the label, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups, or has no human score in common."""
-    names = sorted({name for name in label if name is not None})
-    code = {name: number for number, name in enumerate(names)}
-    numbers = np.array([-1 if name is None else code[name] for name in label], dtype=np.intp)
-    rows, numbers = rows.of(numbers >= 0), numbers[numbers >= 0]
-    size = np.bincount(numbers[rows.kept], minlength=len(names))
+    """Measure the offset of each label of a family (`name`, such as language), in points.
+
+    An offset compares the rows that have the label with all rows that have another one, at equal human score. p-values
+    are Holm-corrected. An offset is undefined if the label, or the rest, lies in fewer than FEWEST_LABEL_GROUPS groups,
+    or if both have no human score in common.
+    """
+    labels = sorted({value for value in label if value is not None})
+    code: dict[str | None, int] = {value: number for number, value in enumerate(labels)}
+    numbers = np.array([code.get(value, -1) for value in label], dtype=np.intp)
+    rows = rows.select(numbers >= 0)
+    numbers = numbers[numbers >= 0]
+    size = np.bincount(numbers[rows.kept], minlength=len(labels))
     effects = []
     for number in np.argsort(-size, kind="stable"):
         failed = int(((numbers == number) & ~rows.kept).sum())
-        effect = _offset(rows, numbers[rows.kept] == number, label=names[number], failed=failed)
+        effect = _offset(rows, numbers[rows.kept] == number, label=labels[number], failed=failed)
         effects.append(replace(effect, name=name, about=effect.about.format(name=name)))
-    return Offsets(name=name, effects=effects if len(names) == 2 else _holm(effects))
+    # Two labels are one test: the offset of one is that of the other with its sign reversed.
+    return Offsets(name=name, effects=effects if len(labels) == 2 else _correct(effects))
 
 
-def _offset(rows: JudgedRows, has: NDArray[np.bool_], **about: Any) -> BiasEffect:
-    """Of the rows that have a label."""
-    x, reason = has.astype(np.float64), "no answer without it has the same human score"
-    for side, inside in (("with", has), ("without", ~has)):
+def _offset(rows: JudgedRows, has_label: NDArray[np.bool_], **facts: Any) -> BiasEffect:
+    """Measure the offset of one label; the mask has shape (n,)."""
+    n = int(has_label.sum())
+    for side, inside in (("with", has_label), ("without", ~has_label)):
         groups = len(np.unique(rows.resamples.member[inside]))
         if groups < FEWEST_LABEL_GROUPS:
             few = f"{groups} groups {side} it; at least {FEWEST_LABEL_GROUPS} are needed"
-            return _effect("offset", np.full(1, np.nan), rows, few, n=int(has.sum()), **about)
-    effect = _effect("offset", _at_equal_score(rows, x), rows, reason, n=int(has.sum()), **about)
-    return _explained(effect, rows, x)
+            return _effect("offset", np.full(1, np.nan), rows, reason=few, n=n, **facts)
+    x = has_label.astype(np.float64)
+    undefined = "no answer without it has the same human score"
+    effect = _effect("offset", _at_equal_score(rows, x), rows, reason=undefined, n=n, **facts)
+    return _with_noise(effect, rows, x)
 
 
 def _centred(values: Floats) -> Floats:
+    """Subtract the mean; no values stay as they are."""
     return values - (values.mean() if len(values) else 0)
 
 
 def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
-    """Points per unit of `x`, (n,), at equal human score: (1 + resamples,), the sample first. The indicators of human
-    levels are projected out (Frisch-Waugh-Lovell)."""
+    """Return the points per unit of `x` (n,) at equal human score: (1 + resamples,), the sample first.
+
+    The indicators of human levels are projected out (Frisch-Waugh-Lovell theorem).
+    """
     values, level = np.unique(half_up(rows.human), return_inverse=True)
-    y, levels = _centred(rows.judge), len(values)
-    at = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
-    columns = scipy.sparse.vstack([at, at * y, at * x, np.stack([x * x, x * y])], format="csr")
+    levels = len(values)
+    # Centred scores keep the sums small, so that their differences lose no digits.
+    y = _centred(rows.judge)
+    at_level = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
+    columns = scipy.sparse.vstack([at_level, at_level * y, at_level * x, np.stack([x * x, x * y])], format="csr")
     sums = rows.resamples.sums(np.arange(rows.n), columns)
     n, y_sum, x_sum, squares = np.split(sums, levels * np.arange(1, 4), axis=1)
     xx, xy = squares.T
     x_mean = ratio(x_sum, n, empty=0)
     spread = xx - (x_mean * x_sum).sum(axis=1)
-    # Where length does not vary, what is left of the sum of squares is no more than rounding.
+    # If x does not vary within levels, the rest of the sum of squares is rounding and would give a wild slope.
     spread = np.where(spread > _SINGULAR * xx, spread, 0.0)
     return ratio(xy - (x_mean * y_sum).sum(axis=1), spread)
 
 
-def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
-    """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
-    words, undefined = texts_of("bias.toml")[name], reason if rows.n else "no judged rows"
+def _effect(name: str, values: Floats, rows: JudgedRows, reason: str = "", **facts: Any) -> BiasEffect:
+    """Build an effect from its values, (1 + resamples,), the sample first. `reason` says why a value can be NaN."""
+    texts = texts_of("bias.toml")[name]
+    undefined = reason if rows.n else "no judged rows"
     estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=0.0)
-    facts = {**asdict(estimate), "failed": rows.failed, **about}
-    effect = BiasEffect(name=name, about=words["about"], unit=words["unit"], reading="", **facts)
-    return replace(effect, reading=_reading(words, effect))
+    fields = {**asdict(estimate), "failed": rows.failed, **facts}
+    effect = BiasEffect(name=name, about=texts["about"], unit=texts["unit"], reading="", **fields)
+    return replace(effect, reading=_read_out(texts, effect))
 
 
-def _reading(words: Mapping[str, str], effect: BiasEffect) -> str:
+def _read_out(texts: Mapping[str, str], effect: BiasEffect) -> str:
+    """Say an effect in a sentence of `bias.toml`."""
     if effect.value is None:
         return f"Not measured: {effect.undefined}."
     if effect.interval is None:
         return f"{effect.value:.2f} {effect.unit}, which may be chance: {effect.undefined}."
     low, high = (f"{end:+z.2f}".replace("-", "−") for end in effect.interval)
+    # A shown effect has its direction in words, so that sizes stand without a sign.
     if effect.side:
         low, high = (f"{end:.2f}" for end in sorted(map(abs, effect.interval)))
-    sentence = words[("none", "above", "below")[effect.side]]
+    sentence = texts[("none", "above", "below")[effect.side]]
     return sentence.format(effect=effect, size=abs(effect.value), low=low, high=high)
 
 
-def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
-    """With the reliability of people's scores that would explain it: with a judge of true quality, and people's scores
-    that plus noise, r(x, judge) is r(x, human) r(human, judge) / reliability."""
+def _with_noise(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
+    """Add the reliability of human scores at which noise explains the effect, if there is one.
+
+    Suppose the judge sees true quality, and human scores are true quality plus noise. Then r(x, judge) is
+    r(x, human) r(human, judge) / reliability.
+    """
     if not effect.side or effect.value is None:
         return effect
     human, judge, x = map(_centred, (rows.human, rows.judge, x))
     if np.ptp(human) == 0:
         return effect
-    through, direct = (x @ human) * (human @ judge) / (human @ human), x @ judge
-    if not (0 < through / direct < 1 and direct * effect.value > 0):
+    through_human = (x @ human) * (human @ judge) / (human @ human)
+    direct = x @ judge
+    # Outside 0..1 it is no reliability: noise makes human scores weaker, never stronger, than the truth.
+    if not (0 < through_human / direct < 1 and direct * effect.value > 0):
         return effect
-    reliability = float(through / direct)
+    reliability = float(through_human / direct)
     note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less."
     return replace(effect, noise_explains=reliability, reading=effect.reading + note)
 
 
-def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:
-    """The effects with their p-values held against the number of them."""
+def _correct(effects: list[BiasEffect]) -> list[BiasEffect]:
+    """Apply Holm's correction to the p-values of a family."""
     adjusted = holm([effect.p_value for effect in effects])
     tested = sum(p is not None for p in adjusted)
-    chance = f" Among {tested} such comparisons this may be chance."
-    return [
-        effect
-        if p is None
-        else replace(effect, p_value=p, reading=effect.reading + (chance if effect.side and p > 1 - LEVEL else ""))
-        for effect, p in zip(effects, adjusted, strict=True)
-    ]
+    corrected = []
+    for effect, p in zip(effects, adjusted, strict=True):
+        if p is not None:
+            # The interval is not corrected, so that it may show an effect that the corrected p-value does not.
+            by_chance = effect.side and p > 1 - LEVEL
+            note = f" Among {tested} such comparisons this may be chance." if by_chance else ""
+            effect = replace(effect, p_value=p, reading=effect.reading + note)  # noqa: PLW2901
+        corrected.append(effect)
+    return corrected

@@ -1,4 +1,4 @@
-"""What a judge's score means: people's mean at each score, and a map that corrects it, evaluated on other groups."""
+"""Calibration of a judge: the mean human score at each judge score, and an isotonic map, evaluated on other groups."""
 
 from collections.abc import Callable
 
@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
 from critic.stats.estimate import Estimate
+from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.metrics import half_up, mean_estimate
-from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, JudgedRows, folds
+from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, folds
 from eval_agreement.sentences import say
 
 FEWEST_BIN_GROUPS = 10
-"""Of a bin in fewer groups the bootstrap's interval would be too narrow."""
+"""Fewest groups for the interval of a bin. With fewer, the bootstrap's interval is too narrow."""
 
 
 class Bin(Struct, frozen=True, kw_only=True):
-    """Answers in `groups` groups whose judge score rounds half up to `score`: mean `judge` and `human` score (1..10).
-    The latter has an interval where it stands on FEWEST_BIN_GROUPS groups."""
+    """The answers whose judge score rounds half up to `score`: mean `judge` and mean `human` score, 1..10.
+
+    They lie in `groups` groups. With fewer than FEWEST_BIN_GROUPS the human mean has no interval.
+    """
 
     score: int
     groups: int
@@ -38,8 +41,11 @@ class Errors(Struct, frozen=True, kw_only=True):
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
-    """What one judge's scores mean, on `n` judged rows; `failed` have no judgment. Errors `before` and `after` the map
-    that other groups made, and the `change` of the MAE: None where `undefined` says why."""
+    """Calibration of a judge on `n` judged rows; `failed` rows have no judgment.
+
+    `before` and `after` are errors without and with the map fitted on other groups; `change` is the change of the MAE.
+    All three are None if `undefined` says why.
+    """
 
     n: int
     failed: int
@@ -52,20 +58,25 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 Map = Callable[[Floats], Floats]
-"""Judge scores to expected human scores, shape (n,) each, cut to 1..10."""
+"""A function from judge scores (n,) to expected human scores (n,), cut to 1..10."""
 
 
 def calibrate(rows: JudgedRows) -> Calibration:
-    """People's mean at each judge score, and what an isotonic map of the scores gains, each of FOLDS folds of whole
-    groups being measured with the map of the others. It minimises the squared error: the absolute one can rise."""
-    calibration, fold = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows)), folds(rows.resamples.member)
+    """Measure the mean human score at each judge score, and the gain of an isotonic map.
+
+    Each of FOLDS folds of whole groups is measured with the map fitted on the other folds. The map minimises the
+    squared error, so the absolute error can rise.
+    """
+    fold = folds(rows.resamples.member)
+    calibration = Calibration(n=rows.n, failed=rows.failed, bins=_bins(rows))
     if undefined := _too_few(rows, fold):
         return replace(calibration, undefined=undefined, readings=[f"Not calibrated: {undefined}."])
     human, judge, group = rows.human, rows.judge, rows.resamples.member
     mapped = np.empty(rows.n)
+    # A map measured on the rows that it was fitted on would always seem to help.
     for number in range(FOLDS):
-        measured_on = fold == number
-        mapped[measured_on] = fitted(human[~measured_on], judge[~measured_on])(judge[measured_on])
+        held_out = fold == number
+        mapped[held_out] = fit_map(human[~held_out], judge[~held_out])(judge[held_out])
     before, after = _errors(judge - human), _errors(mapped - human)
     change = mean_estimate(np.abs(mapped - human) - np.abs(judge - human), group, null=0.0)
     moves = say("map_moves", before=before, after=after).replace("-", "−")
@@ -73,8 +84,12 @@ def calibrate(rows: JudgedRows) -> Calibration:
     return replace(calibration, before=before, after=after, change=change, readings=readings)
 
 
-def fitted(human: Floats, judge: Floats) -> Map:
-    """The isotonic map by pairs of scores, (n,) each: straight between the scores seen, flat outside."""
+def fit_map(human: Floats, judge: Floats) -> Map:
+    """Fit an isotonic map to pairs of scores, (n,) each. It is linear between the judge scores seen, flat outside.
+
+    >>> fit_map(human=np.array([2.0, 6.0, 4.0]), judge=np.array([1.0, 3.0, 5.0]))(np.array([2.0, 9.0])).tolist()
+    [3.5, 5.0]
+    """
     seen, position, times = np.unique(judge, return_inverse=True, return_counts=True)
     mean = np.bincount(position, human) / times
     steps = scipy.optimize.isotonic_regression(mean, weights=times).x
@@ -82,11 +97,14 @@ def fitted(human: Floats, judge: Floats) -> Map:
 
 
 def _bins(rows: JudgedRows) -> list[Bin]:
-    rounded, bins = half_up(rows.judge), []
+    """Return one bin per rounded judge score, ascending."""
+    rounded = half_up(rows.judge)
+    bins = []
     for score in np.unique(rounded):
         inside = rounded == score
         group = rows.resamples.member[inside]
-        groups, human = len(np.unique(group)), mean_estimate(rows.human[inside], group)
+        groups = len(np.unique(group))
+        human = mean_estimate(rows.human[inside], group)
         if groups < FEWEST_BIN_GROUPS:
             why = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}"
             human = replace(human, interval=None, undefined=why)
@@ -95,7 +113,7 @@ def _bins(rows: JudgedRows) -> list[Bin]:
 
 
 def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
-    """Why no map can be made."""
+    """Return why no map can be fitted, or None."""
     if not rows.n:
         return "no judged rows to evaluate on"
     if rows.resamples.groups < FEWEST_FIT_GROUPS:
@@ -106,6 +124,7 @@ def _too_few(rows: JudgedRows, fold: NDArray[np.intp]) -> str | None:
 
 
 def _errors(error: Floats) -> Errors:
+    """Summarise differences judge - human, (n,), in points."""
     return Errors(
         mae=float(np.abs(error).mean()), mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean()))
     )

@@ -1,4 +1,4 @@
-"""Judge against judge on the same answers: paired differences, and whether one may take the other's place."""
+"""Comparison of two judges on the same answers: paired differences, and non-inferiority within margins."""
 
 from itertools import combinations
 
@@ -11,12 +11,15 @@ from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import RatedSample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
-"""By how much a judge may be worse and still count as good enough, in the metric's own unit."""
+"""Non-inferiority margins by metric, in the metric's own unit."""
 
 
 class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
-    """A metric of judge `first` less that of `second`. The family of `p_holm` are the pair's metrics; `better` is ahead
-    where it is at most 5 %. `no_worse`: as good but for the margin of MARGINS, by the whole interval."""
+    """A metric of judge `first` less the same metric of judge `second`.
+
+    - p_holm: p-value corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %.
+    - no_worse: True if the whole interval lies within the margin of MARGINS; None without a margin or an interval.
+    """
 
     metric: str
     first: float
@@ -26,7 +29,7 @@ class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two judges on the `n` answers, to `groups` questions, that both scored; `left_out` ones lack a score."""
+    """Two judges on the `n` answers, in `groups` groups, that both scored; `left_out` answers lack a score."""
 
     first: str
     second: str
@@ -37,30 +40,50 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def comparisons(sample: RatedSample) -> list[Comparison]:
-    """Every pair of a sample's judges, in the order given."""
+    """Compare every pair of a sample's judges, in the order given."""
     return [compare(sample, first, second) for first, second in combinations(sample.judges, 2)]
 
 
 def compare(sample: RatedSample, first: str, second: str) -> Comparison:
-    """The paired differences of all metrics, on the same resamples of groups."""
+    """Return the paired differences of all metrics between two judges of a sample, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first] + sample.judges[second])
     human, left, right = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Bootstrap(sample.groups[both])
     weight = None if sample.weight is None else sample.weight[both]
-    mine, theirs = resampled(human, [left, right], draws, weight) if both.any() else ({}, {})
-    estimates = {name: draws.estimate(mine[name] - theirs[name], len(human), null=0.0) for name in mine}
-    estimates = {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
-    lines, adjusted = [], holm([estimate.p_value for estimate in estimates.values()])
+    left_values, right_values = resampled(human, [left, right], draws, weight) if both.any() else ({}, {})
+    estimates = {}
+    for name, left_value in left_values.items():
+        estimate = draws.estimate(left_value - right_values[name], len(human), null=0.0)
+        # A metric that is undefined for one of the judges has no difference.
+        if estimate.value is not None:
+            estimates[name] = estimate
+    adjusted = holm([estimate.p_value for estimate in estimates.values()])
+    lines = []
     for (name, estimate), p in zip(estimates.items(), adjusted, strict=True):
-        ahead = (first, second)[((estimate.value or 0) > 0) == METRICS[name].lower_is_better]
-        values = {"first": float(mine[name][0]), "second": float(theirs[name][0]), **asdict(estimate)}
-        values |= {"p_holm": p, "better": ahead if p is not None and p <= 1 - LEVEL else None}
-        lines.append(MetricDifference(metric=name, no_worse=_within_margin(name, estimate.interval), **values))
+        first_ahead = ((estimate.value or 0) > 0) != METRICS[name].lower_is_better
+        ahead = first if first_ahead else second
+        line = MetricDifference(
+            metric=name,
+            first=float(left_values[name][0]),
+            second=float(right_values[name][0]),
+            p_holm=p,
+            better=ahead if p is not None and p <= 1 - LEVEL else None,
+            no_worse=within_margin(name, estimate.interval),
+            **asdict(estimate),
+        )
+        lines.append(line)
     counts = {"n": int(both.sum()), "left_out": int((~both).sum()), "groups": draws.groups}
     return Comparison(first=first, second=second, differences=lines, **counts)
 
 
-def _within_margin(metric: str, interval: Interval | None) -> bool | None:
+def within_margin(metric: str, interval: Interval | None) -> bool | None:
+    """Return whether the whole interval of a difference lies on the good side of the metric's margin.
+
+    None without a margin or an interval.
+
+    >>> within_margin("mae", (-0.3, 0.05)), within_margin("mae", (-0.3, 0.15)), within_margin("kendall", (0.0, 0.1))
+    (True, False, None)
+    """
     if metric not in MARGINS or interval is None:
         return None
     low, high = interval

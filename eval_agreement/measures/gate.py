@@ -1,4 +1,4 @@
-"""`--gate "mae<=0.9,pearson>=0.8,failed<=0.02"`: limits that an audit has to keep, decided on the interval's bound."""
+"""The gate of an audit, `--gate "mae<=0.9,pearson>=0.8,failed<=0.02"`: limits decided on the interval's worse end."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,19 +15,20 @@ _LIMIT = re.compile(
 )
 
 PREFERENCES = ("accuracy", "decided", "kappa", "failed")
-"""What a limit on preferences may be set on; `failed` is the share (0..1) of pairs without a verdict."""
+"""Names that a limit on preferences may use; `failed` is the share (0..1) of pairs without a verdict."""
 
 YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
+"""Names that a limit on verdicts of yes or no may use."""
 
 
 def of_preferences(result: VerdictAgreement, groups: int, **rates: Estimate) -> Agreement:
-    """What limits on preferences look at: pairs that the judge was not asked about count as failed."""
+    """Return an agreement on preferences for `check`. Pairs that the judge was not asked about count as failed."""
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa, **rates}
     return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
 
 
 class Limit(Struct, frozen=True):
-    """`metric` of the judge must not lie beyond `value`; `sample` None: on every sample."""
+    """A limit: `metric` of the judge must not lie beyond `value` on `sample` (None: on every sample)."""
 
     metric: str
     value: float
@@ -35,12 +36,13 @@ class Limit(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
+        """`<=` if lower is better, else `>=`."""
         lower = self.metric == "failed" or (self.metric in METRICS and METRICS[self.metric].lower_is_better)
         return "<=" if lower else ">="
 
 
 class Outcome(Struct, frozen=True):
-    """One limit on one sample. `bound` is what was compared: the interval's worse end; None where there is none."""
+    """The outcome of a limit on a sample. `bound` is the interval's worse end, which was compared; None without one."""
 
     sample: str
     limit: Limit
@@ -50,17 +52,25 @@ class Outcome(Struct, frozen=True):
 
 
 def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
-    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names` (unless given, those on scores
-    and the share that failed). Raises UsageError, also for a limit against being too good (mae>=0.9)."""
-    limits, names = [], names or (*METRICS, "failed")
+    """Parse limits `[SAMPLE:]METRIC<=NUMBER` or `[SAMPLE:]METRIC>=NUMBER`, separated by commas.
+
+    `names` are the metrics allowed; by default those of scores, and `failed`. Raises UsageError for another form,
+    another metric, and a limit against being too good (mae>=0.9).
+
+    >>> parse("mae<=0.9, people.csv:failed<=0.02")
+    [Limit(metric='mae', value=0.9, sample=None), Limit(metric='failed', value=0.02, sample='people.csv')]
+    """
+    names = names or (*METRICS, "failed")
+    limits = []
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
         if not match:
             raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
         metric, sample = match["metric"], match["sample"]
         if metric not in names:
-            there = ", ".join(names).replace("qwk", "qwk (kappa)")  # tables call it so
-            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {there}")
+            # Tables show qwk under the heading "kappa".
+            known = ", ".join(names).replace("qwk", "qwk (kappa)")
+            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {known}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
         if match["sign"] != limit.sign:
             raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")
@@ -69,21 +79,28 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
 
 
 def check_samples(limits: Sequence[Limit], samples: Collection[str]) -> None:
-    """Raises UsageError for a limit on a sample that is not there."""
+    """Raise UsageError for a limit on a sample that does not exist."""
     for limit in limits:
         if limit.sample is not None and limit.sample not in samples:
             raise UsageError(f"--gate: no sample {limit.sample!r}; there are {', '.join(samples)}")
 
 
 def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
-    """Every limit on every sample it is about. `results`: the judge by sample. A limit that cannot be decided (no
-    interval, an undefined metric, few groups) is not kept. Raises UsageError for a sample that is not there."""
+    """Decide every limit on every sample that it applies to. `results` holds the judge's agreement by sample.
+
+    A limit that cannot be decided (no interval, undefined metric, few groups) is not kept. Raises UsageError as
+    `check_samples` does.
+    """
     check_samples(limits, results)
-    about = ((limit, name) for limit in limits for name in results if limit.sample in (None, name))
-    return [_outcome(name, limit, results[name]) for limit, name in about]
+    outcomes = []
+    for limit in limits:
+        samples = list(results) if limit.sample is None else [limit.sample]
+        outcomes += [_outcome(name, limit, results[name]) for name in samples]
+    return outcomes
 
 
 def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
+    """Decide a limit on a sample."""
     lower = limit.sign == "<="
     reason = "nothing was measured"
     if limit.metric == "failed":
@@ -91,7 +108,9 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"
     else:
-        estimate, groups = result.estimates[limit.metric], result.groups or 0
+        estimate = result.estimates[limit.metric]
+        groups = result.groups or 0
+        # With few groups an interval may be too narrow, and a gate must not pass by chance.
         enough = groups >= FEWEST_TO_DECIDE
         bound = estimate.interval[1 if lower else 0] if estimate.interval and enough else None
         shown = "undefined" if estimate.value is None else f"{estimate.value:.3f}"

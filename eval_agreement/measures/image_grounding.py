@@ -1,5 +1,8 @@
-"""Does a judge look at the image? The same answers judged seeing, blind, with another image, and with one fact edited:
-the arms of `critic attack --images`, each a row of its own."""
+"""Image grounding: the arms of `critic attack --images`, and whether a judge looks at the image.
+
+The same answers are judged with the image, without it, with another question's image, and with one fact edited. Each
+arm is a row of its own.
+"""
 
 import hashlib
 import re
@@ -21,61 +24,70 @@ from eval_agreement.measures.injection import (
     SEPARATOR,
     VariantEffect,
     by_mark,
-    count,
-    points,
+    format_count,
+    format_points,
+    measure_variant,
     scores_of,
-    variant_effect,
 )
 from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say, texts_of
 
 ARMS = (BLIND, SWAPPED, EDITED)
-"""An answer judged without the image; with another question's; with one fact changed that the image decides."""
+"""Arms: without the image; with another question's image; with one fact changed that the image decides."""
 
 HIGH, NOTICED = 7.0, 1.0
-"""Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
-noticed where it gives NOTICED points less."""
+"""Human score from which an answer counts as right, so that another image or fact makes it wrong. Fall of the judge's
+score, in points, from which the judge has noticed."""
 
 _NUMBER = re.compile(
     r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
 )
-"""A number at the head of a line of a list, which is no fact, or one that is (group 1)."""
+"""A number. List numbers at the start of a line match too, without group 1: they are no facts."""
 
 _REASONS = {"en": "{old}, not {new}.", "zh": "应为{old}，而非{new}。"}
 
 
 class Fact(Struct):
-    """What a row's column `edit` names, JSON in a table: this fact becomes that one."""
+    """An edit named by a row's column `edit` (JSON in a table): `old` becomes `new`."""
 
     old: str
     new: str
 
 
-def _named(row_id: str, edit: Any) -> Fact | None:
-    """Raises UsageError for an `edit` that names no fact."""
+def _parse_edit(row_id: str, edit: Any) -> Fact | None:
+    """Parse a row's column `edit`, or return None if it is empty. Raises UsageError if it names no fact."""
     try:
         return msgspec.json.decode(edit, type=Fact) if isinstance(edit, str) else msgspec.convert(edit, Fact | None)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise UsageError(f'{row_id}: edit is to be {{"old": …, "new": …}}, words of the answer: {error}') from None
 
 
-def edited(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
-    """The text with one fact changed, and why it is wrong now: the one `given`, else the first word of `edits.toml` or
-    number that is not one of a list, the same in every run by `key`. None where there is nothing to change."""
+def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
+    """Change one fact of a text; return the new text and the reason why it is wrong, or None if no fact is found.
+
+    The fact is `given`, or else the first that comes of two kinds: a word of `edits.toml`, or a number that does not
+    number a list. `key` decides what it becomes, the same in every run.
+
+    >>> edit_fact("Two red apples.", lang="en", key="row-1", given=Fact(old="red", new="green"))
+    ('Two green apples.', 'red, not green.')
+    """
     if given:
         changed = text.replace(given.old, given.new, 1)
         return None if changed == text else (changed, _REASONS[lang].format(old=given.old, new=given.new))
-    lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+    choice = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
     facts: list[tuple[int, int, str]] = []
+    # Chinese words have no spaces around them.
+    pattern = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
     for words in texts_of("edits.toml")[lang]:
-        around = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
-        if hit := re.search(around.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
-            others = [word for word in words if word != hit[1].lower()]
-            new = others[lot % len(others)]
-            facts.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
-    if hit := next((number for number in _NUMBER.finditer(text) if number[1]), None):
-        facts.append((*hit.span(1), str(int(hit[1]) + 1 + lot % 3)))
+        if match := re.search(pattern.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
+            others = [word for word in words if word != match[1].lower()]
+            new = others[choice % len(others)]
+            facts.append((*match.span(1), new.capitalize() if match[1][:1].isupper() else new))
+    for number in _NUMBER.finditer(text):
+        if number[1]:
+            facts.append((*number.span(1), str(int(number[1]) + 1 + choice % 3)))
+            break
     if not facts:
         return None
     start, end, new = min(facts)
@@ -83,17 +95,20 @@ def edited(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[s
 
 
 def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
-    least HIGH, with what is wrong in the place of people's reason. A row may name its fact in a column `edit`."""
+    """Yield the drawn rows as they are and blind; rows with a human score of at least HIGH also swapped and edited.
+
+    In the latter two the reason says what is wrong. A row may name its fact in a column `edit`. Raises UsageError for
+    an `edit` that names none.
+    """
     images = [response.question.images for response in loaded.responses]
-    shuffled = sorted(
-        (n for n, shown in enumerate(images) if shown),
-        key=lambda n: hashlib.sha256(loaded.rows[n].id.encode()).digest(),
-    )
+    with_images = [number for number, paths in enumerate(images) if paths]
+    # In the order of their hashes, so that a row's other image does not depend on the file's order.
+    shuffled = sorted(with_images, key=lambda number: hashlib.sha256(loaded.rows[number].id.encode()).digest())
     position = {number: index for index, number in enumerate(shuffled)}
     for number in drawn:
         row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
         typed = msgspec.to_builtins(row)
+        # Other judges' scores belong to the row as it is, and not to its arms.
         columns = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
         base = {**columns, **typed}
 
@@ -104,18 +119,23 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
         yield arm(BLIND, flags=[*row.flags, BLIND])
         if response.human is None or response.human.score < HIGH:
             continue
-        own = set(images[number])
-        others = chain(shuffled[position[number] + 1 :], shuffled[: position[number]])
-        strange = (n for n in others if loaded.rows[n].group != row.group and own.isdisjoint(images[n]))
-        if (other := next(strange, None)) is not None:
-            yield arm(SWAPPED, image=None, images=images[other], reason=None, flags=[*row.flags, SWAPPED])
-        if (changed := edited(row.response, row.lang, row.id, _named(row.id, raw.get("edit")))) is not None:
+        for other in chain(shuffled[position[number] + 1 :], shuffled[: position[number]]):
+            # The next row of another question that shares no image with this one.
+            if loaded.rows[other].group != row.group and set(images[number]).isdisjoint(images[other]):
+                yield arm(SWAPPED, image=None, images=images[other], reason=None, flags=[*row.flags, SWAPPED])
+                break
+        fact = _parse_edit(row.id, raw.get("edit"))
+        if (changed := edit_fact(row.response, row.lang, key=row.id, given=fact)) is not None:
             yield arm(EDITED, response=changed[0], reason=row.reason and changed[1], flags=[*row.flags, EDITED])
 
 
 class Looking(Struct, frozen=True, kw_only=True):
-    """Whether a judge looks, over `answers` answers; `reached` images reached it. `differences` are of agreement seeing
-    less blind; `swap` and `edit` what another image and a changed fact do to right answers."""
+    """The finding on whether a judge looks at the image, over `answers` answers.
+
+    - reached: answers whose image reached the judge.
+    - differences: agreement with the image less agreement without it.
+    - swap, edit: effect of another image and of an edited fact on right answers.
+    """
 
     judge: str
     answers: int
@@ -127,7 +147,10 @@ class Looking(Struct, frozen=True, kw_only=True):
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
-    """What the arms show. Raises UsageError as `by_mark` does, and where nothing was judged blind."""
+    """Measure whether a judge looks, from its judgments of the arms.
+
+    Raises UsageError as `by_mark` does, and if no answer was judged without the image.
+    """
     judged = by_mark(judgments, (CLEAN, *ARMS))
     if not judged[BLIND]:
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
@@ -144,9 +167,17 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
     )
     effects = []
     for arm, aim in ((SWAPPED, "another image"), (EDITED, "one fact edited")):
-        rows = np.array([key in judged[arm] for key in ids], dtype=bool)  # made of right answers alone
-        variant, answers = scores[arm][rows], scores[CLEAN][rows]
-        effects.append(variant_effect(arm, aim, variant, answers, sample.groups[rows], -NOTICED))
+        # Only right answers have these arms.
+        rows = np.array([key in judged[arm] for key in ids], dtype=bool)
+        effect = measure_variant(
+            arm,
+            aim=aim,
+            variant=scores[arm][rows],
+            clean=scores[CLEAN][rows],
+            group=sample.groups[rows],
+            threshold=-NOTICED,
+        )
+        effects.append(effect)
     swap, edit = effects
     differences = compare(sample.labelled, "seeing", BLIND).differences
     return Looking(
@@ -156,21 +187,22 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
         differences=differences,
         swap=swap,
         edit=edit,
-        reading=_reading(differences, swap.change, edit.moved),
+        reading=_read_out(differences, swap.change, edit.moved),
     )
 
 
-def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
-    """A judge looks where both are shown: seeing it agrees more with people, and a swapped image costs points."""
+def _read_out(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
+    """Say if the judge looks: it agrees more with people if it sees the image, and a swapped image costs points."""
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
-    gains, loses = bool(pearson and pearson.side > 0), swap.side < 0
+    gains = bool(pearson and pearson.side > 0)
+    loses = swap.side < 0
     parts = []
     if pearson:
         bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
         parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
     if swap.value is not None:
-        parts.append(f"with another image right answers get {points(swap)}")
+        parts.append(f"with another image right answers get {format_points(swap)}")
     if noticed.value is not None:
-        parts.append(f"{count(noticed)} edits are noticed")
+        parts.append(f"{format_count(noticed)} edits are noticed")
     decision = say(("looks_not", "looks_half", "looks")[gains + loses])
     return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."

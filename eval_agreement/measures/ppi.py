@@ -1,15 +1,16 @@
 """A model's mean human score from few human labels and many judge scores.
 
 Prediction-powered inference (Angelopoulos et al. 2023, Science 382) with power tuning (Angelopoulos, Duchi, Zrnic 2023,
-"PPI++", arXiv 2311.01453): the mean of the labels, plus a multiple of what the judge's mean over the unlabelled answers
-exceeds its mean over the labelled ones by. However biased the judge is, the two biases cancel. It gains where the
-correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
+"PPI++", arXiv 2311.01453). The estimate is the mean of the labels plus `lam` times a correction: the judge's mean over
+the unlabelled answers less its mean over the labelled ones. The judge's bias is in both means and cancels. The judge
+helps if its correlation with people is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
 
-It holds where the labelled answers are a random draw, or are weighted by 1 over the chance that each had (Zrnic and
-Candès 2024, arXiv 2403.03208; Hájek 1971). Variances are those of ppi_py, clustered by group; the quantile is
-Student's.
+The estimate is valid if the labelled answers are a random draw, or if they are weighted by 1 / chance of being labelled
+(Zrnic and Candès 2024, arXiv 2403.03208; Hájek 1971). Variances are those of ppi_py, clustered by group; the quantile
+is Student's.
 """
 
+from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
@@ -22,20 +23,28 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers
 from critic.stats.estimate import FEWEST_GROUPS, LEVEL, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale
+from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
-_FAR, _GROUPS = 5.0, 30
-"""Standard errors that labelled answers lie from the others before that is no chance, with so many groups of both: of
-scores that crowd at 10 fewer set them as far apart by chance."""
+_FAR, _FEWEST_GROUPS_TO_WARN = 5.0, 30
+"""Standard errors between the judge's means of labelled and other answers from which the labels are no random draw, and
+the fewest groups on both sides to say so. Scores that crowd at 10 lie as far apart by chance with fewer groups."""
 
-_A_GAIN = 1.1
-"""Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
+_SHOWN_GAIN = 1.1
+"""Ratio of effective labels to labels below which no gain is shown: a useless judge reaches it by chance."""
+
+_UNGROUPED = "only labelled answers have a group; give every answer's in a column group of the judge's file"
+_NO_SYSTEM = "of answers without a label it is not known who answered; give a column system in the judge's file"
 
 
 class CorrectedMean(Struct, frozen=True, kw_only=True):
-    """A mean human score, 1..10, with 95 % intervals: by labels and judge, by `human_only` and `judge_only`.
-    `effective` labels would do as well without the judge, `lam` (0..1) is the multiple of its part. What is None has
-    its reason in `undefined`; `caution` says that the labels do not look like a random draw."""
+    """A mean human score on 1..10 with its 95 % interval, from labels and judge together.
+
+    - human_only, judge_only: the mean from labels only and from the judge's scores only.
+    - lam: multiple (0..1) of the judge's correction.
+    - effective: labels that would be as precise without the judge.
+    - undefined: why values are None. caution: a warning that the labels do not look like a random draw.
+    """
 
     labelled: int
     unlabelled: int
@@ -55,7 +64,7 @@ class CorrectedMean(Struct, frozen=True, kw_only=True):
 
 
 class LabelPlan(Struct, frozen=True, kw_only=True):
-    """Labels among `rows` answers for a 95 % interval of ± `half_width` points; None where `undefined` says why."""
+    """Number of labels, of `rows` answers, for a 95 % interval of ± `half_width` points; None if `undefined`."""
 
     half_width: float
     rows: int
@@ -66,7 +75,11 @@ class LabelPlan(Struct, frozen=True, kw_only=True):
 
 
 class Answers(NamedTuple):
-    """Answers, labelled or not. `human` is 0 and ignored where not labelled, `judge` filled where it failed."""
+    """Answers, labelled or not; every array has shape (T,).
+
+    `human` is 0 for unlabelled answers. `judge` is the judge's mean for failed judgments. `member` is the number of
+    the answer's group, from 0.
+    """
 
     human: Floats
     judge: Floats
@@ -76,36 +89,42 @@ class Answers(NamedTuple):
 
     @property
     def n(self) -> int:
+        """Number of labelled answers."""
         return int(self.labelled.sum())
 
     @property
     def shares(self) -> Floats:
-        """What each answer counts for in a mean over the labelled ones, shape (n,)."""
+        """Weight of each answer in a mean over the labelled ones, (T,); they sum to 1."""
         times = np.where(self.labelled, 1.0 if self.weight is None else self.weight, 0.0)
         return np.asarray(times / times.sum())
 
     @property
     def unlabelled(self) -> int:
+        """Number of answers without a label."""
         return len(self.human) - self.n
 
     @property
     def groups(self) -> int:
-        """Groups with a label."""
+        """Number of groups with a label."""
         return int(np.count_nonzero(np.bincount(self.member[self.labelled])))
 
     @property
     def quantile(self) -> float:
-        """Half of a 95 % interval, in standard errors: Student's, with the usual factor for few groups."""
+        """Half of a 95 % interval, in standard errors: Student's, times sqrt(G / (G - 1)) for few groups."""
         return float(scipy.stats.t.ppf((1 + LEVEL) / 2, self.groups - 1) * np.sqrt(self.groups / (self.groups - 1)))
 
     @property
     def too_few(self) -> str | None:
+        """Reason why the labels lie in too few groups for an interval, or None."""
         few = f"labels in {self.groups} groups; at least {FEWEST_GROUPS} are needed"
         return few if self.groups < FEWEST_GROUPS else None
 
 
 class Parts(NamedTuple):
-    """human_mean - lam * excess is the estimate; the arrays are what each group adds to these two, shape (G,)."""
+    """The two parts of the estimate `human_mean - lam * excess`, and each group's contribution to them, (G,).
+
+    `excess` is the judge's mean over the labelled answers less its mean over the others.
+    """
 
     human_mean: float
     excess: float
@@ -114,18 +133,52 @@ class Parts(NamedTuple):
     lam: float
 
     def value(self, lam: float) -> float:
+        """Return the estimate."""
         return self.human_mean - lam * self.excess
 
     def variance(self, lam: float) -> float:
-        """Of the estimate; groups are independent, answers in one need not be."""
+        """Return the cluster-robust variance of the estimate, by group."""
         return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
 
-    def less(self, other: "Parts") -> "Parts":
-        """Of the difference, where both have the same groups; its lam has the least variance."""
+    def subtract(self, other: "Parts") -> "Parts":
+        """Return the parts of the difference of two estimates on the same groups, with the lam of least variance."""
         human = self.human_by_group - other.human_by_group
         excess = self.excess_by_group - other.excess_by_group
         lam = float(np.clip(human @ excess / (excess @ excess), 0, 1)) if excess.any() else 0.0
         return Parts(self.human_mean - other.human_mean, self.excess - other.excess, human, excess, lam)
+
+
+def measure_corrected_means(sample: RatedSample) -> dict[str, CorrectedMean]:
+    """Correct the mean human score of each answerer with labels who has, or may have, answers without a label.
+
+    If the unlabelled answers do not name their answerer, an answerer's mean is undefined, with the reason.
+    """
+    labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
+    if not unlabelled.any():
+        return {}
+    answerers = sample.parts.get("answerer", [])
+    rows_of: Iterable[tuple[str, NDArray[np.bool_]]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
+    if any(answerers):
+        rows_of = sample.part_rows("answerer")
+        unlabelled &= np.array([name is None for name in answerers], dtype=bool)
+    means = {}
+    for name, rows in rows_of:
+        known = labelled[rows]
+        if not known.any() or (known.all() and not unlabelled.any()):
+            continue
+        undefined = _NO_SYSTEM if known.all() else _why_ungrouped(sample)
+        chosen = sample.rows(rows)
+        scored = chosen.human, chosen.scores, chosen.groups
+        means[name] = corrected_mean(*scored, weight=chosen.weight, undefined=undefined)
+    return means
+
+
+def _why_ungrouped(sample: RatedSample) -> str | None:
+    """Return why no interval may use the unlabelled answers' groups, or None.
+
+    An unlabelled answer taken for a group of its own would make the interval too narrow.
+    """
+    return None if sample.grouped else _UNGROUPED
 
 
 def corrected_mean(
@@ -136,12 +189,20 @@ def corrected_mean(
     weight: Floats | None = None,
     undefined: str | None = None,
 ) -> CorrectedMean:
-    """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
+    """Estimate a model's mean human score from T answers, some with a label.
 
-    `lam` is the multiple of the judge's part: None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the mean of the
-    labels. A failed judgment counts as the judge's mean score: a judge with that rule is just another judge, so that
-    nothing is biased. `weight` (n,) is 1 over the chance of being labelled. None with labels in fewer than
-    FEWEST_GROUPS groups, and where the caller says why it is `undefined`. Raises ValueError for scores outside 1..10.
+    A failed judgment counts as the judge's mean score. Such a judge is just another judge, so the estimate is unbiased.
+
+    - human: label of each answer, 1..10; None or NaN without a label. judge: its judge score; None or NaN if failed.
+    - lam: multiple of the judge's correction. None is tuned (PPI++, cut to 0..1), 1 is plain PPI, 0 the labels' mean.
+    - weight: 1 / chance of being labelled, (T,). undefined: reason of the caller to give no value.
+
+    No value with labels in fewer than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
+
+    >>> labels = [6, 7, 5, 8, 6, 7] + [None] * 6
+    >>> mean = corrected_mean(labels, judge=[7, 8, 6, 9, 7, 8] + [8, 9, 7, 10, 8, 9], group=range(12), lam=1)
+    >>> mean.human_only, round(mean.value, 2)  # the judge gives the other answers 1 point more
+    (6.5, 7.5)
     """
     sample, failed = answers_of(human, judge, group, weight)
     judged = sample.judge[~failed]
@@ -159,17 +220,25 @@ def corrected_mean(
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
     parts = parts_of(sample)
     lam = parts.lam if lam is None else lam
-    alone, corrected = parts.variance(0.0), parts.variance(lam)
     result = replace(
         result,
         value=parts.value(lam),
         interval=_interval(sample, parts, lam),
-        human_interval=_interval(sample, parts, 0.0),
+        human_interval=_interval(sample, parts, lam=0.0),
         lam=lam,
-        effective=sample.n * alone / corrected if corrected else None if alone else float(sample.n),
+        effective=_effective_labels(sample, parts, lam),
         caution=_caution(sample, parts),
     )
-    return replace(result, reading=_mean_reading(result))
+    return replace(result, reading=_read_mean(result))
+
+
+def _effective_labels(sample: Answers, parts: Parts, lam: float) -> float | None:
+    """Return how many labels would give the corrected estimate's variance without the judge, or None if it is 0."""
+    labels_only, corrected = parts.variance(0.0), parts.variance(lam)
+    if corrected:
+        return sample.n * labels_only / corrected
+    # A perfect judge has no finite worth; labels without variance need no judge.
+    return None if labels_only else float(sample.n)
 
 
 def labels_needed(
@@ -180,9 +249,11 @@ def labels_needed(
     weight: Floats | None = None,
     undefined: str | None = None,
 ) -> LabelPlan:
-    """How many labels make the 95 % interval of the mean ± `half_width` points, drawn as those that there are;
-    arguments as of `corrected_mean`. With n labels out of T answers the variance of PPI++ is F + s²/n · (1 - r² (1 -
-    n/T)): s² is that of a label, r² the judge's share of it, F what labels cannot reduce, because answers share groups.
+    """Plan the number of labels for a 95 % interval of ± `half_width` points, drawn like the labels at hand.
+
+    The other arguments are those of `corrected_mean`. With n labels of T answers the variance of PPI++ is
+    F + s² / n · (1 - r² (1 - n / T)). s² is the variance of a label and r² the judge's share of it. F is the part that
+    more labels do not reduce, because answers share groups.
     """
     sample, _ = answers_of(human, judge, group, weight)
     rows = len(sample.human)
@@ -194,11 +265,12 @@ def labels_needed(
     if undefined or shared is None:
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
     parts = parts_of(sample)
-    alone, judged = (max(parts.variance(lam) - shared, 0.0) for lam in (0.0, parts.lam))
+    labels_only, judged = (max(parts.variance(lam) - shared, 0.0) for lam in (0.0, parts.lam))
     allowed = (half_width / sample.quantile) ** 2 - shared
-    labels = labels_for(allowed, alone, judged, sample.n, rows) if allowed > 0 else (rows + 1, rows + 1)
+    # Without room left by the shared part no number of labels is enough.
+    labels = labels_for(allowed, labels_only, judged, sample.n, rows) if allowed > 0 else (rows + 1, rows + 1)
     if max(labels) > rows:
-        smallest = sample.quantile * np.sqrt(shared + sample.n * alone / rows)
+        smallest = sample.quantile * np.sqrt(shared + sample.n * labels_only / rows)
         undefined = say("plan_too_far", rows=rows, smallest=smallest)
         reading = say("plan_unreached", half_width=half_width, why=undefined)
         return replace(plan, undefined=undefined, reading=reading)
@@ -207,19 +279,34 @@ def labels_needed(
     return replace(plan, **counts, reading=say("plan", half_width=half_width, **counts))
 
 
-def labels_for(allowed: float, alone: float, judged: float, n: int, rows: int) -> tuple[float, float]:
-    """Labels that bring a variance down to what is `allowed`, with the judge and without, where `n` labels of `rows`
-    answers leave `judged` and `alone`. With all answers labelled both are the same; above, it takes more answers."""
-    explained = (1 - judged / alone) * rows / (rows - n) if alone and rows > n else 0.0
+def plan_labels(sample: RatedSample, half_width: float | None) -> LabelPlan | None:
+    """Plan labels for the mean over a sample, or return None if no half width (in points) was asked for."""
+    if not half_width:
+        return None
+    scored = sample.human, sample.scores, sample.groups
+    return labels_needed(half_width, *scored, weight=sample.weight, undefined=_why_ungrouped(sample))
+
+
+def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: int) -> tuple[float, float]:
+    """Return the labels that reduce a variance to `allowed`, with the judge and without.
+
+    With `n` labels of `rows` answers the variance is `judged` with the judge, `labels_only` without. Both numbers are
+    the same if every answer is labelled; a number above `rows` takes more answers.
+
+    >>> labels_for(allowed=0.5, labels_only=1.0, judged=0.55, n=10, rows=100)
+    (11.11111111111111, 20.0)
+    """
+    explained = (1 - judged / labels_only) * rows / (rows - n) if labels_only and rows > n else 0.0
+    # A perfect judge on these answers is not perfect on all: some labels are always needed.
     explained = min(max(explained, 0.0), 0.99)
-    without = n * alone / allowed
+    without = n * labels_only / allowed
     if without > rows:
         return without, without
     return without * (1 - explained) / (1 - explained * without / rows), without
 
 
 def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[Answers, NDArray[np.bool_]]:
-    """The answers, and which of them have no judgment."""
+    """Build the answers, and the mask (T,) of those whose judgment failed. Arguments are those of `corrected_mean`."""
     people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
@@ -227,32 +314,36 @@ def answers_of(human: Scores, judge: Scores, group: Group, weight: Floats | None
 
 
 def _shared_variance(sample: Answers) -> float | None:
-    """The part of the variance that labels cannot reduce: the covariance of two labels in a group times the chance that
-    two answers share one. None where answers share groups, but no labelled ones do."""
+    """Return the part of the variance that more labels do not reduce.
+
+    It is the covariance of two labels of a group times the chance that two answers share a group. None if answers share
+    groups but labelled answers do not.
+    """
     member, human = sample.member[sample.labelled], sample.human[sample.labelled]
     # Ordered pairs of different answers in the same group.
     pairs, labelled_pairs = (int((sizes * (sizes - 1)).sum()) for sizes in map(np.bincount, (sample.member, member)))
     if not pairs or not labelled_pairs:
         return None if pairs else 0.0
     human = human - human.mean()
-    # The products of all pairs of a group are the square of its total, those of an answer with itself taken off.
+    # The sum over a group's pairs is the square of its total less the products of an answer with itself.
     totals = np.bincount(member, human)
     covariance = (totals @ totals - human @ human) / labelled_pairs
     return max(0.0, float(covariance * pairs / (len(sample.human) * (len(sample.human) - 1))))
 
 
 def parts_of(sample: Answers) -> Parts:
-    """The two parts of the estimate, what groups add to them, and the tuned lam."""
+    """Return the two parts of the estimate, the groups' contributions to them, and the tuned lam."""
     labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
     human_mean = float(shares @ sample.human)
     by_group = np.asarray(np.bincount(sample.member, shares * (sample.human - human_mean)), dtype=np.float64)
+    # Without other answers, or with a constant judge, there is nothing to correct by.
     if not rest or np.ptp(sample.judge) == 0:
         return Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
-    # Labels with known chances are held against all answers: those without a label are no random draw either.
+    # Labels with known chances are compared with all answers: those without a label are no random draw either.
     others = ~labelled / rest if sample.weight is None else np.full(len(labelled), 1 / len(labelled))
     judge_mean, others_mean = float(shares @ sample.judge), float(others @ sample.judge)
-    # What each answer adds to the difference of these means, less its expectation: sums over a group's answers are
-    # independent of other groups', and their squares the variance.
+    # Contribution of each answer to the difference of these means, less its expectation. Sums over a group are
+    # independent of other groups' sums, so the sum of their squares is the variance.
     excess = shares * (sample.judge - judge_mean) - others * (sample.judge - others_mean)
     excess_by_group = np.asarray(np.bincount(sample.member, excess), dtype=np.float64)
     spread = float(excess_by_group @ excess_by_group)
@@ -265,22 +356,26 @@ def parts_of(sample: Answers) -> Parts:
 
 
 def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
-    far = sample.quantile * np.sqrt(parts.variance(lam))
-    return float(parts.value(lam) - far), float(parts.value(lam) + far)
+    half_width = sample.quantile * np.sqrt(parts.variance(lam))
+    return float(parts.value(lam) - half_width), float(parts.value(lam) + half_width)
 
 
 def _caution(sample: Answers, parts: Parts) -> str | None:
-    """A warning where the labelled answers' mean judgment lies further from the others' than a random draw sets it."""
-    unlabelled = len(np.unique(sample.member[~sample.labelled]))
+    """Return a warning if the judge's mean on the labelled answers is too far off for a random draw, or None."""
+    unlabelled_groups = len(np.unique(sample.member[~sample.labelled]))
     error = float(np.sqrt(parts.excess_by_group @ parts.excess_by_group))
-    if sample.weight is not None or min(sample.groups, unlabelled) < _GROUPS or abs(parts.excess) <= _FAR * error:
+    # Weighted labels are known to be no simple random draw, and are corrected for it.
+    if sample.weight is not None or min(sample.groups, unlabelled_groups) < _FEWEST_GROUPS_TO_WARN:
+        return None
+    if abs(parts.excess) <= _FAR * error:
         return None
     return say("no_random_draw", far=abs(parts.excess), way="above" if parts.excess > 0 else "below")
 
 
-def _mean_reading(result: CorrectedMean) -> str:
+def _read_mean(result: CorrectedMean) -> str:
+    """Say a corrected mean in a sentence, and whether the judge is shown to save labels."""
     if result.interval is None or result.effective is None:
         return say("corrected_mean_alike", mean=result)
-    gained = round(result.effective) >= _A_GAIN * result.labelled
+    gained = round(result.effective) >= _SHOWN_GAIN * result.labelled
     gain = say("labels_are_worth" if gained else "no_gain", mean=result)
     return " ".join(filter(None, (say("corrected_mean", mean=result, gain=gain), result.caution)))

@@ -1,12 +1,10 @@
-"""How far people's score of a single answer may lie from the judge's: an interval for each, and who should rate it.
+"""Prediction intervals: for each answer, a range that holds the human score 9 times out of 10, and who should rate it.
 
 Ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022, "Improving Trustworthiness of AI Disease Severity Rating
-in Medical Imaging with Ordinal Conformal Prediction Sets", §2): from the most probable rating a set grows to the more
-probable neighbour up to a mass that split conformal prediction finds on its task. Probabilities are the judge's own or,
-where records lack them, how often people gave each rating to answers that it scored alike.
+in Medical Imaging with Ordinal Conformal Prediction Sets", §2). A set starts at the most probable rating and grows to
+the more probable neighbour, up to a probability mass that split conformal prediction finds per task. Probabilities are
+the judge's own. If records lack them, they are the frequencies of human ratings of answers with the same judge score.
 """
-
-from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -20,18 +18,21 @@ from eval_agreement.sample import FEWEST_FIT_GROUPS, FEWEST_ROWS, FOLDS, RatedSa
 from eval_agreement.sentences import say
 
 CONFORMAL_LEVEL = 0.9
-"""Share of answers whose human score is to lie in the interval."""
+"""Share of answers whose human score must lie in the interval."""
 
 NARROW = 2.0
-"""Points from end to end of an interval that is narrow enough to leave the answer to the judge."""
+"""Widest interval, in points from end to end, at which the answer may be left to the judge."""
 
 _SMOOTHING = 1e-3
-"""Part of the probability that is the same for all ratings: no set grows by a rating of probability 0."""
+"""Probability mass spread evenly over all ratings, so that no set grows by a rating of probability 0."""
 
 
 class TaskWidths(Struct, frozen=True, kw_only=True):
-    """Intervals of `n` judged answers that people scored: the share (0..1) that holds people's score, the median width
-    in points, and the share that is NARROW."""
+    """Intervals of a task's `n` answers with a judge and a human score.
+
+    - coverage: share (0..1) of intervals that hold the human score. narrow: share that are NARROW.
+    - width: median width in points.
+    """
 
     task: str
     n: int
@@ -41,8 +42,12 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
 
 class Widths(Struct, frozen=True, kw_only=True):
-    """Intervals at CONFORMAL_LEVEL, from the judge's `own` probabilities or people's by its score: of all answers, and
-    by task. With people on those that are not NARROW the mean error is `routed_mae`, by chance `random_mae`."""
+    """Intervals at CONFORMAL_LEVEL, of all answers and by task.
+
+    - own: True if from the judge's own probabilities.
+    - routed_mae: mean error if the judge rates the answers with NARROW intervals and people the others.
+    - random_mae: mean error if the judge rates as many answers drawn at random.
+    """
 
     own: bool
     tasks: list[TaskWidths]
@@ -51,8 +56,11 @@ class Widths(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
-    """What intervals of single rows are worth, and their ends, (2, n), made from other questions; None from too few."""
+def measure_intervals(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
+    """Return the finding on a sample's intervals, and their ends (2, n); None for both with too few groups or rows.
+
+    An answer's interval is made from answers to other questions.
+    """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
     fold = folds(group[known])
@@ -63,40 +71,48 @@ def widths(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None, None]:
     low, high = np.full((2, len(judged)), np.nan)
     part = np.full(len(judged), -1)
     part[known] = fold
-    # Rows of no fold, which people did not score, are measured by all folds.
+    # Fold -1 holds the rows without a human score: their intervals are made from all folds.
     for number in range(-1, FOLDS):
         at, others = judged & (part == number), known & (part != number)
+        # Human frequencies take half of the folds; the mass must be found on rows that these did not see.
         fit_on = np.zeros_like(known) if own is not None else others & (part % 2 == 0)
-        chances = own if own is not None else _by_score(sample, fit_on)
-        low[at], high[at] = _intervals(chances, sample.human, task, others & ~fit_on, at)
-    return _summary(sample, own is not None, known, low, high), np.stack([low, high])
+        probabilities = own if own is not None else _by_score(sample, fit_on)
+        low[at], high[at] = _intervals(probabilities, sample.human, task, others & ~fit_on, at)
+    return _summarise(sample, own is not None, known, low, high), np.stack([low, high])
 
 
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:
-    """The judge's probabilities of the ratings, shape (n, 10); None unless there are those of every judged row."""
+    """Return the judge's probabilities of the ratings, (n, 10), or None if a judged row lacks them."""
     rows = [judgment.verdict.distribution if judgment else None for judgment in sample.judgments]
     own = [row for row, is_judged in zip(rows, judged, strict=False) if is_judged and len(row or ()) == len(RATINGS)]
     if not own or len(own) < judged.sum():
         return None
-    chances = np.ones((len(judged), len(RATINGS)))
-    chances[judged] = own
-    return chances
+    probabilities = np.ones((len(judged), len(RATINGS)))
+    probabilities[judged] = own
+    return probabilities
 
 
 def _by_score(sample: RatedSample, fit_on: NDArray[np.bool_]) -> Floats:
-    """How often people gave each rating to answers with the judge's score, rounded, shape (n, 10)."""
+    """Return the frequency of each human rating among the answers with the row's judge score (rounded), (n, 10)."""
     score = np.nan_to_num(half_up(sample.scores), nan=1).astype(np.intp) - 1
     counts = np.zeros((len(RATINGS), len(RATINGS)))
     np.add.at(counts, (score[fit_on], half_up(sample.human[fit_on]).astype(np.intp) - 1), 1)
-    counts += (counts.sum(axis=0) + 1) / counts.sum()  # as of one answer more, which is like any
+    # One more answer with the overall frequencies, so that a judge score never seen has some.
+    counts += (counts.sum(axis=0) + 1) / counts.sum()
     return np.asarray((counts / counts.sum(axis=1, keepdims=True))[score])
 
 
-def _nested(chances: Floats) -> tuple[Indices, Indices, Floats]:
-    """The ends and the mass of the ten sets of each row, each (n, 10)."""
-    smooth = (1 - _SMOOTHING) * chances / chances.sum(axis=1, keepdims=True) + _SMOOTHING / len(RATINGS)
+def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
+    """Return the ends (ratings) and the mass of the ten nested sets of each row, (n, 10) each.
+
+    >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.6, 0.3, 0, 0, 0, 0, 0]]))
+    >>> low[0, :3].tolist(), high[0, :3].tolist(), mass[0, :3].round(2).tolist()
+    ([4, 4, 3], [4, 5, 5], [0.6, 0.9, 1.0])
+    """
+    smooth = (1 - _SMOOTHING) * probabilities / probabilities.sum(axis=1, keepdims=True) + _SMOOTHING / len(RATINGS)
+    # The padding of -1 is never the more probable neighbour, so that sets stay within the ratings.
     padded = np.pad(smooth, ((0, 0), (1, 1)), constant_values=-1.0)
-    row = np.arange(len(chances))
+    row = np.arange(len(probabilities))
     low = high = padded.argmax(axis=1)
     mass = padded[row, low]
     sets = [(low, high, mass)]
@@ -109,46 +125,62 @@ def _nested(chances: Floats) -> tuple[Indices, Indices, Floats]:
 
 
 def _intervals(
-    chances: Floats, human: Floats, task: NDArray[np.object_], made_on: NDArray[np.bool_], at: NDArray[np.bool_]
+    probabilities: Floats, human: Floats, task: NDArray[np.object_], made_on: NDArray[np.bool_], at: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """The ends of the intervals of the rows `at`, from the masses that people's scores took in those `made_on`."""
-    low, high, mass = _nested(chances)
+    """Return the ends of the intervals of the rows `at`, from the masses that held human scores in rows `made_on`."""
+    low, high, mass = _nested_sets(probabilities)
     inside = (low <= human[:, None]) & (human[:, None] <= high)
     needed = mass[np.arange(len(mass)), inside.argmax(axis=1)]
     wanted = np.full(len(mass), _quantile(needed[made_on]))
     for name in set(task[at]):
-        alike = made_on & (task == name)
-        if alike.sum() >= FEWEST_ROWS:
-            wanted[task == name] = _quantile(needed[alike])
+        same_task = made_on & (task == name)
+        # A task with few rows takes the mass of all tasks.
+        if same_task.sum() >= FEWEST_ROWS:
+            wanted[task == name] = _quantile(needed[same_task])
     size = np.maximum((mass <= wanted[:, None]).sum(axis=1) - 1, 0)
     row = np.arange(len(mass))
     return low[row, size][at].astype(np.float64), high[row, size][at].astype(np.float64)
 
 
 def _quantile(needed: Floats) -> float:
-    """Of n values the one that n + 1 times the level, rounded up, are no greater than."""
+    """Return the conformal quantile of n values: the k-th smallest, k = ceil(CONFORMAL_LEVEL (n + 1)); inf if k > n.
+
+    >>> _quantile(np.arange(1.0, 20.0)), _quantile(np.arange(1.0, 5.0))
+    (18.0, inf)
+    """
+    # Rounded first: 0.9 * 20 must not become 19 by a rounding error.
     index = int(np.ceil(round(CONFORMAL_LEVEL * (len(needed) + 1), 9))) - 1
     return float(np.sort(needed)[index]) if index < len(needed) else np.inf
 
 
-def _summary(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
-    human, width, error = sample.human, high - low, np.abs(sample.scores - sample.human)
+def _summarise(sample: RatedSample, own: bool, known: NDArray[np.bool_], low: Floats, high: Floats) -> Widths:
+    """Build the finding from the ends of the intervals; `known` rows have a judge and a human score."""
+    human = sample.human
+    width = high - low
+    error = np.abs(sample.scores - human)
     narrow = width <= NARROW
+    covered = (low <= human) & (human <= high)
 
-    def of(task: str, rows: NDArray[np.bool_]) -> TaskWidths:
-        covered = (low <= human) & (human <= high)
-        shares = covered[rows].astype(np.float64), narrow[rows].astype(np.float64)
-        held, kept = (mean_estimate(share, sample.groups[rows], share=True) for share in shares)
-        return TaskWidths(task=task, n=held.n, coverage=held, width=float(np.median(width[rows])), narrow=kept)
+    def summarise_task(task: str, rows: NDArray[np.bool_]) -> TaskWidths:
+        group = sample.groups[rows]
+        coverage = mean_estimate(covered[rows].astype(np.float64), group, share=True)
+        kept = mean_estimate(narrow[rows].astype(np.float64), group, share=True)
+        return TaskWidths(task=task, n=coverage.n, coverage=coverage, width=float(np.median(width[rows])), narrow=kept)
 
-    parts: Iterable[tuple[str, NDArray[np.bool_]]] = sample.values("task") if len(sample.said("task")) > 1 else ()
-    whole, *tasks = [of("all", known), *(of(name, rows & known) for name, rows in parts if (rows & known).any())]
-    kept, share = known & narrow, float(narrow[known].mean())
-    routed, by_chance = float(error[kept].sum() / known.sum()), float(error[known].mean() * share)
-    at_least, at_most = whole.coverage.interval or (0.0, 1.0)
-    reading = say("intervals", all=whole, low=at_least, high=at_most, times=10 * CONFORMAL_LEVEL)
+    overall = summarise_task("all", known)
+    tasks = [overall]
+    if len(sample.part_values("task")) > 1:
+        for name, rows in sample.part_rows("task"):
+            if (rows & known).any():
+                tasks.append(summarise_task(name, rows & known))
+    share = float(narrow[known].mean())
+    routed = float(error[known & narrow].sum() / known.sum())
+    by_chance = float(error[known].mean() * share)
+    at_least, at_most = overall.coverage.interval or (0.0, 1.0)
+    reading = say("intervals", all=overall, low=at_least, high=at_most, times=10 * CONFORMAL_LEVEL)
+    # The coverage is shown to miss the level, for instance because questions differ much.
     if at_most < CONFORMAL_LEVEL:
         reading += say("intervals_broken")
-    left = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
-    reading += say("narrow", error=routed / share, **left) if share else say("none_narrow", **left)
-    return Widths(own=own, tasks=[whole, *tasks], routed_mae=routed, random_mae=by_chance, reading=reading)
+    facts = {"share": share, "routed": routed, "by_chance": by_chance, "narrow": NARROW}
+    reading += say("narrow", error=routed / share, **facts) if share else say("none_narrow", **facts)
+    return Widths(own=own, tasks=tasks, routed_mae=routed, random_mae=by_chance, reading=reading)

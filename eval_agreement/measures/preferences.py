@@ -1,4 +1,4 @@
-"""Preferences, yes and no: how far judges agree with people, and what pulls them: places and lengths of answers."""
+"""Preferences, and verdicts of yes or no: agreement of judges with people, position bias and length bias."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations, product
@@ -35,13 +35,13 @@ PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
 
 
 class Preferences(Struct, frozen=True, kw_only=True, eq=False):
-    """Pairs of answers, with verdicts of people and of judges: arrays of codes (see `codes`) over n items.
+    """n pairs of answers with verdicts of people and judges, as codes of `critic.stats.verdicts`.
 
-    - `people[rater]`, (n,): A, TIE, B, or UNASKED where the rater did not see the item.
-    - `judges[name]`, (n, 2): the verdict with a shown first, and with b; or (n,) where the order does not matter.
-    - `parts[property]`, n names: what agreement is broken down by; `length_a`, `length_b`, (n,), in any one unit.
-    - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
-    - `weight`, (n,): 1 over the chance of being labelled (NaN: not labelled); None where all had the same.
+    - people[rater], (n,): A, TIE, B, or UNASKED if the rater did not see the item.
+    - judges[name]: (n, 2), the verdict with answer a shown first and with b first; or (n,) if order is irrelevant.
+    - parts[property]: n names, to break agreement down by. length_a, length_b: (n,), in the same unit.
+    - yes_or_no: True if an item is a single answer and a verdict is yes (A) or no (B).
+    - weight: 1 / chance of being labelled, (n,), NaN if not labelled; None if all had the same chance.
     """
 
     ids: Sequence[str]
@@ -56,13 +56,17 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     notes: list[str] = field(default_factory=list)
 
 
-def longer(length_a: Floats, length_b: Floats) -> Codes:
-    """The trivial judge: it prefers the longer answer, and says tie where both are equally long."""
+def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
+    """Return the verdicts of the trivial judge that prefers the longer answer, a tie for equal lengths.
+
+    >>> prefer_longer(np.array([9.0, 4.0, 5.0]), np.array([3.0, 8.0, 5.0])).tolist() == [A, B, TIE]
+    True
+    """
     return np.select([length_a > length_b, length_a < length_b], [A, B], default=TIE).astype(np.int8)
 
 
 class PairAgreement(Struct, frozen=True, kw_only=True):
-    """The share (0..1) of equal verdicts of two scorers, where both have one; one of them `failed` on so many."""
+    """The share (0..1) of equal verdicts of two scorers on items where both have one; `failed` items lack one."""
 
     first: str
     second: str
@@ -71,24 +75,27 @@ class PairAgreement(Struct, frozen=True, kw_only=True):
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
-    """Agreement of every pair of scorers: over all items, and `by[property][value]`."""
+    """Agreement of every pair of scorers: over all items, and in `by[property][value]` on a part."""
 
     overall: list[PairAgreement]
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
 
 
-def matrix(
+def measure_matrix(
     scorers: Mapping[str, Codes],
     group: Group,
     parts: Mapping[str, Sequence[str]] | None = None,
     raters: Collection[str] = (),
     weight: Floats | None = None,
 ) -> Matrix:
-    """Agreement among judges and people (ConvBench, tables 3-7), columns of verdicts, (n,), by name; PEOPLE not with
-    its own `raters`. `weight` as in `Preferences`: items that nobody labelled count once each."""
+    """Measure the agreement of every pair of judges and people (ConvBench, tables 3-7).
+
+    `scorers` are verdicts (n,) by name. PEOPLE is not paired with its own `raters`, whose majority it is. `weight` is
+    that of `Preferences`; a pair with an item that nobody labelled is not weighted.
+    """
     members = group_numbers(group)
 
-    def of(rows: Integers) -> list[PairAgreement]:
+    def measure_rows(rows: Integers) -> list[PairAgreement]:
         pairs = []
         for first, second in combinations(scorers, 2):
             if first == PEOPLE and second in raters:
@@ -96,27 +103,32 @@ def matrix(
             left, right = scorers[first][rows], scorers[second][rows]
             both = rows[labelled(left, right)]
             times = None if weight is None or np.isnan(weight[both]).any() else weight[both]
-            equal = equal_share(scorers[first][both] == scorers[second][both], members[both], times)
+            equal = equal_share(scorers[first][both] == scorers[second][both], members[both], weight=times)
             pairs.append(PairAgreement(first=first, second=second, failed=failures(left, right), equal=equal))
         return pairs
 
-    by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
-    return Matrix(overall=of(np.arange(len(members))), by=by)
+    by: dict[str, dict[str, list[PairAgreement]]] = {}
+    for name, part in (parts or {}).items():
+        by[name] = {value: measure_rows(rows) for value, rows in rows_of(part).items()}
+    return Matrix(overall=measure_rows(np.arange(len(members))), by=by)
 
 
 def equal_share(equal: NDArray[np.bool_], group: Group, weight: Floats | None = None) -> Estimate:
-    """The share (0..1) of items, shape (n,), on which two verdicts are equal."""
+    """Estimate the share (0..1) of items on which two verdicts are equal, from the mask `equal` (n,)."""
     return mean_estimate(equal.astype(np.float64), group_numbers(group), share=True, weight=weight)
 
 
 def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
-    """What the order in which answers are shown does to a judge's verdicts, (n, 2): a shown first, b shown first.
-    `flips`: the share of items in which the verdict changes. `first_place`: the share of verdicts for the first answer,
-    ties aside, less 1/2: the mean of both orders' shares, which tells place from quality; its n counts verdicts."""
+    """Measure the effect of the order of answers on a judge's verdicts, (n, 2): a shown first, b shown first.
+
+    - flips: share (0..1) of items whose verdict changes with the order.
+    - first_place: share of verdicts for the answer shown first, ties aside, less 1/2. It is the mean of both orders'
+      shares, which separates position from quality; n counts verdicts.
+    """
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)
-    # What each item adds to: wins of a shown first, verdicts but ties with a first, and the same of b.
+    # Rows: wins of a if shown first, verdicts other than ties with a first, and the same two for b.
     decided = [(column == A) | (column == B) for column in (a_first, b_first)]
     columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]]).astype(np.float64)
     judged = np.flatnonzero((orders < LABELS).any(axis=1))
@@ -133,17 +145,23 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
 def length_preference(
     people: Codes, judge: Codes, length_a: Floats, length_b: Floats, group: Group
 ) -> dict[str, Estimate]:
-    """How often the longer answer wins by `people` and by a `judge`, and the `difference`, where neither says tie."""
+    """Measure how often the longer answer wins by `judge` and by `people`, and their `difference`.
+
+    Only items of unequal length count on which neither says tie.
+    """
     decided = (length_a != length_b) & labelled(people, judge) & (people != TIE) & (judge != TIE)
-    wins = [(column == longer(length_a, length_b))[decided].astype(np.float64) for column in (judge, people)]
+    longer = prefer_longer(length_a, length_b)
+    wins = [(column == longer)[decided].astype(np.float64) for column in (judge, people)]
     members = group_numbers(group)[decided]
     shares = [mean_estimate(column, members, share=True) for column in wins]
     return {"judge": shares[0], "people": shares[1], "difference": mean_estimate(wins[0] - wins[1], members, null=0.0)}
 
 
 class PairedDifference(Struct, frozen=True, kw_only=True):
-    """How much better the `first` judge agrees with people than the `second`: accuracy and kappa, first - second, over
-    the items on which all three have a verdict; `failed`: where all were asked, and one has none."""
+    """Agreement of the `first` judge with people less that of the `second`: accuracy and kappa.
+
+    It is measured on the items on which all three have a verdict. On `failed` items all were asked and one has none.
+    """
 
     first: str
     second: str
@@ -160,13 +178,16 @@ def paired_difference(
     names: tuple[str, str] = ("first", "second"),
     weight: Floats | None = None,
 ) -> PairedDifference:
-    """The difference of two judges' accuracy and kappa in the same resamples, as in `verdict_agreement`."""
+    """Return the difference of two judges' accuracy and kappa on the same resamples, as in `verdict_agreement`."""
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
-    whole, left, right = columns[:, rows].astype(np.intp)
-    n, draws = int(rows.sum()), Bootstrap(group_numbers(group)[rows])
-    cell, times = (whole * LABELS + left) * LABELS + right, None if weight is None else weight[rows]
+    truth, left, right = columns[:, rows].astype(np.intp)
+    n = int(rows.sum())
+    draws = Bootstrap(group_numbers(group)[rows])
+    times = None if weight is None else weight[rows]
+    # The table of all three verdicts holds all that is needed: axis 0 people's, axes 1 and 2 the judges'.
+    cell = (truth * LABELS + left) * LABELS + right
     counts = np.concatenate(list(draws.tables(cell, LABELS**3, times)), axis=1).reshape(LABELS, LABELS, LABELS, -1)
     better = ratio(np.einsum("iijr->r", counts) - np.einsum("ijir->r", counts), counts.sum(axis=(0, 1, 2)))
     kappas = [kappa(counts.sum(axis=axis).reshape(LABELS**2, -1)) for axis in (2, 1)]
@@ -180,9 +201,12 @@ def paired_difference(
     )
 
 
-def rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> dict[str, Estimate]:
-    """The shares (0..1) of people's yes to which the judge says yes, its sensitivity, and of their no to which it says
-    no, its specificity (Altman and Bland 1994, BMJ 308:1552); arrays of shape (n,), without its failures."""
+def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> dict[str, Estimate]:
+    """Measure a judge's sensitivity and specificity (Altman and Bland 1994, BMJ 308:1552), without its failures.
+
+    Sensitivity is the share (0..1) of people's yes to which the judge says yes, specificity that of their no to which
+    it says no. Arrays have shape (n,).
+    """
     shares = {}
     for name, label in (("sensitivity", A), ("specificity", B)):
         rows = (people == label) & (judge < LABELS)
@@ -192,13 +216,13 @@ def rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = Non
 
 
 class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
+    """The findings on judges' preferences over `items`, of which `rated` have a verdict by people.
 
-    - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
-    - `agreement[judge]` with it, `by[judge][property][value]` of a part; `beside[judge]`: beside single raters.
-    - `position` of judges whose order is known, `length` where lengths are known.
-    - `yes_or_no`: the verdicts are yes (a) and no (b); `rates[judge]` has then its sensitivity and specificity.
-    - `weighted`: all but `beside`, `position` and `length` is of all items that labels were drawn from.
+    - people_ties: share of ties in people's verdict, the majority of `raters` raters.
+    - agreement[judge]: with people's verdict; by[judge][property][value]: on a part; beside[judge]: beside raters.
+    - position: of judges asked in a known order. length: if lengths are known.
+    - yes_or_no: True if verdicts are yes (a) and no (b); rates[judge] then has sensitivity and specificity.
+    - weighted: True if labels are weighted; all but `beside`, `position` and `length` then holds for all items.
     """
 
     items: int
@@ -221,16 +245,18 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def things(self) -> str:
-        """What verdicts are about, in a word."""
+        """Word for what is judged."""
         return "items" if self.yes_or_no else "pairs"
 
 
 def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> PreferenceAudit:
-    """Everything a report says about preferences. Judges asked in both orders count by `both_orders`."""
+    """Measure all that a report says about preferences. Judges asked in both orders count by `both_orders`."""
     group, weight = group_numbers(sample.group), sample.weight
     raters = list(sample.people.values())
+    # With a single rater people's verdict is that rater's: there is nobody to be compared with.
     several = sample.people if len(raters) > 1 else {}
-    people, judges = majority(raters), {name: both_orders(orders) for name, orders in sample.judges.items()}
+    people = majority(raters)
+    judges = {name: both_orders(orders) for name, orders in sample.judges.items()}
     rated = people != UNASKED
     rated_weight = None if weight is None else weight[rated]
     commonest = np.bincount(people[rated], rated_weight, minlength=LABELS).argmax()
@@ -238,45 +264,57 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
     length: dict[str, dict[str, Estimate]] = {}
     if sample.length_a is not None and sample.length_b is not None:
         lengths = sample.length_a, sample.length_b
-        baselines[LONGER] = longer(*lengths)
+        baselines[LONGER] = prefer_longer(*lengths)
         length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
     verdicts = {**judges, **baselines}
 
-    def with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
+    def agree_with_people(scorers: Mapping[str, Codes]) -> dict[str, VerdictAgreement]:
         return {name: verdict_agreement(people, verdicts, group, weight) for name, verdicts in scorers.items()}
 
+    differences = []
+    # Every pair of judges, then every judge with every trivial judge.
+    for first, second in [*combinations(judges, 2), *product(judges, baselines)]:
+        pair = verdicts[first], verdicts[second]
+        differences.append(paired_difference(people, *pair, group, names=(first, second), weight=weight))
+    by: dict[str, dict[str, dict[str, VerdictAgreement]]] = {}
+    for name, judge in judges.items():
+        by[name] = {part: breakdown(people, judge, group, values, weight) for part, values in sample.parts.items()}
+    rates = {}
+    if sample.yes_or_no:
+        rates = {name: measure_rates(people, judge, group, weight) for name, judge in judges.items()}
     return PreferenceAudit(
         items=len(people),
         rated=int(rated.sum()),
         yes_or_no=sample.yes_or_no,
-        rates={name: rates(people, judge, group, weight) for name, judge in judges.items() if sample.yes_or_no},
+        rates=rates,
         weighted=weight is not None,
         notes=sample.notes,
         groups=len(np.unique(group[rated])),
         raters=len(raters),
         people_ties=equal_share(people[rated] == TIE, group[rated], rated_weight),
-        agreement=with_people(judges),
-        baselines=with_people(baselines),
-        beside=_beside(several, judges, group, epsilon),
-        matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),
+        agreement=agree_with_people(judges),
+        baselines=agree_with_people(baselines),
+        beside=_compare_with_raters(several, judges, group, epsilon),
+        matrix=measure_matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, weight),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
-        differences=[
-            paired_difference(people, verdicts[first], verdicts[second], group, (first, second), weight)
-            for first, second in [*combinations(judges, 2), *product(judges, baselines)]
-        ],
-        by={
-            name: {part: breakdown(people, judge, group, values, weight) for part, values in sample.parts.items()}
-            for name, judge in judges.items()
-        },
+        differences=differences,
+        by=by,
     )
 
 
-def _beside(
+def _compare_with_raters(
     raters: Mapping[str, Codes], judges: Mapping[str, Codes], group: Integers, epsilon: float
 ) -> dict[str, BesideRaters]:
-    """What each judge is beside several raters."""
-    rows = (zip(raters, row, strict=True) for row in zip(*raters.values(), strict=True))
-    ratings = [{name: float(code) for name, code in row if code < LABELS} for row in rows]
-    verdicts = {name: np.where(judge < LABELS, judge, np.nan) for name, judge in judges.items() if raters}
-    return {name: beside_raters(ratings, judge, group, epsilon, "nominal") for name, judge in verdicts.items()}
+    """Compare each judge with single raters; empty without raters."""
+    if not raters:
+        return {}
+    ratings = []
+    for codes in zip(*raters.values(), strict=True):
+        # A code beyond the labels is no verdict.
+        ratings.append({name: float(code) for name, code in zip(raters, codes, strict=True) if code < LABELS})
+    results = {}
+    for name, judge in judges.items():
+        verdicts = np.where(judge < LABELS, judge, np.nan)
+        results[name] = beside_raters(ratings, verdicts, group, epsilon=epsilon, level="nominal")
+    return results

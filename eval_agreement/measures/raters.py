@@ -1,9 +1,11 @@
-"""People's own disagreement: how far raters of the same items agree, and what a judge is as one of them.
+"""Agreement among several raters, and of a judge with single raters.
 
-Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability". Soft agreement, with people's distribution in place of
-their mean: Peterson et al. 2019, "Human Uncertainty Makes Classification More Robust", §3; its noise ceiling: Nili et
-al. 2014, "A Toolbox for Representational Similarity Analysis". Whether the judge may stand in for a rater: Calderon,
-Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-Judge", ACL.
+- Alpha: Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability".
+- Soft agreement, with the raters' distribution in place of their mean: Peterson et al. 2019, "Human Uncertainty Makes
+  Classification More Robust", §3. Its noise ceiling: Nili et al. 2014, "A Toolbox for Representational Similarity
+  Analysis".
+- Alternative annotator test, for replacing a rater by the judge: Calderon, Reichart and Dror 2025, "The Alternative
+  Annotator Test for LLM-as-a-Judge", ACL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,29 +24,37 @@ from eval_agreement.metrics import Indices, half_up, mean_estimate
 from eval_agreement.sentences import say
 
 Level = Literal["ordinal", "nominal"]
+"""Level of measurement: scores are ordinal, verdicts nominal."""
+
 Ratings = Sequence[Mapping[str, float]]
 """Each item's scores, or codes of verdicts, by rater (`HumanScore.raters`). They are compared to 12 decimals."""
+
 Judge = Sequence[float | None] | NDArray[np.floating]
+"""The judge's score or code per item; None or NaN for a failed judgment."""
 
 EPSILON = 0.2
-"""Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 skilled raters, 0.1 a crowd."""
+"""Allowance of the alternative annotator test for the cost of people: 0.2 for experts, 0.15 for skilled raters, 0.1 for
+a crowd (Calderon et al. 2025)."""
 
 FALSE_DISCOVERIES, WINNING_RATE = 0.05, 0.5
-"""Rate at which rejections over raters may be false (Benjamini and Yekutieli); the share of raters against which the
-judge has to hold its own."""
+"""Rate of false rejections over raters (Benjamini and Yekutieli); share of raters that the judge must do as well as."""
 
 FEWEST_RATERS, FEWEST_ITEMS = 3, 30
-"""What the alternative annotator test needs."""
+"""Fewest raters of an alternative annotator test, and fewest items of a rater."""
 
 FEWEST_BLOCKS = 10
-"""Groups that a rater's items must come from: with six, the test rejected up to 18 % of true hypotheses at 5 %."""
+"""Fewest groups of a rater's items: with six groups the test rejected up to 18 % of true hypotheses at 5 %."""
 
-_DECIMALS, _DUST = 12, 1e-9
+_DECIMALS, _ROUNDING = 12, 1e-9
+"""Decimals to which scores are compared; size below which a difference is a rounding error."""
 
 
 class RaterAgreement(Struct, frozen=True, kw_only=True):
-    """Krippendorff's alpha (at most 1; 0 is chance) of `raters` people, and with the judge as one more; `difference` is
-    what it adds. Left out: `failed` items without a judgment, `single` ones with fewer than two ratings."""
+    """Krippendorff's alpha (at most 1; 0 is chance) of `raters` people, and with the judge as one more rater.
+
+    `difference` is alpha with the judge less alpha without. Left out are `failed` items, without a judgment, and
+    `single` items, with fewer than two ratings.
+    """
 
     level: Level
     items: int
@@ -58,9 +68,12 @@ class RaterAgreement(Struct, frozen=True, kw_only=True):
 
 
 class SoftAgreement(Struct, frozen=True, kw_only=True):
-    """On items with two ratings or more, of which people `differ` on a share: the chance (0..1) that a rater drawn at
-    random gives the `judge`'s rating, that two of them give the same (`people`), and that one gives the commonest
-    (`ceiling`: an ideal judge). `difference` is judge less people."""
+    """Agreement with a rater drawn at random, on items with two ratings or more.
+
+    - judge: chance (0..1) that the rater gives the judge's rating. people: that another rater gives the same.
+    - ceiling: that the rater gives the item's commonest rating, as an ideal judge does.
+    - differ: share of items on which raters differ. difference: judge less people.
+    """
 
     differ: Estimate
     judge: Estimate
@@ -71,8 +84,11 @@ class SoftAgreement(Struct, frozen=True, kw_only=True):
 
 
 class RaterTest(Struct, frozen=True, kw_only=True):
-    """The judge against a rater on `n` items in `groups` groups: the shares (0..1) of items on which either is at least
-    as close to the others. A small `p`: the judge's is higher than the rater's less epsilon."""
+    """The judge against a rater on `n` items in `groups` groups.
+
+    - judge_advantage, rater_advantage: share (0..1) of items on which each is at least as close to the other raters.
+    - p: small if the judge's share is higher than the rater's less epsilon. rejected: p is significant, corrected.
+    """
 
     rater: str
     n: int
@@ -84,8 +100,11 @@ class RaterTest(Struct, frozen=True, kw_only=True):
 
 
 class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
-    """Whether the judge may replace a rater: `omega` is the share of `lines` rejected, `rho` the mean of their
-    `judge_advantage`; it `passes` at WINNING_RATE. `left_out` raters have too few items for a line of their own."""
+    """The alternative annotator test of a judge, with one of the `lines` per rater.
+
+    - omega: winning rate, the share of lines rejected. rho: mean `judge_advantage`.
+    - passes: True if omega is at least WINNING_RATE. left_out: raters with too few items or groups for a line.
+    """
 
     epsilon: float
     left_out: int
@@ -98,7 +117,7 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
 
 
 class BesideRaters(Struct, frozen=True, kw_only=True):
-    """What a judge is as one more rater, beside single ones, and in the place of one."""
+    """The findings on a judge and several raters: alpha, soft agreement, alternative annotator test."""
 
     raters: RaterAgreement | None = None
     soft: SoftAgreement | None = None
@@ -106,8 +125,11 @@ class BesideRaters(Struct, frozen=True, kw_only=True):
 
 
 class RatedItems(NamedTuple):
-    """Ratings in long form, ordered by item: `item`, `rater` (`names[rater]` is who), `score`. Each item has two or
-    more, a `judge`'s score and a `group`; `single` ones have fewer, `failed` no judgment."""
+    """Ratings in long form, ordered by item, of items with a judgment and two ratings or more.
+
+    `item`, `rater` (an index into `names`) and `score` have one entry per rating; `judge` and `group` one per item.
+    `single` items, with fewer ratings, and `failed` items, without a judgment, are left out.
+    """
 
     names: list[str]
     item: Indices
@@ -120,44 +142,49 @@ class RatedItems(NamedTuple):
 
     @property
     def items(self) -> int:
+        """Number of items."""
         return len(self.judge)
 
     @property
     def sizes(self) -> Indices:
-        """How many ratings each item has."""
+        """Number of ratings of each item."""
         return np.bincount(self.item, minlength=self.items)
 
     @property
     def mean_of_others(self) -> Floats:
-        """For each rating the mean of the item's other ratings."""
+        """Mean of the item's other ratings, for each rating."""
         total = np.bincount(self.item, self.score, minlength=self.items)[self.item]
-        # A difference of sums leaves dust, which would put a mean of tens above ten.
+        # A difference of sums leaves rounding errors, which could put a mean of tens above ten.
         return np.round((total - self.score) / (self.sizes[self.item] - 1), _DECIMALS)
 
     @property
-    def alike(self) -> tuple[Indices, Indices]:
-        """For each rating, how many of the item's other ratings are the judge's, and how many are the same as it."""
-        same = self.score == self.judge[self.item]
+    def equal_others(self) -> tuple[Indices, Indices]:
+        """Number of the item's other ratings that equal the judge's, and that equal this rating, for each rating."""
+        equal_to_judge = self.score == self.judge[self.item]
+        with_judge = np.bincount(self.item, equal_to_judge, minlength=self.items)[self.item].astype(np.intp)
         pairs = np.stack([self.item, self.score])
         _, value, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-        return np.bincount(self.item, same, minlength=self.items)[self.item].astype(np.intp) - same, count[value] - 1
+        return with_judge - equal_to_judge, count[value] - 1
 
 
-def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
-    """The items to compare a judge on, all with two ratings where there is none."""
-    names = sorted({name for rated in ratings for name in rated})
+def collect_ratings(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
+    """Collect the items with two ratings or more and a judgment; without a `judge`, all with two ratings or more."""
+    names = sorted(set[str]().union(*ratings))
     number = {name: index for index, name in enumerate(names)}
     sizes = np.array([len(rated) for rated in ratings], dtype=np.intp)
     scores = np.zeros(len(ratings)) if judge is None else np.asarray(judge, dtype=np.float64)
     judged, several = ~np.isnan(scores), sizes > 1
     kept = judged & several
-    chosen = [ratings[index] for index in np.flatnonzero(kept).tolist()]
-    score = np.array([score for rated in chosen for score in rated.values()], dtype=np.float64)
+    rater: list[int] = []
+    score: list[float] = []
+    for index in np.flatnonzero(kept).tolist():
+        rater += [number[name] for name in ratings[index]]
+        score += ratings[index].values()
     return RatedItems(
         names=names,
-        item=np.repeat(np.arange(len(chosen)), sizes[kept]),
-        rater=np.array([number[name] for rated in chosen for name in rated], dtype=np.intp),
-        score=np.round(score, _DECIMALS),
+        item=np.repeat(np.arange(int(kept.sum())), sizes[kept]),
+        rater=np.array(rater, dtype=np.intp),
+        score=np.asarray(np.round(score, _DECIMALS), dtype=np.float64),
         judge=np.round(scores[kept], _DECIMALS),
         group=group_numbers(group)[kept],
         single=int((judged & ~several).sum()),
@@ -166,14 +193,24 @@ def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedIte
 
 
 def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
-    """Each rater against the mean of the others, pooled: the mean of the item's other ratings, the rating, and the
-    number of the item, one entry for every rating of an item that has two or more."""
-    rated = rated_items(ratings, None, np.arange(len(ratings)))
+    """Compare each rater with the mean of the others, pooled over raters.
+
+    Returns three arrays with one entry per rating of an item with two ratings or more: the mean of the item's other
+    ratings, the rating, and the index of the item.
+
+    >>> [array.tolist() for array in leave_one_out([{"ann": 4, "bob": 6}, {"ann": 5}])]
+    [[6.0, 4.0], [4.0, 6.0], [0, 0]]
+    """
+    rated = collect_ratings(ratings, None, np.arange(len(ratings)))
     return rated.mean_of_others, rated.score, rated.group[rated.item]
 
 
-def nearest_rating(ratings: Ratings, judge: Floats) -> Floats:
-    """The judge's scores, (n,), moved to the nearest rating that people use, if those are ten or fewer."""
+def move_to_ratings(ratings: Ratings, judge: Floats) -> Floats:
+    """Move the judge's scores (n,) to the nearest rating that people use, if they use ten different ones or fewer.
+
+    >>> move_to_ratings([{"ann": 1, "bob": 5}, {"ann": 3}], np.array([1.9, 2.4, np.nan])).tolist()
+    [1.0, 3.0, nan]
+    """
     used = np.unique(np.round([score for rated in ratings for score in rated.values()], _DECIMALS))
     if not 0 < len(used) <= len(RATINGS):
         return judge
@@ -184,61 +221,78 @@ def nearest_rating(ratings: Ratings, judge: Floats) -> Floats:
 def beside_raters(
     ratings: Ratings, judge: Floats, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> BesideRaters:
-    """All of it; nothing where no item has two ratings. None or NaN in `judge` is a failed judgment."""
+    """Compare a judge (n,) with single raters in all three ways; empty if no item has two ratings.
+
+    NaN in `judge` is a failed judgment.
+    """
     if not any(len(rated) > 1 for rated in ratings):
         return BesideRaters()
-    nearest = nearest_rating(ratings, judge) if level == "ordinal" else judge
+    # A score between two ratings would equal nobody's. Alpha needs no such move: it knows the order of scores.
+    nearest = move_to_ratings(ratings, judge) if level == "ordinal" else judge
     return BesideRaters(
-        raters=rater_agreement(ratings, group, judge, level),
-        soft=soft_agreement(ratings, nearest, group, level),
-        replaces=alternative_annotator(ratings, nearest, group, epsilon, level),
+        raters=rater_agreement(ratings, group, judge=judge, level=level),
+        soft=soft_agreement(ratings, nearest, group, level=level),
+        replaces=alternative_annotator(ratings, nearest, group, epsilon=epsilon, level=level),
     )
 
 
 def soft_agreement(ratings: Ratings, judge: Floats, group: Group, level: Level = "ordinal") -> SoftAgreement:
-    """How often the judge says what one of the raters says: of an item with m ratings, m_v of them v, the judge's v
-    has m_v / m, a person the mean over v of m_v (m_v - 1) / (m (m - 1)), and an ideal judge the greatest m_v / m. Where
-    people use more than ten ratings, these are rounded half up. Raises ValueError as `rater_agreement`."""
-    rated = rated_items(ratings, judge, group)
+    """Measure the agreement with a rater drawn at random.
+
+    On an item with m ratings, m_v of which are v, the chance is m_v / m for a judge who says v, the sum over v of
+    m_v (m_v - 1) / (m (m - 1)) for another rater, and the largest m_v / m for an ideal judge. If people use more than
+    ten different ratings, all are rounded half up.
+    """
+    rated = collect_ratings(ratings, judge, group)
     if len(np.unique(rated.score)) > len(RATINGS):
         rated = rated._replace(score=half_up(rated.score), judge=half_up(rated.judge))
-    item, items, size, same = rated.item, rated.items, rated.sizes, rated.alike[1]
+    item, items, size = rated.item, rated.items, rated.sizes
+    _, same = rated.equal_others
     by_judge = np.bincount(item, rated.score == rated.judge[item], minlength=items) / size
     by_people = np.bincount(item, same, minlength=items) / (size * (size - 1))
+    # reduceat takes the largest count of each item; it cannot take none.
     commonest = (np.maximum.reduceat(same, np.cumsum(size) - size) + 1) / size if items else by_people
-    shares = by_judge, by_people, commonest, (commonest < 1).astype(np.float64)
-    names = "judge", "people", "ceiling", "differ"
-    estimates = {name: mean_estimate(share, rated.group, share=True) for name, share in zip(names, shares, strict=True)}
+    estimates = {
+        "judge": mean_estimate(by_judge, rated.group, share=True),
+        "people": mean_estimate(by_people, rated.group, share=True),
+        "ceiling": mean_estimate(commonest, rated.group, share=True),
+        "differ": mean_estimate((commonest < 1).astype(np.float64), rated.group, share=True),
+    }
     difference = mean_estimate(by_judge - by_people, rated.group, null=0.0)
+    return SoftAgreement(**estimates, difference=difference, reading=_read_soft(estimates, difference, items, level))
+
+
+def _read_soft(estimates: Mapping[str, Estimate], difference: Estimate, items: int, level: Level) -> str:
+    """Say a soft agreement in sentences."""
     unit, things = ("rating", "answers") if level == "ordinal" else ("verdict", "items")
-    about: dict[str, Any] = {"what": unit, "things": things, "items": items}
-    reading = say("soft_none", **about)
-    if items:
-        about["how"] = ("not shown to differ from how often", "more often than", "less often than")[difference.side]
-        about["unseen"] = f"; {difference.unseen:.0%} would be seen 8 times in 10" if difference.unseen else ""
-        reading = say("soft", **about, **{name: estimate.value for name, estimate in estimates.items()})
-    return SoftAgreement(**estimates, difference=difference, reading=reading)
+    if not items:
+        return say("soft_none", what=unit, things=things)
+    compared = say(("soft_alike", "soft_more", "soft_less")[difference.side])
+    unseen = say("soft_unseen", points=100 * difference.unseen) if difference.unseen else ""
+    shares = {name: estimate.value for name, estimate in estimates.items()}
+    return say("soft", what=unit, things=things, items=items, compared=compared, unseen=unseen, **shares)
 
 
 def alternative_annotator(
     ratings: Ratings, judge: Judge, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> AlternativeAnnotator:
-    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater? Undefined
-    with fewer than FEWEST_RATERS raters, on the median item or with items enough.
+    """Run the alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
 
-    Each rater j is left out in turn; S is minus the root mean square distance to the others' ratings or, of `nominal`
-    ones, the share of the others that give the same. On item i is W^f_ij = 1 where S(judge) >= S(rater), W^h_ij = 1
-    where S(rater) >= S(judge). H0 of rater j, mean W^f_ij <= mean W^h_ij - epsilon, is tested one-sidedly and corrected
-    over raters. The t-test is clustered by `group`; raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups
-    are left out.
+    Each rater j is left out in turn. The score S of judge or rater is minus the root mean square distance to the other
+    raters' ratings or, at the nominal level, the share of the others that give the same verdict. On item i, W^f_ij = 1
+    if S(judge) >= S(rater), and W^h_ij = 1 if S(rater) >= S(judge). The hypothesis mean W^f_ij <= mean W^h_ij - epsilon
+    is tested one-sidedly for each rater, by a t-test clustered by `group`, and corrected over raters.
+
+    Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are left out. The test is undefined with fewer
+    than FEWEST_RATERS raters, on the median item or in all.
     """
-    rated = rated_items(ratings, judge, group)
-    # The mean square distance to the others is the squared distance to their mean plus their variance, which is the
-    # same for judge and rater: the one nearer to the mean has the higher S.
+    rated = collect_ratings(ratings, judge, group)
+    # The mean square distance to the others is the squared distance to their mean plus their variance. The variance is
+    # the same for judge and rater, so the one nearer to the mean has the higher S.
     mean = rated.mean_of_others
     lead = np.abs(rated.score - mean) - np.abs(rated.judge[rated.item] - mean)
     if level == "nominal":
-        lead = np.subtract(*rated.alike).astype(np.float64)
+        lead = np.subtract(*rated.equal_others).astype(np.float64)
     lines = []
     for number, name in enumerate(rated.names):
         rows = np.flatnonzero(rated.rater == number)
@@ -246,7 +300,8 @@ def alternative_annotator(
         groups = int(members.max(initial=-1)) + 1
         if len(rows) < FEWEST_ITEMS or groups < FEWEST_BLOCKS:
             continue
-        wins, losses = ((sign * lead[rows] >= -_DUST).astype(np.float64) for sign in (1, -1))
+        # Ties count for both.
+        wins, losses = ((sign * lead[rows] >= -_ROUNDING).astype(np.float64) for sign in (1, -1))
         line = RaterTest(
             rater=name,
             n=len(rows),
@@ -256,37 +311,48 @@ def alternative_annotator(
             p=_p_value(losses - wins, members, epsilon),
         )
         lines.append(line)
-    # Benjamini and Yekutieli's correction is undefined of no p-values.
+    # SciPy's correction by Benjamini and Yekutieli refuses an empty list.
     adjusted = scipy.stats.false_discovery_control([line.p for line in lines], method="by") if lines else []
     lines = [replace(line, rejected=bool(p <= FALSE_DISCOVERIES)) for line, p in zip(lines, adjusted, strict=True)]
     test = AlternativeAnnotator(epsilon=epsilon, left_out=len(rated.names) - len(lines), lines=lines, reading="")
-    if why := _no_test(rated, lines):
+    if why := _why_no_test(rated, lines):
         return replace(test, undefined=why, reading=say("replaces_untold", why=why))
-    omega, rho, raters = (
-        float(np.mean([getattr(line, name) for line in lines]))
-        for name in ("rejected", "judge_advantage", "rater_advantage")
-    )
+    held = sum(line.rejected for line in lines)
+    omega = held / len(lines)
+    rho = float(np.mean([line.judge_advantage for line in lines]))
     passes = omega >= WINNING_RATE
-    facts = {"held": sum(line.rejected for line in lines), "raters": len(lines), "needed": WINNING_RATE}
-    means = {"omega": omega, "rho": rho, "rater": raters}
-    reading = say("replaces", test=test, may="may" if passes else "may not", **facts, **means)
+    reading = say(
+        "replaces",
+        test=test,
+        may="may" if passes else "may not",
+        held=held,
+        raters=len(lines),
+        needed=WINNING_RATE,
+        omega=omega,
+        rho=rho,
+        rater=float(np.mean([line.rater_advantage for line in lines])),
+    )
     return replace(test, omega=omega, rho=rho, passes=passes, reading=reading)
 
 
 def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
-    """One-sided p of "the mean difference, of shape (n,), is epsilon or more". The variance of the mean is that of G
-    sums of groups around n times the mean: G / (G - 1) times their squares, over n squared."""
-    mean, groups = float(difference.mean()), int(group.max()) + 1
+    """Return the one-sided p-value of the hypothesis that the mean of `difference` (n,) is epsilon or more.
+
+    The variance of the mean is clustered: G / (G - 1) times the sum of the groups' squared deviations, over n squared.
+    """
+    mean = float(difference.mean())
+    groups = int(group.max()) + 1
     spread = float((np.bincount(group, difference - mean) ** 2).sum())
-    if spread > _DUST:
+    if spread > _ROUNDING:
         error = np.sqrt(groups / (groups - 1) * spread) / len(difference)
         return float(scipy.stats.t.cdf((mean - epsilon) / error, groups - 1))
-    # Without spread: a group's mean is at most 1, so one of expectation epsilon is at `mean` or below with
-    # probability (1 - epsilon) / (1 - mean) at most, and all of them are with that to the power of their number.
+    # Without spread there is no t. A group's mean is at most 1, so a group of expectation epsilon is at `mean` or below
+    # with probability (1 - epsilon) / (1 - mean) at most; all groups are with that to the power of their number.
     return float(((1 - epsilon) / max(1 - mean, 1 - epsilon)) ** groups)
 
 
-def _no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
+def _why_no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
+    """Return why the test is undefined, or None."""
     if not rated.items:
         return "no item has a judgment and two ratings"
     if np.median(rated.sizes) < FEWEST_RATERS:
@@ -300,13 +366,20 @@ def _no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
 def rater_agreement(
     ratings: Ratings, group: Group, judge: Judge | None = None, level: Level = "ordinal", resamples: int | None = None
 ) -> RaterAgreement:
-    """Krippendorff's alpha; undefined where no item has two ratings, or all that count are the same. None or NaN in
-    `judge` is a failed judgment."""
-    rated = rated_items(ratings, judge, group)
-    draws, every = Bootstrap(rated.group, resamples), np.arange(rated.items)
+    """Measure Krippendorff's alpha of the raters, and with the judge as one more rater.
+
+    Undefined if no item has two ratings, or if all ratings are the same. None or NaN in `judge` is a failed judgment.
+
+    >>> ratings = [{"ann": score, "bob": score} for score in (2, 4, 6, 8, 9)]
+    >>> rater_agreement(ratings, group=range(5)).people.value
+    1.0
+    """
+    rated = collect_ratings(ratings, judge, group)
+    draws = Bootstrap(rated.group, resamples)
     columns = [_counts(rated.item, rated.score, rated.items)]
     if judge is not None:
-        item, score = np.concatenate([rated.item, every]), np.concatenate([rated.score, rated.judge])
+        item = np.concatenate([rated.item, np.arange(rated.items)])
+        score = np.concatenate([rated.score, rated.judge])
         columns.append(_counts(item, score, rated.items))
     alphas = []
     for block in draws.drawn():
@@ -314,38 +387,49 @@ def rater_agreement(
         alphas.append([_alpha(times, counts, level) for counts in columns])
     people, *together = np.concatenate(alphas, axis=1)
     reason = "people gave every item the same score" if rated.items else "no item has two ratings"
-    alone, *both = (draws.estimate(values, rated.items, undefined=reason) for values in (people, *together))
-    both += [draws.estimate(values - people, rated.items, undefined=reason, null=0.0) for values in together]
-    with_judge, difference = both or (None, None)
-    counts = {"items": rated.items, "single": rated.single, "failed": rated.failed}
-    counts |= {"raters": len(np.unique(rated.rater)), "ratings": len(rated.score)}
-    return RaterAgreement(level=level, **counts, people=alone, with_judge=with_judge, difference=difference)
+    with_judge = difference = None
+    for values in together:
+        with_judge = draws.estimate(values, rated.items, undefined=reason)
+        difference = draws.estimate(values - people, rated.items, undefined=reason, null=0.0)
+    return RaterAgreement(
+        level=level,
+        items=rated.items,
+        single=rated.single,
+        failed=rated.failed,
+        raters=len(np.unique(rated.rater)),
+        ratings=len(rated.score),
+        people=draws.estimate(people, rated.items, undefined=reason),
+        with_judge=with_judge,
+        difference=difference,
+    )
 
 
 def _counts(item: Indices, score: Floats, items: int) -> Any:
-    """How often each item has each of the different scores, ascending: a sparse matrix."""
+    """Count each item's ratings by value: a sparse matrix (items, values), values ascending."""
     values, code = np.unique(score, return_inverse=True)
     return scipy.sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
 
 
 def _alpha(times: Floats, counts: Any, level: Level) -> Floats:
-    """Alpha in each of r resamples, NaN where it is undefined. `times[i, k]` is how often item i is in resample k,
-    `counts[i, v]` how many of its ratings are value v."""
+    """Compute alpha in each of r resamples, (r,), NaN if undefined.
+
+    `times[i, k]` is how often item i occurs in resample k. `counts[i, v]` is how many of its ratings have value v.
+    """
     size = counts.sum(axis=1)
     marginal = counts.T @ times
     total = marginal.sum(axis=0)
-    # A resample may hold one value only; its 0 / 0 is replaced by NaN below.
+    # A resample may hold a single value. Its 0 / 0 is replaced by NaN below.
     with np.errstate(invalid="ignore", divide="ignore"):
         if level == "nominal":
             equal = ((counts.power(2).sum(axis=1) - size) / (size - 1)) @ times
             alpha = 1 - (total - 1) * (total - equal) / (total**2 - (marginal**2).sum(axis=0))
         else:
-            # Where each value lies on its scale, centred: alpha's distance is the squared difference of positions. The
-            # ordinal distance, the number of ratings from one value to the other with half of those at both ends, is
+            # Position of each value on its scale, centred: alpha's distance is the squared difference of positions. The
+            # ordinal distance counts the ratings from one value to the other, with half of those at both ends. This is
             # the difference of two average ranks.
             position = np.cumsum(marginal, axis=0) - marginal / 2 - total / 2
-            # With squared distances the coincidence matrix O enters as p'Op alone, so that it is never made:
-            # an item with m ratings adds (its sum of p, squared, less its sum of p squared) / (m - 1).
+            # With squared distances the coincidence matrix O enters only as p'Op, so it is never built: an item with m
+            # ratings adds ((sum of p)² - sum of p²) / (m - 1).
             share = times / (size - 1)[:, None]
             pairs = (share * (counts @ position) ** 2).sum(axis=0) - ((counts.T @ share) * position**2).sum(axis=0)
             coincidence = pairs / (marginal * position**2).sum(axis=0)

@@ -1,4 +1,4 @@
-"""What a judge saves, of labels and of rows to rate, pooled over all means and samples, not the best alone."""
+"""Savings by a judge, of labels and of answers to rate, pooled over all means and samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,12 +12,13 @@ from eval_agreement.measures.prediction_intervals import NARROW
 from eval_agreement.sample import RatedSample
 from eval_agreement.sentences import say
 
-if TYPE_CHECKING:  # all that it needs of an audit are its parts, which stand below
-    from eval_agreement.measures.analysis import Findings
+if TYPE_CHECKING:
+    # For annotations only. At run time it would make the chain of imports longer.
+    from eval_agreement.measures.measure import Findings
 
 
 class Saving(Struct, frozen=True, kw_only=True):
-    """With the judge so many `labels`, of an answerer's mean or of all of a sample, do as well as `worth` without."""
+    """The `labels` of one mean, and their `worth`: the labels that would be as precise without the judge."""
 
     name: str
     labels: int
@@ -25,12 +26,17 @@ class Saving(Struct, frozen=True, kw_only=True):
 
     @property
     def of_hundred(self) -> float:
+        """Worth of 100 labels."""
         return 100 * self.worth / self.labels
 
 
 class Savings(Struct, frozen=True, kw_only=True):
-    """Of each of the `means`, and `pooled`: labels and worth added up. Of `rows` with an interval a share (0..1) is
-    `left` to the judge; their mean error is `routed_mae` then, `random_mae` if as many are left to it by chance."""
+    """Savings over all means and samples.
+
+    - means: one saving per answerer, or per sample if there are several. pooled: the sum of labels and of worths.
+    - rows: answers with an interval. left: share (0..1) of them left to the judge.
+    - routed_mae: mean error if these are left to the judge. random_mae: if as many are, drawn at random.
+    """
 
     means: list[Saving]
     pooled: Saving
@@ -41,44 +47,73 @@ class Savings(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def savings(audits: Mapping[str, "Findings"]) -> Savings | None:
-    """Over the corrected means of each sample's answerers or, where all answers are labelled, their means beside any
-    number of judged answers; of several samples the answerers of each are added up. None where there is one alone."""
-    means, routed = list[Saving](), dict[str, Floats]()
+def measure_savings(audits: Mapping[str, "Findings"]) -> Savings | None:
+    """Pool the savings of all samples, or return None if there is only one mean.
+
+    A mean is a corrected mean of an answerer. If all answers of a sample are labelled, it is an answerer's mean beside
+    any number of judged answers. With several samples the answerers of each are added up.
+    """
+    means: list[Saving] = []
+    routed: dict[str, Floats] = {}
     for name, findings in audits.items():
-        worths = {answerer: (mean.labelled, mean.effective) for answerer, mean in findings.corrected.items()}
-        if not worths:
-            rows_of = dict(findings.sample.values("answerer")) or {"all answers": ~np.isnan(findings.sample.human)}
-            samples = {answerer: findings.sample.rows(rows) for answerer, rows in rows_of.items()}
-            worths = {answerer: (len(sample.ids), beside_any_number(sample)) for answerer, sample in samples.items()}
-        known = [Saving(name=who, labels=n, worth=worth) for who, (n, worth) in worths.items() if worth]
-        means += [_sum(name, known)] if known and len(audits) > 1 else known
-        if widths := findings.widths:
-            whole = widths.tasks[0]
-            routed[name] = whole.n * np.array([1.0, whole.narrow.value or 0.0, widths.routed_mae, widths.random_mae])
+        savings = _of_corrected(findings) if findings.corrected else _of_labelled(findings.sample)
+        means += [_add_up(name, savings)] if savings and len(audits) > 1 else savings
+        widths, _ = findings.widths
+        if widths:
+            overall = widths.tasks[0]
+            shares = np.array([1.0, overall.narrow.value or 0.0, widths.routed_mae, widths.random_mae])
+            routed[name] = overall.n * shares
     if len(means) < 2:
         return None
-    total = _sum("all", means)
+    total = _add_up("all", means)
     worst, *_, best = sorted(means, key=lambda mean: mean.of_hundred)
     reading = say("saved_labels", total=total, worst=worst, best=best)
+    # One sample has its own sentence on intervals already.
     if len(routed) < 2:
         return Savings(means=means, pooled=total, reading=reading)
-    rows, *sums = np.sum([*routed.values()], axis=0).tolist()
-    kept = dict(zip(("left", "routed_mae", "random_mae"), (part / rows for part in sums), strict=True))
+    rows, left, routed_sum, random_sum = np.sum([*routed.values()], axis=0).tolist()
+    kept = {"left": left / rows, "routed_mae": routed_sum / rows, "random_mae": random_sum / rows}
     least, *_, most = sorted((part[1] / part[0], name) for name, part in routed.items())
     reading += say("saved_rows", rows=rows, narrow=NARROW, least=least, most=most, **kept)
     return Savings(means=means, pooled=total, reading=reading, rows=round(rows), **kept)
 
 
-def _sum(name: str, savings: Sequence[Saving]) -> Saving:
-    labels, worth = sum(saving.labels for saving in savings), sum(saving.worth for saving in savings)
-    return Saving(name=name, labels=labels, worth=worth)
+def _of_corrected(findings: "Findings") -> list[Saving]:
+    """Return the savings of a sample's corrected means, without undefined ones."""
+    savings = []
+    for answerer, mean in findings.corrected.items():
+        if mean.effective:
+            savings.append(Saving(name=answerer, labels=mean.labelled, worth=mean.effective))
+    return savings
 
 
-def beside_any_number(sample: RatedSample) -> float | None:
-    """What n labels, of all answers, are worth beside many more that are judged: n / (1 - r²), r the correlation of
-    what groups add to people's mean and the judge's (PPI++, arXiv 2311.01453, §6), less one in G - 1 groups for the
-    fitted multiple (Mani et al. 2025, arXiv 2505.20178)."""
+def _of_labelled(sample: RatedSample) -> list[Saving]:
+    """Return the savings of answerers whose answers are all labelled, beside any number of judged answers."""
+    rows_of = dict(sample.part_rows("answerer")) or {"all answers": ~np.isnan(sample.human)}
+    savings = []
+    for answerer, rows in rows_of.items():
+        answers = sample.rows(rows)
+        if worth := worth_beside_any_number(answers):
+            savings.append(Saving(name=answerer, labels=len(answers.ids), worth=worth))
+    return savings
+
+
+def _add_up(name: str, savings: Sequence[Saving]) -> Saving:
+    """Add up labels and worths.
+
+    >>> _add_up("all", [Saving(name="a", labels=10, worth=12.0), Saving(name="b", labels=20, worth=30.0)]).of_hundred
+    140.0
+    """
+    labels = sum(saving.labels for saving in savings)
+    return Saving(name=name, labels=labels, worth=sum(saving.worth for saving in savings))
+
+
+def worth_beside_any_number(sample: RatedSample) -> float | None:
+    """Return the worth of n labels, of all answers, beside any number of judged answers; None with too few groups.
+
+    It is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
+    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted multiple (Mani et al. 2025, arXiv 2505.20178).
+    """
     answers, _ = answers_of(sample.human, sample.scores, sample.groups, sample.weight)
     if answers.too_few:
         return None
@@ -86,6 +121,7 @@ def beside_any_number(sample: RatedSample) -> float | None:
         np.bincount(answers.member, answers.shares * (scores - answers.shares @ scores))
         for scores in (answers.human, answers.judge)
     )
+    # A multiple outside 0..1 would follow noise: the judge's correction is used in part, never reversed.
     multiple = np.clip(human @ judge / (judge @ judge), 0, 1) if judge.any() else 0.0
     left = float(((human - multiple * judge) ** 2).sum())
     return answers.n * float(human @ human) / left * (1 - 1 / (answers.groups - 1)) if left else None

@@ -1,8 +1,14 @@
-"""Two judges of the same answers, by anchors that both scored: was it the model or the judge that changed, and what are
-the scores of one on the scale of the other? All is a function of sums over answers, which are drawn by group."""
+"""Two judges of the same answers, linked by anchors, the answers that both scored.
+
+`measure_change` splits a change of the mean into the judge's and the model's part; `convert` moves scores of one judge
+onto the other's scale. Every figure is a function of sums over answers, which are resampled by group.
+"""
+
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from critic.errors import UsageError
 from critic.records import RATINGS
@@ -12,15 +18,17 @@ from eval_agreement.measures.compare import MARGINS
 from eval_agreement.sample import RatedSample
 
 MOST_OUTSIDE = 0.1
-"""The share of scores to convert that may lie outside of those of the anchors."""
+"""Largest share (0..1) of the scores to convert that may lie outside the range of the anchors' scores."""
 
 KNOTS = (0.25, 0.5, 0.75)
-"""Quantiles of the anchors' scores between which a conversion is straight."""
+"""Quantiles of the anchors' scores at which the converting line may bend."""
 
 
 class Converted(Struct, frozen=True, kw_only=True):
-    """A mean `score` by one judge, on the other's scale: of all answers, of a model's, or a single score. `rank` is the
-    best and the worst place that a model's differences from the others allow."""
+    """A score on the other judge's scale: the mean `score` of all answers or of a model, or a single score.
+
+    `rank` is the best and the worst place, from 1, that a model's differences from the others allow.
+    """
 
     name: str
     score: float
@@ -29,7 +37,7 @@ class Converted(Struct, frozen=True, kw_only=True):
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """Scores of a judge `source` on the scale of `target`, by so many `anchors`."""
+    """Scores of judge `source` on the scale of judge `target`, by `anchors` answers that both scored."""
 
     source: str
     target: str
@@ -38,14 +46,17 @@ class Conversion(Struct, frozen=True, kw_only=True):
 
     @property
     def reading(self) -> str:
-        """What the mean of all answers is worth."""
+        """The conversion of the mean of all answers in a sentence."""
         low, high = self.lines[0].mean.interval or (np.nan, np.nan)
         worth = f"{self.lines[0].mean.value:.2f} ({low:.2f} to {high:.2f})"
         return f"A mean of {self.lines[0].score:.2f} by {self.source} is {worth} on the scale of {self.target}."
 
 
-def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
-    """Of the judge before (`human`) to the one after it and, of answers that only the latter scored, back."""
+def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
+    """Convert the earlier judge's scores (the sample's `human`) to the later judge's scale.
+
+    If the later judge scored answers that the earlier did not, convert its scores back too.
+    """
     before, after = sample.human, sample.scores
     conversions = [convert(sample, names, before, after)]
     if (np.isnan(before) & ~np.isnan(after)).any():
@@ -54,54 +65,96 @@ def both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conversion]:
 
 
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
-    """Least squares of the target on the source, (n,), NaN where not scored: a linear spline with KNOTS. Raises
-    UsageError where anchors are too few, or the scores to convert lie outside of theirs."""
-    anchors, known, draws = ~np.isnan(source + target), ~np.isnan(source), Bootstrap(sample.groups)
+    """Convert scores `source` to the scale of `target`, both (n,), NaN if not scored.
+
+    The conversion is a linear spline with KNOTS, fitted by least squares on the anchors. Raises UsageError if the
+    anchors are too few, or if too many scores to convert lie outside the anchors' range.
+    """
+    anchors, known = ~np.isnan(source + target), ~np.isnan(source)
     questions = len(np.unique(sample.groups[anchors]))
     if questions < FEWEST_TO_DECIDE:
         both = f"{names[0]} and {names[1]} both scored answers to {questions} questions"
         raise UsageError(f"{both}; a conversion takes {FEWEST_TO_DECIDE}")
-    low, high = source[anchors].min(), source[anchors].max()
-    models = {"all": known} | {name: rows & known for name, rows in sample.values("answerer") if (rows & known).any()}
+    low, high = float(source[anchors].min()), float(source[anchors].max())
+    models = {"all": known}
+    for name, rows in sample.part_rows("answerer"):
+        if (rows & known).any():
+            models[name] = rows & known
     for name, rows in models.items():
+        # Beyond the anchors the line would be extrapolated, and its intervals would not show it.
         if (share := np.mean((source[rows] < low) | (source[rows] > high))) > MOST_OUTSIDE:
             whose = f"{name}: {share:.0%} of the scores by {names[0]} lie outside {low:g} to {high:g}"
             raise UsageError(f"{whose}, where both scored answers; have {names[1]} score some of these")
     knots = np.unique(np.quantile(source[anchors], KNOTS))
     knots = knots[(knots > low) & (knots < high)]
-    basis = _basis(np.where(known, source, 0), knots)
-    columns = [*(left * right for left in basis * anchors for right in basis), *(basis * np.where(anchors, target, 0))]
-    columns += [row for rows in models.values() for row in basis * rows]
-    sums, k = draws.sums(np.arange(len(known)), np.array(columns)), len(basis)
-    squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
-    inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
-    slopes, totals = np.einsum("rij,rj->ri", inverse, products), totals.reshape(len(sums), -1, k)
-    means = ratio(np.einsum("rmi,ri->rm", totals, slopes), totals[:, :, 0])
-    whole = [score for score in RATINGS if low <= score <= high]
-    levels = zip(whole, (slopes @ _basis(np.array(whole, dtype=np.float64), knots)).T, strict=True)
+    draws = Bootstrap(sample.groups)
+    slopes, means = _resample_line(
+        draws,
+        source=np.where(known, source, 0),
+        target=np.where(anchors, target, 0),
+        anchors=anchors,
+        models=models,
+        knots=knots,
+    )
+    # The first column of means is that of all answers, which has no place among models.
     places = draws.places(dict(zip(list(models)[1:], means[1:, 1:].T, strict=True)))
-
-    def of(name: str, score: float, n: int, values: Floats, rank: tuple[int, int] | None = None) -> Converted:
+    lines = []
+    for (name, rows), values in zip(models.items(), means.T, strict=True):
+        mean = draws.estimate(values, int(rows.sum()), undefined="no answers", groups=questions)
+        lines.append(Converted(name=name, score=float(source[rows].mean()), mean=mean, rank=places.get(name)))
+    levels = [score for score in RATINGS if low <= score <= high]
+    converted_levels = slopes @ _basis(np.array(levels, dtype=np.float64), knots)
+    n = int(anchors.sum())
+    for score, values in zip(levels, converted_levels.T, strict=True):
         mean = draws.estimate(values, n, undefined="no answers", groups=questions)
-        return Converted(name=name, score=score, mean=mean, rank=rank)
+        lines.append(Converted(name=f"a score of {score}", score=score, mean=mean))
+    return Conversion(source=names[0], target=names[1], anchors=n, lines=lines)
 
-    lines = [
-        of(name, float(source[rows].mean()), int(rows.sum()), values, places.get(name))
-        for (name, rows), values in zip(models.items(), means.T, strict=True)
-    ]
-    lines += [of(f"a score of {score}", score, int(anchors.sum()), values) for score, values in levels]
-    return Conversion(source=names[0], target=names[1], anchors=int(anchors.sum()), lines=lines)
+
+def _resample_line(
+    draws: Bootstrap,
+    source: Floats,
+    target: Floats,
+    anchors: NDArray[np.bool_],
+    models: Mapping[str, NDArray[np.bool_]],
+    knots: Floats,
+) -> tuple[Floats, Floats]:
+    """Fit the line in the sample and in each of R resamples.
+
+    Returns its coefficients, (1 + R, 2 + knots), and each model's converted mean, (1 + R, models).
+    """
+    basis = _basis(source, knots)
+    k = len(basis)
+    # Sums over the anchors for the normal equations, then each model's sums of the basis.
+    columns = [left * right for left in basis * anchors for right in basis]
+    columns += [*(basis * target)]
+    for rows in models.values():
+        columns += [*(basis * rows)]
+    sums = draws.sums(np.arange(len(source)), np.array(columns))
+    squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
+    # A resample without anchors on one side of a knot has no unique line; the pseudo-inverse takes the smallest.
+    inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
+    slopes = np.einsum("rij,rj->ri", inverse, products)
+    totals = totals.reshape(len(sums), -1, k)
+    return slopes, ratio(np.einsum("rmi,ri->rm", totals, slopes), totals[:, :, 0])
 
 
 def _basis(scores: Floats, knots: Floats) -> Floats:
-    """What a straight line that bends at the knots is made of: shape (2 + knots, n)."""
+    """Return the basis of a line that bends at the knots, (2 + knots, n).
+
+    >>> _basis(np.array([2.0, 6.0]), knots=np.array([5.0])).tolist()
+    [[1.0, 1.0], [2.0, 6.0], [0.0, 1.0]]
+    """
     return np.stack([np.ones_like(scores), scores, *(np.maximum(scores - knot, 0) for knot in knots)])
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """How the mean score now differs from that of then, in points, `total`: the `judge`'s part is the mean of now less
-    then over the anchors, the `model`'s what is left, None without new answers. `holds`: neither is the judge shown to
-    have moved by more than a margin, nor the model to have fallen."""
+    """The change of the mean score from then to now, in points, in two parts.
+
+    - judge: mean of now less then over the answers judged at both times. model: the rest of `total`; undefined without
+      new answers.
+    - holds: True unless the judge is shown to have moved, or the model to have fallen, by a margin that counts.
+    """
 
     total: Estimate
     judge: Estimate
@@ -110,36 +163,46 @@ class Change(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def change(sample: RatedSample) -> Change:
-    """Of scores then (`human`) and now (the judge's), NaN where not scored. Raises UsageError without anchors."""
-    then, now, draws = sample.human, sample.scores, Bootstrap(sample.groups)
-    scored, again = ~np.isnan(then), ~np.isnan(now)
-    rows = scored, scored & again, again & ~scored
-    if not rows[1].any():
+def measure_change(sample: RatedSample) -> Change:
+    """Measure the change from the scores then (the sample's `human`) to now (the judge's), NaN if not scored.
+
+    Raises UsageError if no answer was judged at both times.
+    """
+    then, now = sample.human, sample.scores
+    before, after = ~np.isnan(then), ~np.isnan(now)
+    again, new = before & after, after & ~before
+    if not again.any():
         raise UsageError(
             "no answer was judged at both times: judge some of the earlier ones again, to tell who changed"
         )
-    columns = [np.where(of, value, 0) for of, value in zip(rows, (then, now - then, now), strict=True)]
-    sums = draws.sums(np.arange(len(then)), np.array([*columns, *rows], dtype=np.float64)).T
-    before, judge, after = (ratio(top, count) for top, count in zip(sums[:3], sums[3:], strict=True))
-    groups = len(np.unique(sample.groups[rows[1]]))
-    new = bool(rows[2].any())
-    total = after - before if new else judge
+    draws = Bootstrap(sample.groups)
+    columns = [np.where(before, then, 0), np.where(again, now - then, 0), np.where(new, now, 0), before, again, new]
+    sums = draws.sums(np.arange(len(then)), np.array(columns, dtype=np.float64)).T
+    mean_before, moved, mean_new = (ratio(total, count) for total, count in zip(sums[:3], sums[3:], strict=True))
+    groups = len(np.unique(sample.groups[again]))
+    # Without new answers the whole change is the judge's; the mean of none, NaN, leaves the model's part undefined.
+    total = mean_new - mean_before if new.any() else moved
+    by_model = total - moved if new.any() else mean_new
 
-    def of(values: Floats, n: int) -> Estimate:
-        return draws.estimate(values, n, undefined="no answer is new", null=0.0, groups=groups)
+    def estimate(values: Floats, rows: NDArray[np.bool_]) -> Estimate:
+        return draws.estimate(values, int(rows.sum()), undefined="no answer is new", null=0.0, groups=groups)
 
-    judged, model = of(judge, int(rows[1].sum())), of(total - judge if new else after, int(rows[2].sum()))
-    moved, fallen = _shown(judged) != 0, _shown(model) < 0
-    changes = ["the judge has changed"] * moved + ["the model has become worse"] * fallen
+    judge = estimate(moved, again)
+    model = estimate(by_model, new)
+    changes = []
+    if _shown_side(judge) != 0:
+        changes.append("the judge has changed")
+    if _shown_side(model) < 0:
+        changes.append("the model has become worse")
+    # Few questions may hide a change: exit code 0 would say that there is none.
     if groups < FEWEST_TO_DECIDE:
         changes = [f"not decided: anchors on {groups} questions, {FEWEST_TO_DECIDE} are needed"]
     reading = f"{', and '.join(changes) or 'no change that counts is shown'} (by {MARGINS['mae']:g} points or more)"
-    whole = of(total, int((rows[2] if new else rows[1]).sum()))
-    return Change(total=whole, judge=judged, model=model, holds=not changes, reading=reading)
+    overall = estimate(total, new if new.any() else again)
+    return Change(total=overall, judge=judge, model=model, holds=not changes, reading=reading)
 
 
-def _shown(part: Estimate) -> int:
-    """1 or -1 where a change is shown and may be as large as the margin."""
+def _shown_side(part: Estimate) -> int:
+    """Return 1 or -1 if a change is shown and may be as large as the margin, else 0."""
     low, high = part.interval or (0.0, 0.0)
     return part.side * (max(-low, high) > MARGINS["mae"])

@@ -1,4 +1,4 @@
-"""What an audit of preferences found, as sections of sentences and tables."""
+"""Draw the findings of an audit of preferences, or of yes and no, as a page's sections."""
 
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, row, share
 from critic.stats.estimate import Estimate
@@ -13,23 +13,30 @@ _WEIGHTED = (
 
 
 def preference_sections(name: str, audit: PreferenceAudit) -> list[Section]:
-    """All there is to say, in reading order."""
-    many = len(audit.beside) > 1
-    differing = f"Differences on the same {audit.things}, from the same resamples."
+    """Build all sections on a sample, in reading order."""
+    people_parts = []
+    for judge, beside in audit.beside.items():
+        heading = f"{name}: {judge}" if len(audit.beside) > 1 else name
+        people_parts.append(people_part(heading, beside))
+    caption = f"Differences on the same {audit.things}, from the same resamples."
     parts = {
-        "yes_or_no" if audit.yes_or_no else "preferences": [_agreement(name, audit)],
-        "matrix": [_matrix(name, audit)],
-        "people": [people_part(f"{name}: {judge}" if many else name, beside) for judge, beside in audit.beside.items()],
-        "position": [_position(name, audit)],
-        "length": [_length(name, audit)],
-        "differences": [Part(heading=name, tables=[_DIFFERENCES.table(differing, audit.differences)])],
-        "kinds": [_kinds(name, audit)],
+        "yes_or_no" if audit.yes_or_no else "preferences": [_agreement_part(name, audit)],
+        "matrix": [_matrix_part(name, audit)],
+        "people": people_parts,
+        "position": [_position_part(name, audit)],
+        "length": [_length_part(name, audit)],
+        "differences": [Part(heading=name, tables=[_DIFFERENCES.table(caption, audit.differences)])],
+        "kinds": [_kinds_part(name, audit)],
     }
     things, thing = ("items", "item") if audit.yes_or_no else ("pairs of answers", "pair")
-    return [block for key, pieces in parts.items() for block in section(key, pieces, things=things, thing=thing)]
+    sections = []
+    for key, parts_of_section in parts.items():
+        sections += section(key, parts_of_section, things=things, thing=thing)
+    return sections
 
 
-def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:
+def _scorer_row(name: str, about: str, result: VerdictAgreement, *, ties: bool, strong: bool = False) -> TableRow:
+    """Build the row of a scorer. Without ties nothing is left undecided, so the column on decided items is left out."""
     counts = result.n, result.failed, result.unasked
     decided = [percent(result.decided)] if ties else []
     estimates = percent(result.accuracy), *decided, points(result.kappa)
@@ -39,31 +46,39 @@ def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong:
 
 
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
+"""Description of each trivial judge."""
 
 
-def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
+def _scorers_table(caption: str, first: str, rows: list[TableRow], *, ties: bool) -> Table:
     head = [first, "n", "failed", "not asked", "accuracy", *(["decided"] if ties else []), "kappa"]
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
 
 
-def _agreement(name: str, audit: PreferenceAudit) -> Part:
+def _agreement_part(name: str, audit: PreferenceAudit) -> Part:
+    """Draw every judge and trivial judge, with sensitivity and specificity for verdicts of yes or no."""
     ties = not audit.yes_or_no
-    rows = [
-        _row(judge, "the judge under audit" if not position else "another judge", result, ties, strong=not position)
-        for position, (judge, result) in enumerate(audit.agreement.items())
-    ]
-    rows += [_row(trivial, _TRIVIAL[trivial], result, ties) for trivial, result in audit.baselines.items()]
+    rows: list[TableRow] = []
+    for judge, result in audit.agreement.items():
+        # The first judge is under audit.
+        about = "another judge" if rows else "the judge under audit"
+        rows.append(_scorer_row(judge, about, result, ties=ties, strong=not rows))
+    for trivial, result in audit.baselines.items():
+        rows.append(_scorer_row(trivial, _TRIVIAL[trivial], result, ties=ties))
     tied = f" ({share(audit.people_ties.value)} ties)" if ties else ""
     caption = f"{audit.items} {audit.things}, {audit.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
     readings = [*audit.notes, *([_WEIGHTED.format(things=audit.things)] if audit.weighted else [])]
-    tables = [_table(caption, "Verdicts by", rows, ties)]
-    many = len(audit.rates) > 1
-    rates = {f"{judge}: {key}" if many else key: rate for judge, of in audit.rates.items() for key, rate in of.items()}
-    tables.append(estimates("What it finds of people's yes (sensitivity) and no (specificity).", rates, percent))
+    tables = [_scorers_table(caption, "Verdicts by", rows, ties=ties)]
+    rates = {}
+    for judge, rates_of in audit.rates.items():
+        for key, rate in rates_of.items():
+            rates[f"{judge}: {key}" if len(audit.rates) > 1 else key] = rate
+    caption = "Share found of people's yes (sensitivity) and of people's no (specificity)."
+    tables.append(estimates(caption, rates, percent))
     return Part(heading=name, tables=tables, readings=readings)
 
 
-def _matrix(name: str, audit: PreferenceAudit) -> Part:
+def _matrix_part(name: str, audit: PreferenceAudit) -> Part:
+    """Draw the agreement of every pair of scorers, overall and by turn; empty with two scorers."""
     pairs = {f"All {audit.things}": audit.matrix.overall}
     pairs |= {f"Turn {turn}": agreements for turn, agreements in audit.matrix.by.get("turn", {}).items()}
     tables = [_matrix_table(caption, agreements) for caption, agreements in pairs.items()]
@@ -71,15 +86,23 @@ def _matrix(name: str, audit: PreferenceAudit) -> Part:
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
-    names = list(dict.fromkeys(name for pair in pairs for name in (pair.first, pair.second)))
-    cells = {(pair.first, pair.second): percent(pair.equal) for pair in pairs}
-    cells |= {(second, first): cell for (first, second), cell in cells.items()}
-    rows = [row(first, *(cells.get((first, second), "–") for second in names)) for first in names]
+    """Build a symmetric table with a row and a column per scorer, in the order in which they first occur."""
+    names: dict[str, None] = {}
+    cells = {}
+    for pair in pairs:
+        names |= {pair.first: None, pair.second: None}
+        cells[pair.first, pair.second] = cells[pair.second, pair.first] = percent(pair.equal)
+    rows = []
+    for first in names:
+        # Nobody is compared with themselves, and people's verdict not with its own raters.
+        rows.append(row(first, *(cells.get((first, second), "–") for second in names)))
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
-def _position(name: str, audit: PreferenceAudit) -> Part:
-    readings, rows = [], dict[str, Estimate]()
+def _position_part(name: str, audit: PreferenceAudit) -> Part:
+    """Draw the effect of the order of answers on each judge."""
+    readings: list[str] = []
+    rows: dict[str, Estimate] = {}
     for judge, bias in audit.position.items():
         first = bias["first_place"]
         rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
@@ -87,20 +110,22 @@ def _position(name: str, audit: PreferenceAudit) -> Part:
             position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
             text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."
             readings.append(f"{judge} {text}")
-    tables = [estimates("What the order of the answers does.", rows, percent)]
+    tables = [estimates("Effect of the order of the answers.", rows, percent)]
     return Part(heading=name, tables=tables, readings=readings)
 
 
-def _length(name: str, audit: PreferenceAudit) -> Part:
-    readings, rows = [], dict[str, Estimate]()
+def _length_part(name: str, audit: PreferenceAudit) -> Part:
+    """Draw how often the longer answer wins by each judge and by people."""
+    readings: list[str] = []
+    rows: dict[str, Estimate] = {}
     for judge, length in audit.length.items():
-        names = judge, "people, the same pairs", f"{judge} less people"
-        rows |= dict(zip(names, length.values(), strict=True))
-        change = length["difference"]
+        rows[judge] = length["judge"]
+        rows["people, the same pairs"] = length["people"]
+        change = rows[f"{judge} less people"] = length["difference"]
         if direction := change.side:
             how = f"{'more' if direction > 0 else 'less'} often than people, by {share(abs(change.value or 0))}"
             readings.append(f"{judge} takes the longer answer {how}.")
-    caption = "How often the longer answer wins, where neither says tie."
+    caption = "Share of pairs in which the longer answer wins, if neither says tie."
     return Part(heading=name, tables=[estimates(caption, rows, percent)], readings=readings)
 
 
@@ -116,11 +141,14 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def _kinds(name: str, audit: PreferenceAudit) -> Part:
+def _kinds_part(name: str, audit: PreferenceAudit) -> Part:
+    """Draw the agreement of the judge under audit on each value of each property."""
     tables = []
+    ties = not audit.yes_or_no
     for part, values in next(iter(audit.by.values())).items():
-        ties = not audit.yes_or_no
-        rows = [_row(value.replace("_", " "), "", result, ties, strong=True) for value, result in values.items()]
+        rows = []
+        for value, result in values.items():
+            rows.append(_scorer_row(value.replace("_", " "), "", result, ties=ties, strong=True))
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-        tables.append(_table(caption, part_name(part).capitalize(), rows, ties))
+        tables.append(_scorers_table(caption, part_name(part).capitalize(), rows, ties=ties))
     return Part(heading=name, tables=tables)

@@ -1,4 +1,4 @@
-"""The audit as one HTML page that needs no network (pictures as inline SVG)."""
+"""Write the audit as one HTML page that needs no network (pictures are inline SVG)."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from critic.page.blocks import Part, Section, Table, row
 from critic.page.page import render
 from critic.records import RATINGS
 from critic.stats.arrays import Floats
-from eval_agreement.measures.analysis import Findings
+from eval_agreement.measures.measure import Findings
 from eval_agreement.metrics import half_up
 from eval_agreement.page.words import section
 from eval_agreement.sample import RatedSample
 
 WORST = 10
-"""Disagreements shown for each sample."""
+"""Number of disagreements shown for each sample."""
 
 LONG = 400
-"""Characters of a text that are shown before the rest is folded away."""
+"""Characters of a text that are shown before the rest is folded."""
 
 
 def write(
@@ -33,24 +33,22 @@ def write(
     audits: Mapping[str, Findings],
     about: str = "How far a judge can stand in for people",
 ) -> Path:
-    """Write FOLDER/report.html: `verdicts` opens it, worst disagreements of the samples of `audits` close it."""
+    """Write FOLDER/report.html and return its path.
+
+    It begins with the `verdicts` and ends with the worst disagreements on the samples of `audits`.
+    """
     samples = {name: findings.sample for name, findings in audits.items()}
-    furthest = {name: worst(sample) for name, sample in samples.items()}
     facts = {
         "title": title,
         "about": about,
         "origin": origin,
-        "warnings": [
-            f"{of['in_training']} of the {of['rows']} answers of {name} are also in the training file."
-            for name, of in origin["samples"].items()
-            if of.get("in_training")
-        ],
+        "warnings": _training_warnings(origin["samples"]),
         "verdicts": verdicts,
-        "sections": [*sections, *_failures_of(samples)],
-        "confusion": {name: confusion(sample.human, sample.scores) for name, sample in samples.items()},
+        "sections": [*sections, *_failure_sections(samples)],
+        "confusion": {name: count_pairs(sample.human, sample.scores) for name, sample in samples.items()},
         "bins": {name: findings.calibration.bins for name, findings in audits.items()},
         "samples": samples,
-        "worst": furthest,
+        "worst": {name: find_worst(sample) for name, sample in samples.items()},
         "ratings": RATINGS,
         "long": LONG,
     }
@@ -59,36 +57,57 @@ def write(
     return path
 
 
-def confusion(human: Floats, judge: Floats) -> list[list[int]]:
-    """Counts of judged answers, human score down and judge score across, both rounded half up to 1..10."""
+def _training_warnings(samples: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Warn of each sample with answers that the trivial judges were fitted on."""
+    warnings = []
+    for name, facts in samples.items():
+        if facts.get("in_training"):
+            both = f"{facts['in_training']} of the {facts['rows']} answers of {name}"
+            warnings.append(f"{both} are also in the training file.")
+    return warnings
+
+
+def count_pairs(human: Floats, judge: Floats) -> list[list[int]]:
+    """Count judged answers by human score (rows) and judge score (columns), both rounded half up to 1..10.
+
+    >>> table = count_pairs(np.array([1.0, 9.5, 3.0]), np.array([2.0, 10.0, np.nan]))
+    >>> table[0][1], table[9][9], sum(map(sum, table))
+    (1, 1, 2)
+    """
     judged = ~np.isnan(judge)
     edges = np.append(RATINGS, RATINGS[-1] + 1) - 0.5
     table, _, _ = np.histogram2d(half_up(human[judged]), half_up(judge[judged]), bins=[edges, edges])
     return table.astype(int).tolist()  # type: ignore[no-any-return]
 
 
-def worst(sample: RatedSample) -> list[int]:
-    """The rows of the judged answers furthest from people's score, furthest first; ties by id."""
+def find_worst(sample: RatedSample) -> list[int]:
+    """Return the rows of the WORST judged answers furthest from the human score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance)).tolist()
     return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
-def _failures_of(samples: Mapping[str, RatedSample]) -> list[Section]:
+def _failure_sections(samples: Mapping[str, RatedSample]) -> list[Section]:
+    """Build the section on failed judgments; empty without any."""
     caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
     parts = []
     for name, sample in samples.items():
-        judgments, rows = sample.judgments or [None] * len(sample.ids), []
-        for why, count, few in failures(sample):
-            details = {sample.ids[at]: (judgment.detail or "") if (judgment := judgments[at]) else "" for at in few}
-            about = "; ".join(f"{key} {detail[:200]}".strip() for key, detail in details.items())
-            rows.append(row(why, count, about=about))
+        # Scores from tables have no judgments, and no details of failures.
+        judgments = sample.judgments or [None] * len(sample.ids)
+        rows = []
+        for failure, count, examples in count_failures(sample):
+            details = []
+            for index in examples:
+                judgment = judgments[index]
+                detail = judgment.detail or "" if judgment else ""
+                details.append(f"{sample.ids[index]} {detail[:200]}".strip())
+            rows.append(row(failure, count, about="; ".join(details)))
         parts.append(Part(heading=name, tables=[Table(caption=caption, head=["Failure", "count"], rows=rows)]))
     return section("failures", parts)
 
 
-def failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
-    """Failures by name, the commonest first: how many, and the first three rows."""
+def count_failures(sample: RatedSample) -> list[tuple[str, int, list[int]]]:
+    """Return each failure by name, the commonest first, with its count and its first three rows."""
     by_failure: dict[str, list[int]] = {}
     for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
         judgment = sample.judgments[index] if sample.judgments else None

@@ -1,71 +1,42 @@
-"""What an audit of scores found, and what became of a judge's, as sections of sentences and tables."""
+"""Draw the findings of an audit of scores, of attacks and of two judges, as parts of a page's sections.
+
+`draw_…` functions take a finding per sample, by the sample's name, and return one part per sample. The measures that
+they belong to are listed in `eval_agreement/score_measures.py`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from critic.human_scored import BLIND
 from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
-from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
-from eval_agreement.measures.analysis import Findings, Line
-from eval_agreement.measures.bias import BiasEffect, Offsets
+from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
+from eval_agreement.measures.calibration import Calibration
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.measures.differences import TO_SEE, ModelDifference
-from eval_agreement.measures.gate import Outcome
 from eval_agreement.measures.image_grounding import Looking
 from eval_agreement.measures.injection import Injection, VariantEffect
-from eval_agreement.measures.ppi import CorrectedMean
-from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, NARROW, TaskWidths
+from eval_agreement.measures.ppi import CorrectedMean, LabelPlan
+from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, NARROW, TaskWidths, Widths
+from eval_agreement.measures.raters import BesideRaters
 from eval_agreement.measures.savings import Savings
+from eval_agreement.measures.scorers import Breakdown, Line, Scorers
 from eval_agreement.measures.two_judges import Change, Conversion, Converted
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import estimates, gate_sections, p_text, part_name, people_part, percent, points, section
+from eval_agreement.page.words import estimates, p_text, part_name, people_part, percent, points, section
 
 MOST_UNFOLDED = 15
-"""Longer tables open on demand."""
-
-
-def sections(
-    audits: Mapping[str, Findings],
-    outcomes: Sequence[Outcome],
-    attacked: Sequence[Injection],
-    looks: Mapping[Path, Looking],
-    saved: Savings | None,
-) -> list[Section]:
-    """All there is to say, in reading order."""
-    return [
-        *_agreement(audits),
-        *gate_sections(outcomes),
-        *_parts(audits),
-        *_of_each("judges", audits, _compared),
-        *section("people", [people_part(name, findings.beside) for name, findings in audits.items()]),
-        *section("bias", _biases_of(audits)),
-        *section("injection", map(_injection, attacked)),
-        *_of_each("calibration", audits, _calibration),
-        *_of_each("corrected", audits, _corrected),
-        *section("savings", [_saved(saved)] if saved else []),
-        *models_of(audits),
-        *section("looking", [_looking(path, looking) for path, looking in looks.items()]),
-    ]
-
-
-Content = tuple[Sequence[str], Sequence[Table]]
-"""Sentences and tables."""
-
-
-def _of_each(key: str, audits: Mapping[str, Findings], say: Callable[[Findings], Content]) -> list[Section]:
-    contents = {name: say(findings) for name, findings in audits.items()}
-    return section(
-        key, [Part(heading=name, readings=[*texts], tables=[*drawn]) for name, (texts, drawn) in contents.items()]
-    )
+"""Rows of a table from which it is folded."""
 
 
 def _error_bar(result: Agreement) -> Bar | None:
+    """Build the bar of the mean absolute error."""
     return bar(result.mae, result.interval.get("mae"))
 
 
-def _scorers(first: str, metrics: Iterable[str], models: Sequence[str] = ("judge", "other")) -> Columns[Line]:
-    """The kinds `models` are coloured."""
+def _scorer_columns(first: str, metrics: Iterable[str], coloured: Sequence[str] = ("judge", "other")) -> Columns[Line]:
+    """Build the columns of a table of scorers; scorers of the `coloured` kinds have a colour on the page."""
 
     def column(metric: str) -> tuple[str, Callable[[Line], TableCell]]:
         return METRICS[metric].name, lambda line: points(line.result.estimates[metric])
@@ -78,59 +49,50 @@ def _scorers(first: str, metrics: Iterable[str], models: Sequence[str] = ("judge
         about=lambda line: line.about,
         bar=lambda line: _error_bar(line.result),
         strong=lambda line: line.kind == "judge",
-        model=lambda line: line.name if line.kind in models else "",
+        model=lambda line: line.name if line.kind in coloured else "",
     )
 
 
-def _agreement(audits: Mapping[str, Findings]) -> list[Section]:
-    axis = axis_of(_error_bar(line.result) for findings in audits.values() for line in findings.lines)
-    columns = _scorers("Scores by", METRICS)
-    parts = []
-    for name, findings in audits.items():
-        total = len(findings.sample.ids)
-        extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
-        caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
-        table = columns.table(caption, findings.lines, axis=axis)
-        parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
-    return section(
-        "agreement",
-        parts,
-        metrics=" ".join(metric.note for metric in METRICS.values() if metric.note),
-        resamples=RESAMPLES,
-        resamples_of_many=RESAMPLES_OF_MANY,
-        many=MANY_GROUPS,
-        fewest=FEWEST_GROUPS,
-    )
+def draw_scorers(findings: Mapping[str, Scorers]) -> Iterator[Part]:
+    """Draw the agreement of every scorer with people."""
+    # One axis for all samples, so that their bars can be compared.
+    axis = axis_of(_error_bar(line.result) for scorers in findings.values() for line in scorers.lines)
+    columns = _scorer_columns("Scores by", METRICS)
+    for name, scorers in findings.items():
+        judged = share(scorers.judge.n / scorers.answers)
+        more = f", {scorers.unlabelled} more without people's scores" if scorers.unlabelled else ""
+        caption = f"{scorers.answers} answers, {judged} judged{more}. MAE drawn from 0 to {axis[1]:g}."
+        yield Part(heading=name, tables=[columns.table(caption, scorers.lines, axis=axis)], readings=scorers.notes)
 
 
-def _parts(audits: Mapping[str, Findings]) -> list[Section]:
-    results = [result for findings in audits.values() for values in findings.by.values() for result in values.values()]
-    axis = axis_of(map(_error_bar, results))
-    parts = []
-    for name, findings in audits.items():
+def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
+    """Draw the judge's agreement on each value of each property."""
+    every_part = [values for breakdown in findings.values() for values in breakdown.values()]
+    axis = axis_of(_error_bar(result) for values in every_part for result in values.values())
+    for name, breakdown in findings.items():
         tables = []
-        for part, values in findings.by.items():
-            columns = _scorers(
-                part_name(part).capitalize(), ("mae", "pearson", "qwk"), ["judge"] * (part == "answerer")
-            )
-            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
+        for part, values in breakdown.items():
+            coloured = ["judge"] if part == "answerer" else []
+            columns = _scorer_columns(part_name(part).capitalize(), ("mae", "pearson", "qwk"), coloured=coloured)
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
-            folded = len(lines) > MOST_UNFOLDED
-            tables.append(columns.table(caption, lines, axis=axis, folded=folded))
-        parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
-    return section("parts", parts)
+            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
+            tables.append(columns.table(caption, lines, axis=axis, folded=len(lines) > MOST_UNFOLDED))
+        yield Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."])
 
 
-def _compared(findings: Findings) -> Content:
-    tables = []
-    for pair in findings.comparisons:
-        caption = f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both)."
-        tables.append(_differences(caption, (pair.first, pair.second), pair.differences))
-    return [_standing(pair) for pair in findings.comparisons], tables
+def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[Part]:
+    """Draw the differences of every pair of judges."""
+    for name, comparisons in findings.items():
+        tables = []
+        for pair in comparisons:
+            left_out = f"{pair.left_out} left out: not scored by both"
+            caption = f"{pair.first} less {pair.second}, {pair.n} answers ({left_out})."
+            tables.append(_differences_table(caption, (pair.first, pair.second), pair.differences))
+        yield Part(heading=name, readings=[_read_comparison(pair) for pair in comparisons], tables=tables)
 
 
-def _standing(pair: Comparison) -> str:
-    """Who is ahead where, in a sentence."""
+def _read_comparison(pair: Comparison) -> str:
+    """Say in a sentence which judge is ahead in which metrics."""
     both = f"{pair.first} and {pair.second}"
     ahead: dict[str, list[str]] = {}
     for difference in pair.differences:
@@ -143,10 +105,10 @@ def _standing(pair: Comparison) -> str:
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}
-"""Whether a judge is no worse than another but for a margin."""
+"""Cell of a margin, by whether the judge is shown to be no worse by more than it."""
 
 
-def _differences(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
+def _differences_table(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
     columns = Columns[MetricDifference](
         ("Metric", lambda line: METRICS[line.metric].name),
         (names[0], lambda line: number(line.first, 3)),
@@ -159,35 +121,43 @@ def _differences(caption: str, names: tuple[str, str], differences: Sequence[Met
         strong=lambda line: line.better is not None,
     )
     axis = axis_of(map(columns.bar, differences), centred=True)
+    # Of all metrics only the error is better if it is lower.
     drawn = f"{caption} Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right."
     return columns.table(drawn, differences, axis=axis)
 
 
-def _biases_of(audits: Mapping[str, Findings]) -> Iterator[Part]:
-    for name, findings in audits.items():
-        for judge, biases in findings.biases.items():
+def draw_people(findings: Mapping[str, BesideRaters]) -> list[Part]:
+    """Draw the judge beside single raters."""
+    return [people_part(name, beside) for name, beside in findings.items()]
+
+
+def draw_biases(findings: Mapping[str, Mapping[str, Biases]]) -> Iterator[Part]:
+    """Draw the biases of each judge, one part per judge."""
+    for name, biases_of in findings.items():
+        for judge, biases in biases_of.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
-            whole = _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
+            overall = _bias_columns("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
             yield Part(
-                heading=f"{name}: {judge}" if len(findings.biases) > 1 else name,
+                heading=f"{name}: {judge}" if len(biases_of) > 1 else name,
                 readings=[effect.reading for effect in (*biases.effects, *offsets)],
-                tables=[whole, *map(_offsets_table, biases.offsets)],
+                tables=[overall, *map(_offsets_table, biases.offsets)],
             )
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
-    """The label most favoured and the one least, where there is a sign of either."""
-    shown = sorted(filter(_shows, family.effects), key=lambda effect: -(effect.value or 0.0))
+    """Return the most and the least favoured label of a family, of those whose offset is shown."""
+    shown = sorted(filter(_is_shown, family.effects), key=lambda effect: -(effect.value or 0.0))
     return shown[:1] + shown[1:][-1:]
 
 
-def _shows(effect: BiasEffect) -> bool:
+def _is_shown(effect: BiasEffect) -> bool:
     return effect.p_value is not None and effect.p_value < 0.05
 
 
-def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
+def _bias_columns(first: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
+    """Build the columns of a table of biases, whose rows are named by `name`."""
     return Columns[BiasEffect](
-        (of, lambda effect: name(effect).replace("_", " ")),
+        (first, lambda effect: name(effect).replace("_", " ")),
         ("value", lambda effect: points(effect, 2)),
         ("unit", lambda effect: effect.unit),
         ("p", lambda effect: p_text(effect.p_value)),
@@ -196,14 +166,14 @@ def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
         ("noise", lambda effect: number(effect.noise_explains)),
         about=lambda effect: effect.about if effect.label is None else "",
         bar=lambda effect: bar(effect.value, effect.interval),
-        strong=_shows,
-        model=lambda effect: name(effect).replace("_", " ") if of == "Answerer" else "",
+        strong=_is_shown,
+        model=lambda effect: name(effect).replace("_", " ") if first == "Answerer" else "",
     )
 
 
 def _offsets_table(family: Offsets) -> Table:
     caption = f"By {part_name(family.name)}: points against all others at equal human score."
-    columns = _biases(part_name(family.name).capitalize(), lambda effect: effect.label or "")
+    columns = _bias_columns(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
     return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
 
@@ -220,41 +190,52 @@ _VARIANTS = Columns[VariantEffect](
 )
 
 
-def _variants(caption: str, effects: Sequence[VariantEffect]) -> Table:
+def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
     return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
 
 
-def _injection(injection: Injection) -> Part:
+def injection_part(injection: Injection) -> Part:
+    """Build the part on the attacks of one file of attacked answers."""
     caption = (
         f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
         f"average ({injection.answers - injection.clean.n} failed)."
     )
-    return Part(heading=injection.judge, readings=[injection.reading], tables=[_variants(caption, injection.attacks)])
+    table = _variants_table(caption, injection.attacks)
+    return Part(heading=injection.judge, readings=[injection.reading], tables=[table])
 
 
-def _looking(path: Path, looking: Looking) -> Part:
+def looking_part(path: Path, looking: Looking) -> Part:
+    """Build the part on whether a judge looks at images, from one file of arms."""
     caption = f"{looking.answers} answers with images; the image reached the judge in {looking.reached}."
-    tables = [_variants(caption, [looking.swap, looking.edit])]
+    tables = [_variants_table(caption, [looking.swap, looking.edit])]
+    # Without human scores there is no agreement to compare.
     if looking.differences:
-        tables.append(_differences("Agreement with people.", ("seeing", BLIND), looking.differences))
+        tables.append(_differences_table("Agreement with people.", ("seeing", BLIND), looking.differences))
     return Part(heading=f"{looking.judge}, {path.stem}", readings=[looking.reading], tables=tables)
 
 
-def _calibration(findings: Findings) -> Content:
-    calibration, tables = findings.calibration, []
-    if calibration.before and calibration.after and calibration.change:
-        rows = [
-            blocks.row("MAE before recalibration", number(calibration.before.mae)),
-            blocks.row("after", number(calibration.after.mae)),
-            blocks.row("change", points(calibration.change, 2)),
-            blocks.row("mean error before", number(calibration.before.mean_error)),
-            blocks.row("after", number(calibration.after.mean_error)),
-        ]
-        tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
-    if not (widths := findings.widths):
-        return calibration.readings, tables
-    tables.append(_WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks))
-    return [*calibration.readings, widths.reading], tables
+def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:
+    """Draw the errors with and without recalibration."""
+    for name, calibration in findings.items():
+        tables = []
+        if calibration.before and calibration.after and calibration.change:
+            rows = [
+                blocks.row("MAE before recalibration", number(calibration.before.mae)),
+                blocks.row("after", number(calibration.after.mae)),
+                blocks.row("change", points(calibration.change, 2)),
+                blocks.row("mean error before", number(calibration.before.mean_error)),
+                blocks.row("after", number(calibration.after.mean_error)),
+            ]
+            tables.append(Table(caption="Recalibration.", head=["", "value"], rows=rows))
+        yield Part(heading=name, readings=calibration.readings, tables=tables)
+
+
+def draw_intervals(findings: Mapping[str, tuple[Widths | None, Any]]) -> Iterator[Part]:
+    """Draw the prediction intervals of single scores by task."""
+    for name, (widths, _) in findings.items():
+        if widths:
+            table = _WIDTHS.table(f"{CONFORMAL_LEVEL:.0%} intervals of single scores.", widths.tasks)
+            yield Part(heading=name, readings=[widths.reading], tables=[table])
 
 
 _WIDTHS = Columns[TaskWidths](
@@ -270,8 +251,8 @@ _WIDTHS = Columns[TaskWidths](
 _ANSWERERS = Columns[tuple[str, CorrectedMean]](
     ("Answerer", lambda pair: pair[0].replace("_", " ")),
     ("corrected", lambda pair: TableCell(number(pair[1].value), interval(pair[1].interval), pair[1].undefined or "")),
-    ("labels alone", lambda pair: TableCell(number(pair[1].human_only), interval(pair[1].human_interval))),
-    ("judge alone", lambda pair: number(pair[1].judge_only)),
+    ("labels only", lambda pair: TableCell(number(pair[1].human_only), interval(pair[1].human_interval))),
+    ("judge only", lambda pair: number(pair[1].judge_only)),
     ("labels", lambda pair: pair[1].labelled),
     ("without", lambda pair: pair[1].unlabelled),
     ("worth", lambda pair: number(pair[1].effective, 0)),
@@ -283,20 +264,29 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 )
 
 
-def _corrected(findings: Findings) -> Content:
-    """The means by answerer, and the plan."""
-    means, plan = findings.corrected, findings.plan
-    readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
-    caption = "Mean human score, drawn from 1 to 10."
-    table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
-    return readings + ([plan.reading] if plan else []), [table] if means else []
+def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) -> Iterator[Part]:
+    """Draw the corrected mean of each answerer."""
+    for name, means in findings.items():
+        readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
+        table = _ANSWERERS.table("Mean human score, drawn from 1 to 10.", means.items(), axis=(1.0, 10.0), drawn=2)
+        yield Part(heading=name, readings=readings, tables=[table] if means else [])
 
 
-def _saved(saved: Savings) -> Part:
-    lines = [saved.pooled, *sorted(saved.means, key=lambda saving: -saving.of_hundred)]
-    rows = [blocks.row(saving.name.replace("_", " "), saving.labels, number(saving.worth, 0)) for saving in lines]
+def draw_plan(findings: Mapping[str, LabelPlan | None]) -> Iterator[Part]:
+    """Draw the number of labels for the half width that was asked for."""
+    for name, plan in findings.items():
+        if plan:
+            yield Part(heading=name, readings=[plan.reading])
+
+
+def savings_part(savings: Savings) -> Part:
+    """Build the part on savings, the largest first."""
+    means = sorted(savings.means, key=lambda saving: -saving.of_hundred)
+    rows = []
+    for saving in (savings.pooled, *means):
+        rows.append(blocks.row(saving.name.replace("_", " "), saving.labels, number(saving.worth, 0)))
     table = Table(caption="Labels with the judge.", head=["Mean of", "labels", "worth"], rows=rows)
-    return Part(readings=[saved.reading], tables=[table])
+    return Part(readings=[savings.reading], tables=[table])
 
 
 _MODELS = Columns[ModelDifference](
@@ -304,7 +294,7 @@ _MODELS = Columns[ModelDifference](
     ("labels", lambda line: line.n),
     ("questions", lambda line: line.questions),
     ("difference", lambda line: points(line, 2)),
-    ("judge alone", lambda line: number(line.judge_only)),
+    ("judge only", lambda line: number(line.judge_only)),
     ("p (Holm)", lambda line: p_text(line.p_holm)),
     (f"labels to see {TO_SEE:g}", lambda line: number(line.needed, 0)),
     bar=lambda line: bar(line.value, line.interval),
@@ -312,20 +302,17 @@ _MODELS = Columns[ModelDifference](
 )
 
 
-def models_of(audits: Mapping[str, Findings]) -> list[Section]:
-    """Model against model, those told apart first."""
-    return _of_each("models", audits, _models)
-
-
-def _models(findings: Findings) -> Content:
-    lines, apart = findings.models, [line for line in findings.models if line.ahead]
-    pairs = sum(line.task is None for line in lines)
-    shown = sum(line.task is None for line in apart)
-    ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
-    axis = axis_of(map(_MODELS.bar, lines), centred=True)
-    caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
-    table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
-    return [f"{shown} of {pairs} pairs of models are told apart."] if lines else [], [table]
+def draw_models(findings: Mapping[str, Sequence[ModelDifference]]) -> Iterator[Part]:
+    """Draw the differences of every pair of models, those that are told apart first."""
+    for name, lines in findings.items():
+        overall = [line for line in lines if line.task is None]
+        told_apart = sum(line.ahead is not None for line in overall)
+        ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
+        axis = axis_of(map(_MODELS.bar, lines), centred=True)
+        caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
+        table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
+        reading = f"{told_apart} of {len(overall)} pairs of models are told apart."
+        yield Part(heading=name, readings=[reading] if lines else [], tables=[table])
 
 
 _CONVERTED = Columns[Converted](
@@ -339,12 +326,14 @@ _CONVERTED = Columns[Converted](
 
 
 def change_sections(name: str, change: Change) -> list[Section]:
+    """Build the section on a judge now against then."""
     parts = {"of the mean": change.total, "by the judge": change.judge, "by the model": change.model}
     table = estimates("Mean score now less then, in points.", parts, lambda part: points(part, 2))
     return section("since", [Part(heading=name, readings=[change.reading], tables=[table])])
 
 
 def exchange_sections(conversions: list[Conversion]) -> list[Section]:
+    """Build the section on scores of one judge on another judge's scale."""
     parts = []
     for conversion in conversions:
         by = f"by {conversion.anchors} answers that both scored"

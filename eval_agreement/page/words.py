@@ -1,4 +1,4 @@
-"""What the audit's pages say in the same words: p-values, estimates, sections, single raters, the gate."""
+"""Parts that all audit pages share: formats of p-values and estimates, sections, single raters and the gate."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -10,56 +10,67 @@ from eval_agreement.sentences import say, texts_of
 
 
 def p_text(p: float | None) -> str:
-    """A p-value; below what the resamples can tell apart only its bound."""
+    """Format a p-value. Below the smallest that the resamples can tell apart, give this bound.
+
+    >>> p_text(0.0312), p_text(0.0001), p_text(None)
+    ('0.031', '< 0.002', '–')
+    """
+    if p is None:
+        return "–"
     floor = 4 / RESAMPLES
-    return "–" if p is None else f"< {floor:g}" if p <= floor else f"{p:.3f}"
+    return f"< {floor:g}" if p <= floor else f"{p:.3f}"
 
 
 def part_name(part: str) -> str:
-    """The word for a property."""
+    """Return the word for a property of the sample."""
     return {"lang": "language"}.get(part, part)
 
 
 def points(estimate: Estimate, decimals: int = 3) -> TableCell:
-    """An estimate in points, or without a unit."""
-    small = interval(estimate.interval) + _unseen(number(estimate.unseen), estimate)
+    """Format an estimate in points, or without a unit."""
+    small = interval(estimate.interval) + _detectable(number(estimate.unseen), estimate)
     return TableCell(number(estimate.value, decimals), small, estimate.undefined or "")
 
 
 def percent(estimate: Estimate) -> TableCell:
-    """An estimated share."""
-    small = shares(estimate.interval) + _unseen(share(estimate.unseen), estimate)
+    """Format an estimated share (0..1) in per cent."""
+    small = shares(estimate.interval) + _detectable(share(estimate.unseen), estimate)
     return TableCell(share(estimate.value), small, estimate.undefined or "")
 
 
 def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[[Estimate], TableCell]) -> Table:
-    """Estimates by name with their p-values and cases; a page drops columns that say nothing."""
-    known = {name: estimate for name, estimate in rows.items() if estimate}
-    lines = [row(name, estimate.n, cell(estimate), p_text(estimate.p_value)) for name, estimate in known.items()]
+    """Build a table of estimates by name with n and p-value, without the missing ones."""
+    lines = []
+    for name, estimate in rows.items():
+        if estimate:
+            lines.append(row(name, estimate.n, cell(estimate), p_text(estimate.p_value)))
     return Table(caption=caption, head=["", "n", "share" if cell is percent else "points", "p"], rows=lines)
 
 
-def _unseen(size: str, estimate: Estimate) -> str:
-    """What would have been seen where nothing is."""
-    return f"; seen from {size}" if estimate.unseen else ""
+def _detectable(size: str, estimate: Estimate) -> str:
+    """Say the smallest effect that would show, if none is shown."""
+    return f"; needs {size} to show" if estimate.unseen else ""
 
 
 def within(bounds: str) -> str:
-    """An interval in a sentence."""
+    """Format an interval for a sentence; "" without one."""
     return f" (95 % interval {bounds})" if bounds else ""
 
 
 def section(key: str, parts: Iterable[Part], **values: object) -> list[Section]:
-    """The section of those parts that say something, its texts (`sections.toml`) filled in; none where no part does."""
+    """Build the section `key` of `sections.toml`, with `values` filled in, from the parts that hold anything.
+
+    Empty if no part does: a page has no headings without content.
+    """
     kept = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
     texts = {name: text.format(**values) for name, text in texts_of("sections.toml")[key].items()}
-    where, heading, note = texts.get("key", key), texts["heading"], texts.get("note", "")
-    return [Section(key=where, heading=heading, parts=kept, note=note)] if kept else []
+    anchor = texts.get("key", key)
+    return [Section(key=anchor, heading=texts["heading"], parts=kept, note=texts.get("note", ""))] if kept else []
 
 
-def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
-    """One section, or none without a gate."""
-    return section("gate", [Part(readings=[outcome.text for outcome in outcomes])])
+def gate_part(outcomes: Sequence[Outcome]) -> Part:
+    """Build the gate's part; empty without limits."""
+    return Part(readings=[outcome.text for outcome in outcomes])
 
 
 _RATERS = Columns[RaterTest](
@@ -74,17 +85,25 @@ _RATERS = Columns[RaterTest](
 
 
 def people_part(name: str, beside: BesideRaters) -> Part:
-    """What a judge is beside single raters; empty where no item has two."""
-    soft, agreement, test, tables = beside.soft, beside.raters, beside.replaces, []
-    if agreement:
-        both, change = agreement.with_judge, agreement.difference
-        rows = {"people": agreement.people, "people and the judge": both, "difference": change}
-        tables.append(estimates(say("alpha", of=agreement), rows, points))
+    """Build the part on a judge and single raters; empty if no item has two ratings."""
+    tables = []
+    soft, test = beside.soft, beside.replaces
+    if agreement := beside.raters:
+        rows = {
+            "people": agreement.people,
+            "people and the judge": agreement.with_judge,
+            "difference": agreement.difference,
+        }
+        tables.append(estimates(say("alpha", agreement=agreement), rows, points))
     if soft:
-        shares = {"the judge": soft.judge, "another rater": soft.people, "an ideal judge": soft.ceiling}
-        caption = "Chance that a rater drawn at random gives the rating of …"
-        tables.append(estimates(caption, {**shares, "judge less rater": soft.difference}, percent))
+        chances = {
+            "the judge": soft.judge,
+            "another rater": soft.people,
+            "an ideal judge": soft.ceiling,
+            "judge less rater": soft.difference,
+        }
+        tables.append(estimates("Chance that a rater drawn at random gives the rating of …", chances, percent))
     if test and test.lines:
         caption = say("alternative_annotator", test=test, omega=number(test.omega), rho=number(test.rho))
         tables.append(_RATERS.table(caption, test.lines))
-    return Part(heading=name, readings=[result.reading for result in (soft, test) if result], tables=tables)
+    return Part(heading=name, readings=[finding.reading for finding in (soft, test) if finding], tables=tables)

@@ -30,7 +30,7 @@ from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
 from eval_agreement.attack import layout, main
-from eval_agreement.measures.image_grounding import Fact, edited, looking
+from eval_agreement.measures.image_grounding import Fact, edit_fact, looking
 from eval_agreement.measures.injection import CLEAN, Attack, injection, suite
 
 RATING = [name for name, form in BY_NAME.items() if form.shown == 1 and load(name, "en").ranges]
@@ -423,21 +423,23 @@ def test_the_arms_are_what_they_say(arms: Path) -> None:
 
 
 def test_edits_change_one_fact_and_keep_the_rest() -> None:
-    changed = edited("Three cats.", "en", "k")
-    assert changed is not None and changed == edited("Three cats.", "en", "k")
+    changed = edit_fact("Three cats.", "en", "k")
+    assert changed is not None and changed == edit_fact("Three cats.", "en", "k")
     number = changed[0].removesuffix(" cats.")
     assert number != "Three" and number.istitle() and changed[1] == f"Three, not {number}."
-    assert edited("The bride reddens.", "en", "k") is None, "no word within a word"
-    assert edited("左边有一只猫。", "zh", "k") == ("右边有一只猫。", "应为左，而非右。")
-    assert edited("1. The picture shows a dog on a lawn.\n2. The dog runs.", "en", "k") is None, "a list's are no facts"
+    assert edit_fact("The bride reddens.", "en", "k") is None, "no word within a word"
+    assert edit_fact("左边有一只猫。", "zh", "k") == ("右边有一只猫。", "应为左，而非右。")
+    assert edit_fact("1. The picture shows a dog on a lawn.\n2. The dog runs.", "en", "k") is None, (
+        "a list's are no facts"
+    )
     for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
-        made = edited(f"{head}12 cafes", "en", "k")
+        made = edit_fact(f"{head}12 cafes", "en", "k")
         assert made is not None and made[0].startswith(head) and made[0] != f"{head}12 cafes", head
     for text in ("3.\nThe end.", "It shows 12 %."):
-        assert (made := edited(text, "en", "k")) is not None and made[0] != text
-    assert edited("It costs 1.5 euros.", "en", "k") is None
-    assert edited("A cat.", "en", "k", Fact("cat", "dog")) == ("A dog.", "cat, not dog.")
-    assert edited("A cat.", "en", "k", Fact("cow", "dog")) is None
+        assert (made := edit_fact(text, "en", "k")) is not None and made[0] != text
+    assert edit_fact("It costs 1.5 euros.", "en", "k") is None
+    assert edit_fact("A cat.", "en", "k", Fact("cat", "dog")) == ("A dog.", "cat, not dog.")
+    assert edit_fact("A cat.", "en", "k", Fact("cow", "dog")) is None
 
 
 def audit(judged_arms: Path, rows: Path, out: Path) -> Done:

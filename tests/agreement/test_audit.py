@@ -18,9 +18,9 @@ from judgments import of_answer
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, measured
-from eval_agreement.measures.analysis import people
 from eval_agreement.measures.baselines import trivial
-from eval_agreement.page.report import WORST, confusion, failures, worst
+from eval_agreement.measures.scorers import people
+from eval_agreement.page.report import WORST, count_failures, count_pairs, find_worst
 from eval_agreement.reading.loaders import of_judgments
 from eval_agreement.sample import RatedSample
 
@@ -245,8 +245,7 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
     sentences = (
-        "internal: Use small-judge in the place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such "
-        "data.",
+        "internal: Use small-judge in place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such data.",
         f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
         f"Pearson {internal['pearson']:.2f}. 60 answers to 30 questions, 0 failed.",
@@ -276,10 +275,10 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
 
     with_labels = decided(tmp_path, rows(80))
     human = np.array([row.sample.human.score for row in rows(80) if row.sample.human])
-    alone = np.ceil((1.96 * human.std() / 0.2) ** 2)
+    labels_only = np.ceil((1.96 * human.std() / 0.2) ** 2)
     assert (
-        with_labels.startswith("Use small-judge with 20 labels a month: they put")
-        and f"take {alone:.0f} (" in with_labels
+        with_labels.startswith("Use small-judge with 20 labels a month: together they put")
+        and f"labels only would take {labels_only:.0f} (" in with_labels
     )
     assert "within ±0.5 points (--target-half-width)" in decided(tmp_path, rows(80), "--target-half-width", "0.5")
     random = np.random.default_rng(1)
@@ -292,7 +291,7 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     more = "too few, 20 are needed; label answers to 8 more."
     assert decided(tmp_path, rows(12)) == f"No decision on small-judge: 12 questions are {more}"
     few = decided(tmp_path, rows(80, failed=40))
-    allowed = "more than 2.0%: judge these again, or allow more by --max-failed."
+    allowed = "more than 2.0%. Judge these again, or allow more with --max-failed."
     assert few == f"No decision on small-judge: it has no verdict on 40 of 80 answers, {allowed}"
     assert decided(tmp_path, rows(80, failed=40), "--max-failed", "0.5").startswith("Use small-judge")
     assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
@@ -420,13 +419,19 @@ def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) 
 def test_what_the_page_counts(tmp_path: Path) -> None:
     scores = [(1.0, 1.4), (1.0, 1.5), (9.5, 10.0), (3.0, None), (4.0, 2.0), (6.0, 2.0)]
     sample = sample_of(tmp_path, [judgment(i, h, j) for i, (h, j) in enumerate(scores)])
-    table = np.array(confusion(sample.human, sample.scores))
+    table = np.array(count_pairs(sample.human, sample.scores))
     assert table.sum() == 5
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
-    assert [sample.ids[row] for row in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
-    assert [(name, count) for name, count, _ in failures(sample)] == [("truncated", 1)]
+    assert [sample.ids[row] for row in find_worst(sample)] == [
+        "r5",
+        "r4",
+        "r1",
+        "r2",
+        "r0",
+    ]  # r1, r2: equally far
+    assert [(name, count) for name, count, _ in count_failures(sample)] == [("truncated", 1)]
     refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
-    (most, few) = failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
+    (most, few) = count_failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
     assert (most[:2], few[:2]) == (("refused", 5), ("truncated", 1))
     assert most[2] == [1, 2, 3]
 
@@ -460,7 +465,7 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     assert "The gate is not kept: pearson&gt;=0.99" in page and "By task" in page
     assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "Use ours in the place of theirs (no worse by more" in page
+    assert "Use ours in place of theirs (no worse by more" in page
 
 
 def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
@@ -540,14 +545,11 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     # People's verdicts as 1, 1/2 and 0: what labels of their variance take for ±5 %, and what r² of it leaves.
     codes = [["a", "tie", "b"].index(line.split(",")[1]) / 2 for lines in (people, judge) for line in lines[1:]]
     human, judged = np.array(codes).reshape(2, 200)
-    alone = (1.96 * human.std() / 0.05) ** 2
-    corrected = np.ceil(alone * (1 - np.corrcoef(human, judged)[0, 1] ** 2))
-    said = (
-        f"Use j with {corrected:.0f} labels a month: they put the share of people's verdicts for a (ties half) within"
-    )
-    assert f"{said} ±5 % (--target-half-width), for which labels alone take {np.ceil(alone):.0f}" in (
-        run(tmp_path, *arguments).stdout
-    )
+    labels_only = (1.96 * human.std() / 0.05) ** 2
+    corrected = np.ceil(labels_only * (1 - np.corrcoef(human, judged)[0, 1] ** 2))
+    decision = f"Use j with {corrected:.0f} labels a month: together they put the share of people's verdicts for a"
+    planned = f" (ties half) within ±5 % (--target-half-width); labels only would take {np.ceil(labels_only):.0f}"
+    assert decision + planned in run(tmp_path, *arguments).stdout
     cells = [line.split(",") for line in people[1:]]  # of task y it knows nothing
     noise = [f"{key},{random.choice(['a', 'b']) if task == 'y' else verdict}" for key, verdict, *_, task in cells]
     (tmp_path / "noise.csv").write_text("\n".join(["id,preference", *noise]))

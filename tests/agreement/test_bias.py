@@ -13,10 +13,10 @@ from draws import times_of
 from numpy.typing import NDArray
 
 from critic.stats.estimate import Bootstrap, holm
+from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import bias
 from eval_agreement.measures.bias import BiasEffect, offsets, severity, verbosity
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import JudgedRows
 
 Floats = NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def test_an_effect_that_is_detectable_is_seen_in_80_of_100_audits() -> None:
     found = [verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400), w.length) for w in worlds]
     size = float(np.mean([effect.detectable for effect in found]))
     assert all(
-        f"; {effect.detectable:.2f} would be seen" in effect.reading for effect in found if "No sign" in effect.reading
+        f"needs {effect.detectable:.2f} to show" in effect.reading for effect in found if "No sign" in effect.reading
     )
     planted = [
         verbosity(JudgedRows(w.human, w.judge + size * (w.doublings - 7), w.group, resamples=400), w.length)

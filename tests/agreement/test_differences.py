@@ -142,7 +142,7 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     done = run("critic", "audit", "--human", "t.csv", "--judge", "j=t.csv:j", "--out", "out", cwd=tmp_path)
     assert "3 of 3 pairs of models are told apart." in done.stdout, done.stderr
     page = (tmp_path / "out/report.html").read_text()
-    assert "c less a, x" in done.stdout and "labels to see 0.2" in page and "seen from 0.00" not in page
+    assert "c less a, x" in done.stdout and "labels to see 0.2" in page and "; needs 0.00 to show" not in page
     models = json.loads((tmp_path / "out/summary.json").read_text())["t"]["models"]
     assert [line["task"] for line in models] == [None] * 3 + ["x"] * 3 + ["y"] * 3
     assert models[1]["value"] == pytest.approx(2) and models[1]["ahead"] == "c" and models[1]["p_value"] == 0

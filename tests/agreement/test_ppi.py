@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from eval_agreement.measures.ppi import CorrectedMean, corrected_mean, labels_needed
-from eval_agreement.measures.savings import beside_any_number
+from eval_agreement.measures.savings import worth_beside_any_number
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import RatedSample
 
@@ -174,7 +174,7 @@ def test_a_warning_takes_five_standard_errors_and_thirty_groups(apart: float, re
     judge[:100] += apart * np.sqrt(1 / 100 + np.var(spread[100:]) / rest)
     labels = np.where(np.arange(100 + rest) < 100, 5.0 + spread, np.nan)
     found = corrected_mean(labels, judge, np.arange(100 + rest))
-    assert (found.caution is not None) == warned == ("above that on the others" in found.reading)
+    assert (found.caution is not None) == warned == ("above its mean on the others" in found.reading)
 
 
 @pytest.mark.parametrize(
@@ -280,10 +280,10 @@ def test_labels_beside_many_judged_answers_are_worth_what_is_said_of_them_alone(
         "human": human[:600],
         "judges": {"j": judge[:600]},
     }
-    worth = beside_any_number(RatedSample(**facts, group=[*group[:600]]))
+    worth = worth_beside_any_number(RatedSample(**facts, group=[*group[:600]]))
     assert worth is not None and worth == pytest.approx(beside.effective, rel=0.06)
     r = np.corrcoef(human[:600], judge[:600])[0, 1]
-    plain = beside_any_number(RatedSample(**facts, group=[None] * 600))
+    plain = worth_beside_any_number(RatedSample(**facts, group=[None] * 600))
     assert noise > 1 or plain == pytest.approx(600 / (1 - r**2) * (1 - 1 / 599))
 
 
@@ -305,7 +305,10 @@ def test_what_several_files_save_is_pooled_beside_the_best(tmp_path: Path) -> No
     assert (good["name"], good["labels"], blind["name"], blind["labels"]) == ("good", 120, "blind", 180)
     assert good["worth"] > 1200 and blind["worth"] < 190
     assert saved["pooled"] == {"name": "all", "labels": 300, "worth": pytest.approx(good["worth"] + blind["worth"])}
-    assert f"With the judge 100 of these 300 labels are worth {saved['pooled']['worth'] / 3:.0f}: from" in done.stdout
+    assert (
+        f"Together with the judge, 100 of these 300 labels are as precise as {saved['pooled']['worth'] / 3:.0f} without it: from"
+        in done.stdout
+    )
     assert saved["reading"] in done.stdout and saved["reading"] in (tmp_path / "out/report.html").read_text()
     widths = [found[name]["widths"] for name in ("good", "blind")]
     shares = {"left": [one["tasks"][0]["narrow"]["value"] for one in widths]}
@@ -313,4 +316,4 @@ def test_what_several_files_save_is_pooled_beside_the_best(tmp_path: Path) -> No
     for name, values in shares.items():
         assert saved[name] == pytest.approx(np.average(values, weights=[120, 180])), name
     one = run("critic", "audit", "blind.jsonl", "--out", "one", cwd=tmp_path)
-    assert "labels are worth" in one.stdout and "(alpha)" in one.stdout, one  # of one sample its answerers
+    assert "labels are as precise as" in one.stdout and "(alpha)" in one.stdout, one  # of one sample its answerers

@@ -14,12 +14,12 @@ from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B, Codes, both_orders
 from eval_agreement.measures.preferences import (
     Preferences,
     length_preference,
-    longer,
-    matrix,
+    measure_matrix,
+    measure_rates,
     paired_difference,
     position_bias,
+    prefer_longer,
     preference_audit,
-    rates,
 )
 from eval_agreement.page.preferences import preference_sections
 
@@ -176,7 +176,7 @@ def test_convbench_tables() -> None:
         judges.append(np.where(hits, human, B - human).astype(np.int8))
     turn = np.repeat(list(equal), 315).tolist()
     conversation = np.tile(np.arange(315), 4)
-    found = matrix({"human": human, "chatgpt": judges[0], "gpt4": judges[1]}, conversation, {"turn": turn})
+    found = measure_matrix({"human": human, "chatgpt": judges[0], "gpt4": judges[1]}, conversation, {"turn": turn})
     assert [(pair.first, pair.second) for pair in found.overall] == [
         ("human", "chatgpt"),
         ("human", "gpt4"),
@@ -231,7 +231,7 @@ def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
         people, group, sizes = random.choice([A, B], 200), np.arange(200) // 2, random.integers(50, 500, (2, 200))
         pulled = random.random((3, 200)) < share
         by_order = [np.where(one, first, people) for one, first in zip(pulled, (A, B), strict=False)]
-        by_length = np.where(pulled[2], longer(sizes[0] + 0.5, sizes[1] + 0.0), people).astype(np.int8)
+        by_length = np.where(pulled[2], prefer_longer(sizes[0] + 0.5, sizes[1] + 0.0), people).astype(np.int8)
         place = position_bias(np.stack(by_order, axis=1).astype(np.int8), group)["first_place"]
         length = length_preference(people.astype(np.int8), by_length, sizes[0] + 0.5, sizes[1] + 0.0, group)
         found.append((place, length["difference"]))
@@ -244,14 +244,14 @@ def test_pulls_of_place_and_length_are_found_and_covered(share: float) -> None:
 
 def test_sensitivity_and_specificity_by_hand() -> None:
     people, judge = column("aaaaabbbba-f"), column("aaabfbbaa-ba")
-    found = rates(people, judge, alone(people))
+    found = measure_rates(people, judge, alone(people))
     assert (found["sensitivity"].value, found["sensitivity"].n) == (3 / 4, 4)
     assert (found["specificity"].value, found["specificity"].n) == (2 / 4, 4)
-    weighted = rates(people, judge, alone(people), np.array([1.0, 1, 1, 3, *[1] * 8]))
+    weighted = measure_rates(people, judge, alone(people), np.array([1.0, 1, 1, 3, *[1] * 8]))
     assert weighted["sensitivity"].value == 3 / 6
-    many = rates(np.tile(people, 20), np.tile(judge, 20), np.repeat(np.arange(20), 12))["specificity"]
+    many = measure_rates(np.tile(people, 20), np.tile(judge, 20), np.repeat(np.arange(20), 12))["specificity"]
     assert many.interval == (0.5, 0.5)  # the same in every group, though not in every item
-    assert rates(column("aa"), column("ab"), ["x", "y"])["specificity"].undefined == "no items"
+    assert measure_rates(column("aa"), column("ab"), ["x", "y"])["specificity"].undefined == "no items"
 
 
 def test_length_preference_by_hand() -> None:
@@ -331,7 +331,7 @@ def test_audit_holds_everything() -> None:
     assert found.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
     assert found.agreement["x"].failed == 8
     assert given.length_a is not None and given.length_b is not None
-    trivial = longer(given.length_a, given.length_b)
+    trivial = prefer_longer(given.length_a, given.length_b)
     assert list(found.baselines) == ["constant", "longer"]
     assert found.baselines["longer"] == verdict_agreement(people, trivial, given.group)
     commonest = Counter(people.tolist()).most_common(1)[0][1]

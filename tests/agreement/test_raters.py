@@ -17,7 +17,7 @@ from eval_agreement.measures.raters import (
     RaterAgreement,
     Ratings,
     beside_raters,
-    nearest_rating,
+    move_to_ratings,
     soft_agreement,
 )
 
@@ -132,7 +132,7 @@ def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     assert found.people.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 3) / 4)
     assert found.ceiling.value == pytest.approx((2 / 3 + 1 + 1 / 2 + 2 / 3) / 4) and found.differ.value == 0.75
     assert found.difference.interval is not None and found.difference.interval[0] > 0
-    assert "more often than people agree with each other" in found.reading and found.differ.n == 40
+    assert "agree more often than two people do" in found.reading and found.differ.n == 40
     split = np.where(np.random.default_rng(0).random((200, 6)) < 0.5, 1.0, 10.0)
     mean, same = split.mean(axis=1), np.random.default_rng(1).permuted(split, axis=1)[:, 0]
     crowd = np.column_stack([split, np.tile(np.arange(1, 10.9, 0.9), 19)[:200]])  # more than ten ratings
@@ -140,7 +140,7 @@ def test_soft_agreement_is_with_peoples_distribution_not_their_mean() -> None:
     by_rater = soft_agreement(by_item(split), same, np.arange(200))
     assert by_rater.judge.value == pytest.approx(0.58, abs=0.04) and "more often" in by_rater.reading  # it saw them
     assert soft_agreement([{"a": 1.0}], np.ones(1), [0]).reading.startswith("None of the answers")
-    assert nearest_rating(by_item(split), np.array([3.0, NAN, 9])).tolist()[::2] == [1.0, 10.0]
+    assert move_to_ratings(by_item(split), np.array([3.0, NAN, 9])).tolist()[::2] == [1.0, 10.0]
 
 
 def test_people_and_judge_are_compared_on_the_same_items() -> None:

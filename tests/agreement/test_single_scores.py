@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from critic.records import Judgment, Question, Response, Verdict
+from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures import calibration
 from eval_agreement.measures import prediction_intervals as intervals
-from eval_agreement.measures.calibration import calibrate, fitted
-from eval_agreement.measures.prediction_intervals import NARROW, _nested, _quantile, widths
+from eval_agreement.measures.calibration import calibrate, fit_map
+from eval_agreement.measures.prediction_intervals import NARROW, _nested_sets, _quantile, measure_intervals
 from eval_agreement.metrics import half_up
-from eval_agreement.sample import JudgedRows, RatedSample
+from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]
@@ -49,14 +50,14 @@ def test_bins_by_hand() -> None:
 def test_the_map_is_pooled_adjacent_violators_and_that_of_scikit_learn() -> None:
     judge = np.array([2.0, 4, 4, 6, 8, 9])
     human = np.array([1.0, 5, 7, 3, 8, 10])
-    steps = fitted(human, judge)
+    steps = fit_map(human, judge)
     assert steps(np.array([1.0, 2, 4, 5, 6, 8, 10])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
     isotonic = pytest.importorskip("sklearn.isotonic")
     random = np.random.default_rng(13)
     human, judge = random.uniform(1, 10, 30), random.integers(1, 9, 30).astype(float)
     library = isotonic.IsotonicRegression(out_of_bounds="clip")
     expected = library.fit(judge[:, None], human).predict(np.linspace(1, 10, 40)[:, None])
-    assert fitted(human, judge)(np.linspace(1, 10, 40)) == pytest.approx(expected, abs=1e-12)
+    assert fit_map(human, judge)(np.linspace(1, 10, 40)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_lenient_judge_is_recalibrated() -> None:
@@ -84,7 +85,7 @@ def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) 
     judge = 1 + group / 10
     human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
     maps: list[list[set[float]]] = []
-    fit = calibration.fitted
+    fit = calibration.fit_map
 
     def spied(human: Floats, judge: Floats) -> calibration.Map:
         made, met = fit(human, judge), [set(judge.tolist())]
@@ -96,7 +97,7 @@ def test_no_row_meets_a_map_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) 
 
         return predict
 
-    monkeypatch.setattr(calibration, "fitted", spied)
+    monkeypatch.setattr(calibration, "fit_map", spied)
     calibrate(JudgedRows(human, judge, group))
     for made_on, measured_on in maps:
         assert measured_on.isdisjoint(made_on)
@@ -168,7 +169,7 @@ def world(random: Any, n: int = 600, *, own: bool = True, unlabelled: int = 0) -
 def test_coverage_is_as_promised_by_task(own: bool) -> None:
     random, held = np.random.default_rng(5), dict[str, list[float]]()
     for _ in range(25):
-        found, ends = widths(world(random, own=own))
+        found, ends = measure_intervals(world(random, own=own))
         assert found is not None and ends is not None and found.own == own
         for task in found.tasks:
             held.setdefault(task.task, []).append(task.coverage.value or 0)
@@ -194,7 +195,7 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(intervals, "_intervals", spied)
     monkeypatch.setattr(intervals, "_by_score", spied_fit)
-    widths(sample)
+    measure_intervals(sample)
     for made_on, at in seen:
         assert not {*sample.groups[made_on]} & {*sample.groups[at]} and not np.isnan(sample.human[made_on]).any()
     assert sum(at.sum() for _, at in seen) == 600
@@ -202,7 +203,7 @@ def test_no_row_is_measured_by_its_own_question(monkeypatch: pytest.MonkeyPatch,
 
 def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     sample = world(np.random.default_rng(1), 1500, unlabelled=300)
-    found, ends = widths(sample)
+    found, ends = measure_intervals(sample)
     assert found is not None and ends is not None and ends.shape == (2, 1500) and not np.isnan(ends).any()
     share = {task.task: task.narrow.value or 0 for task in found.tasks}
     width = {task.task: task.width for task in found.tasks}
@@ -210,7 +211,7 @@ def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
     known = ~np.isnan(sample.human)
     assert found.tasks[0].n == 1200 == known.sum()
     error, narrow = np.abs(sample.scores - sample.human), np.ptp(ends, axis=0) <= NARROW
-    assert f"off by {error[known & narrow].mean():.2f} points" in found.reading
+    assert f"(mean error there {error[known & narrow].mean():.2f} points)" in found.reading
     assert found.routed_mae == pytest.approx(error[known & narrow].sum() / 1200)
     assert found.routed_mae < 0.7 * found.random_mae
     assert narrow[~known].mean() == pytest.approx(share["all"], abs=0.1)
@@ -218,7 +219,7 @@ def test_noisy_rows_are_wide_and_routing_beats_chance() -> None:
 
 def test_sets_grow_to_the_likelier_neighbour() -> None:
     chances = np.array([[0, 0, 0.1, 0.5, 0.3, 0.1, 0, 0, 0, 0.0]])
-    low, high, mass = _nested(chances)
+    low, high, mass = _nested_sets(chances)
     assert list(zip(low[0][:4].tolist(), high[0][:4].tolist(), strict=True)) == [(4, 4), (4, 5), (4, 6), (3, 6)]
     assert (low[0][-1], high[0][-1]) == (1, 10) and (np.diff(mass[0]) > 0).all() and mass[0][-1] == pytest.approx(1)
     assert _quantile(np.arange(1, 10) / 10) == 0.9 and _quantile(np.arange(1, 9) / 10) == np.inf

@@ -10,13 +10,14 @@ from conftest import human_row, write_jsonl
 from critic import human_scored
 from critic.errors import UsageError
 from critic.stats.verdicts import FAILED, TIE, UNASKED, A, B
-from eval_agreement.measures.analysis import AuditRequest, Findings, run_audit
+from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
 from eval_agreement.measures.ppi import corrected_mean
 from eval_agreement.measures.preferences import Preferences
 from eval_agreement.reading import tables
 from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
 from eval_agreement.reading.tables import Source
 from eval_agreement.sample import RatedSample
+from eval_agreement.score_measures import MEASURES
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four
@@ -48,7 +49,7 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
     labelled = found.labelled
     assert (labelled.ids, labelled.group) == (["a", "b", "c"], found.group[:3])
-    assert {name: mask.tolist() for name, mask in found.values("task")} == {
+    assert {name: mask.tolist() for name, mask in found.part_rows("task")} == {
         "OCR": [True, False, True, False],
         "Meme": [False, True, False, False],
     }
@@ -93,7 +94,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
             )
             files.append([",".join(["id", "score", *named]), *cells])
         sample = joined(tmp_path, *("\n".join(lines) for lines in files))
-        return run_audit(sample, AuditRequest(within=1.0))
+        return run_audit(sample, AuditRequest(within=1.0), MEASURES)
 
     (mean,) = (alone := found("group")).corrected.values()
     assert mean.value is None and mean.undefined and "column group of the judge's file" in mean.undefined

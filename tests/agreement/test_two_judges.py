@@ -10,7 +10,7 @@ from conftest import assert_one_line_error, run
 from numpy.typing import NDArray
 
 from critic.stats import estimate
-from eval_agreement.measures.two_judges import change, convert
+from eval_agreement.measures.two_judges import convert, measure_change
 from eval_agreement.sample import RatedSample
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ def test_a_change_is_split_into_the_judge_s_and_the_model_s(judge: float, model:
         new = 5.5 + hard + model + judge + random.normal(0, 0.6, (80, 3))
         both = sample(np.append(then, np.full((80, 3), np.nan), axis=0), np.append(again, new, axis=0))
         both.group[:] = [f"q{row // 3 % 80}" for row in range(480)]
-        found = change(both)
+        found = measure_change(both)
         truths = zip((found.judge, found.model, found.total), (judge, model, judge + model), strict=True)
         hits.append([part.interval is not None and part.interval[0] <= x <= part.interval[1] for part, x in truths])
         assert found.total.value == pytest.approx((found.judge.value or 0) + (found.model.value or 0))

@@ -1,0 +1,35 @@
+"""Pairs of human and judge scores, without failed judgments, with their bootstrap resamples."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from critic.stats.arrays import Group, group_numbers
+from critic.stats.estimate import SEED, Bootstrap
+from eval_agreement.metrics import Scores, paired
+
+
+class JudgedRows:
+    """Answers with a human score and a judgment.
+
+    `human` and `judge` have shape (n,) and lie on 1..10. `kept` marks these rows among all rows given; `failed` counts
+    the others, whose judgment is None or NaN. `resamples` draws whole groups. Raises ValueError as `paired` does.
+
+    >>> rows = JudgedRows(human=[3, 8, 5], judge=[4, None, 5], group=["q1", "q1", "q2"])
+    >>> rows.n, rows.failed, rows.judge.tolist()
+    (2, 1, [4.0, 5.0])
+    """
+
+    def __init__(
+        self, human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
+    ) -> None:
+        self._human, self._judge, self.kept = paired(human, judge, group)
+        self._group = group_numbers(group)
+        self._draws = (resamples, seed)
+        self.human, self.judge = self._human[self.kept], self._judge[self.kept]
+        self.n = len(self.human)
+        self.failed = int((~self.kept).sum())
+        self.resamples = Bootstrap(self._group[self.kept], resamples, seed)
+
+    def select(self, rows: NDArray[np.bool_]) -> "JudgedRows":
+        """Return the rows for which the mask `rows` is true. The mask covers all rows given, failed ones included."""
+        return JudgedRows(self._human[rows], self._judge[rows], self._group[rows], *self._draws)

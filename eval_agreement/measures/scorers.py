@@ -1,0 +1,138 @@
+"""Agreement with people of every scorer of a sample: the judge, other judges, people themselves and trivial judges."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from critic.records import Response
+from critic.stats.arrays import Floats
+from eval_agreement.measures.baselines import trivial
+from eval_agreement.measures.compare import Comparison, compare
+from eval_agreement.measures.raters import leave_one_out
+from eval_agreement.metrics import Agreement, measured
+from eval_agreement.sample import RatedSample
+
+Kind = Literal["judge", "other", "people", "baseline"]
+
+
+class Line(Struct, frozen=True):
+    """A scorer and its agreement with people. `about` describes the scorer in a few words."""
+
+    kind: Kind
+    name: str
+    about: str
+    result: Agreement
+
+
+class Scorers(Struct, frozen=True, kw_only=True):
+    """Every scorer of a sample, the judge under audit first.
+
+    `answers` have a human score, `unlabelled` more only a judge's. `over_trivial` compares the judge with each trivial
+    judge. `notes` are the sample's.
+    """
+
+    answers: int
+    unlabelled: int
+    lines: list[Line]
+    over_trivial: list[Comparison]
+    notes: list[str]
+
+    @property
+    def judge(self) -> Agreement:
+        """Agreement of the judge under audit."""
+        return self.lines[0].result
+
+
+def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorers:
+    """Measure the judge beside the other judges, people and trivial judges on the labelled answers.
+
+    Trivial judges are fitted on `training`; without such rows there is only the constant judge (people's median here).
+    """
+    labelled = sample.labelled
+    baselines = trivial(labelled, training)
+    over_trivial = []
+    for name, (scores, _) in baselines.items():
+        pair = replace(labelled, judges={labelled.judge: labelled.scores, name: scores})
+        over_trivial.append(compare(pair, labelled.judge, name))
+    return Scorers(
+        answers=len(labelled.ids),
+        unlabelled=len(sample.ids) - len(labelled.ids),
+        lines=list(_scorer_lines(labelled, baselines)),
+        over_trivial=over_trivial,
+        notes=sample.notes,
+    )
+
+
+def _scorer_lines(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> Iterator[Line]:
+    """Yield the judge under audit, other judges, people and trivial judges, in this order."""
+    kind: Kind = "judge"
+    about = "the judge under audit"
+    for name, scores in sample.judges.items():
+        yield Line(kind, name, about, _agreement(sample, scores))
+        kind, about = "other", "another judge"
+    yield from people(sample)
+    for name, (scores, description) in baselines.items():
+        yield Line("baseline", name, description, _agreement(sample, scores))
+
+
+def _agreement(sample: RatedSample, scores: Floats) -> Agreement:
+    return measured(sample.human, scores, sample.groups, sample.weight)
+
+
+def people(sample: RatedSample) -> list[Line]:
+    """Return the ceiling: each rater against the mean of the other raters, and the judge against the same means.
+
+    The judge is measured again because the mean of all raters, with less noise, is easier to match than the mean of all
+    but one. n counts (answer, rater) pairs. Empty if no answer has two raters.
+    """
+    others, rater, row = leave_one_out(sample.raters)
+    if not len(row):
+        return []
+    group = sample.groups[row]
+    judge = measured(others, sample.scores[row], group)
+    return [
+        Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),
+        Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge),
+    ]
+
+
+Breakdown = dict[str, dict[str, Agreement]]
+"""Agreement by property and value."""
+
+
+def break_down(sample: RatedSample) -> Breakdown:
+    """Measure the judge on the labelled answers of each value of each property that has several values."""
+    labelled = sample.labelled
+    results: Breakdown = {}
+    for part in labelled.parts:
+        # One value is no breakdown: its figures are those of the whole sample.
+        if len(labelled.part_values(part)) > 1:
+            results[part] = {}
+            for value, rows in labelled.part_rows(part):
+                subset = labelled.rows(rows)
+                results[part][value] = _agreement(subset, subset.scores)
+    return results
+
+
+def agreement_values(result: Agreement) -> dict[str, Any]:
+    """Return an agreement as JSON values: every metric by name, counts, reasons, intervals, groups and coverage."""
+    values: dict[str, Any] = {"n": result.n, "failed": result.failed}
+    values |= {name: estimate.value for name, estimate in result.estimates.items()}
+    values |= {"undefined": result.undefined, "interval": result.interval, "groups": result.groups}
+    return values | {"coverage": result.n / (result.n + result.failed)}
+
+
+def scorer_values(scorers: Scorers) -> dict[str, Any]:
+    """Return the judge's agreement as JSON values; summary.json lists the other scorers by name, after the samples."""
+    pairs = [to_builtins(pair) for pair in scorers.over_trivial]
+    return agreement_values(scorers.judge) | {"unlabelled": scorers.unlabelled, "over_trivial": pairs}
+
+
+def breakdown_values(results: Breakdown) -> dict[str, Any]:
+    """Return a breakdown as JSON values under the key `by`."""
+    values: dict[str, dict[str, Any]] = {}
+    for part, of_part in results.items():
+        values[part] = {value: agreement_values(result) for value, result in of_part.items()}
+    return {"by": values}
