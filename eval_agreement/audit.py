@@ -26,16 +26,15 @@ from eval_agreement.measures.injection import Injection
 from eval_agreement.measures.measure import AuditRequest, Findings, run_audit
 from eval_agreement.measures.preferences import PEOPLE, preference_audit
 from eval_agreement.measures.raters import EPSILON
-from eval_agreement.measures.savings import measure_savings
+from eval_agreement.measures.savings import Savings, measure_savings
 from eval_agreement.measures.two_judges import convert_both_ways, measure_change
 from eval_agreement.page import report
+from eval_agreement.page.attacks import injection_part, looking_part
 from eval_agreement.page.decision import preference_verdict, verdict
 from eval_agreement.page.preferences import preference_sections
 from eval_agreement.page.scores import (
     change_sections,
     exchange_sections,
-    injection_part,
-    looking_part,
     savings_part,
 )
 from eval_agreement.page.summary import (
@@ -315,12 +314,7 @@ def _audit_scores(
             "looking": [looking_part(path, looking) for path, looking in looks.items()],
         },
     )
-    models = [replace(part, note="") for part in sections if part.key == "models"]
-    printed = [text_table(audits), "", *(f"{as_text([part])}\n" for part in models)]
-    printed += _notes(sample for sample, _ in samples)
-    printed += [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
-    printed += [f"{path}: {looking.reading}" for path, looking in looks.items()]
-    printed += [savings.reading] if savings else []
+    printed = _printed_lines(samples, audits, sections=sections, verdicts=verdicts, looks=looks, savings=savings)
     return _Audited(
         title=f"Audit of {first.judge}",
         how=how,
@@ -335,17 +329,37 @@ def _audit_scores(
         content=content | {"provenance": provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
-        printed=printed,
+        printed=list(
+            _printed_lines(samples, audits, sections=sections, verdicts=verdicts, looks=looks, savings=savings)
+        ),
         failed={name: (audit.judge.failed, audit.judge.n + audit.judge.failed) for name, audit in audits.items()},
         findings=audits,
     )
 
 
-def _notes(samples: Iterable[RatedSample]) -> Iterator[str]:
-    """Yield the notes of all samples, with the sample's name if there are several."""
-    several = list(samples)
-    for sample in several:
-        yield from (f"{sample.name}: {note}" if len(several) > 1 else note for note in sample.notes)
+def _printed_lines(
+    samples: Sequence[tuple[RatedSample, Files]],
+    audits: Mapping[str, Findings],
+    *,
+    sections: Sequence[Section],
+    verdicts: Mapping[str, Sequence[str]],
+    looks: Mapping[Path, Looking],
+    savings: Savings | None,
+) -> Iterator[str]:
+    """Yield what the terminal shows: scorers, models, notes on reading, decisions and savings."""
+    yield text_table(audits)
+    yield ""
+    for part in sections:
+        if part.key == "models":
+            yield f"{as_text([replace(part, note='')])}\n"
+    for sample, _ in samples:
+        yield from (f"{sample.name}: {note}" if len(samples) > 1 else note for note in sample.notes)
+    for name, sentences in verdicts.items():
+        yield f"{name}: {sentences[0]}"
+    for path, looking in looks.items():
+        yield f"{path}: {looking.reading}"
+    if savings:
+        yield savings.reading
 
 
 def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _Target) -> _Audited:

@@ -1,22 +1,18 @@
-"""Draw the findings of an audit of scores, of attacks and of two judges, as parts of a page's sections.
+"""Draw the findings of an audit of scores, and of two judges, as parts of a page's sections.
 
 `draw_…` functions take a finding per sample, by the sample's name, and return one part per sample. The measures that
 they belong to are listed in `eval_agreement/score_measures.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from critic.human_scored import BLIND
 from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, interval, number, share
 from eval_agreement.measures.bias import BiasEffect, Biases, Offsets
 from eval_agreement.measures.calibration import Calibration
 from eval_agreement.measures.compare import MARGINS, Comparison, MetricDifference
 from eval_agreement.measures.differences import TO_SEE, ModelDifference
-from eval_agreement.measures.image_grounding import Looking
-from eval_agreement.measures.injection import Injection, VariantEffect
 from eval_agreement.measures.ppi import CorrectedMean, LabelPlan
 from eval_agreement.measures.prediction_intervals import CONFORMAL_LEVEL, NARROW, TaskWidths, Widths
 from eval_agreement.measures.raters import BesideRaters
@@ -87,7 +83,7 @@ def draw_comparisons(findings: Mapping[str, Sequence[Comparison]]) -> Iterator[P
         for pair in comparisons:
             left_out = f"{pair.left_out} left out: not scored by both"
             caption = f"{pair.first} less {pair.second}, {pair.n} answers ({left_out})."
-            tables.append(_differences_table(caption, (pair.first, pair.second), pair.differences))
+            tables.append(differences_table(caption, (pair.first, pair.second), pair.differences))
         yield Part(heading=name, readings=[_read_comparison(pair) for pair in comparisons], tables=tables)
 
 
@@ -108,7 +104,8 @@ _MARGIN = {None: "–", True: "{:g}", False: "not shown"}
 """Cell of a margin, by whether the judge is shown to be no worse by more than it."""
 
 
-def _differences_table(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
+def differences_table(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
+    """Build the table of two scorers' metrics and their differences."""
     columns = Columns[MetricDifference](
         ("Metric", lambda line: METRICS[line.metric].name),
         (names[0], lambda line: number(line.first, 3)),
@@ -176,42 +173,6 @@ def _offsets_table(family: Offsets) -> Table:
     columns = _bias_columns(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
     return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
-
-
-_VARIANTS = Columns[VariantEffect](
-    ("Variant", lambda effect: effect.name),
-    ("change", lambda effect: points(effect.change, 2)),
-    ("moved", lambda effect: percent(effect.moved)),
-    ("denied", lambda effect: percent(effect.denied)),
-    ("n", lambda effect: effect.change.n),
-    ("failed", lambda effect: effect.failed),
-    about=lambda effect: effect.aim,
-    bar=lambda effect: bar(effect.change.value, effect.change.interval),
-)
-
-
-def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
-    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
-
-
-def injection_part(injection: Injection) -> Part:
-    """Build the part on the attacks of one file of attacked answers."""
-    caption = (
-        f"{injection.answers} answers; without attack {injection.judge} gives them {number(injection.clean.value)} on "
-        f"average ({injection.answers - injection.clean.n} failed)."
-    )
-    table = _variants_table(caption, injection.attacks)
-    return Part(heading=injection.judge, readings=[injection.reading], tables=[table])
-
-
-def looking_part(path: Path, looking: Looking) -> Part:
-    """Build the part on whether a judge looks at images, from one file of arms."""
-    caption = f"{looking.answers} answers with images; the image reached the judge in {looking.reached}."
-    tables = [_variants_table(caption, [looking.swap, looking.edit])]
-    # Without human scores there is no agreement to compare.
-    if looking.differences:
-        tables.append(_differences_table("Agreement with people.", ("seeing", BLIND), looking.differences))
-    return Part(heading=f"{looking.judge}, {path.stem}", readings=[looking.reading], tables=tables)
 
 
 def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:

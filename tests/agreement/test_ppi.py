@@ -305,10 +305,8 @@ def test_what_several_files_save_is_pooled_beside_the_best(tmp_path: Path) -> No
     assert (good["name"], good["labels"], blind["name"], blind["labels"]) == ("good", 120, "blind", 180)
     assert good["worth"] > 1200 and blind["worth"] < 190
     assert saved["pooled"] == {"name": "all", "labels": 300, "worth": pytest.approx(good["worth"] + blind["worth"])}
-    assert (
-        f"Together with the judge, 100 of these 300 labels are as precise as {saved['pooled']['worth'] / 3:.0f} without it: from"
-        in done.stdout
-    )
+    worth = f"{saved['pooled']['worth'] / 3:.0f} without it: from"
+    assert f"Together with the judge, 100 of these 300 labels are as precise as {worth}" in done.stdout
     assert saved["reading"] in done.stdout and saved["reading"] in (tmp_path / "out/report.html").read_text()
     widths = [found[name]["widths"] for name in ("good", "blind")]
     shares = {"left": [one["tasks"][0]["narrow"]["value"] for one in widths]}
