@@ -1,6 +1,8 @@
-"""Adding a form, a history condition, an attack or a reply contract is one entry: the pages' own examples, put where
-they say in a copy of the packages. For a benchmark see benchmarks/test_add_a_benchmark.py, for a metric
-agreement/test_metric_table.py."""
+"""Adding a form, a history condition, an attack, a measure or a reply contract is one entry.
+
+The pages' own examples are put where they say in a copy of the packages. For a benchmark see
+benchmarks/test_add_a_benchmark.py, for a metric agreement/test_metric_table.py.
+"""
 
 import importlib
 import json
@@ -137,6 +139,32 @@ def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     words = ["--attacked", tmp_path / "attacked-judged.jsonl", "--out", tmp_path / "out"]
     critic("audit", tmp_path / "rows-judged.jsonl", *words)
     assert "expert" in (tmp_path / "out/report.html").read_text("utf-8")
+
+
+def test_a_measure(tmp_path: Path, package: Path, critic: Copied) -> None:
+    """Found on each sample, written under its name, and drawn in its own section at its place on the page."""
+    (entry,) = blocks("eval_agreement/README.md", "Add a measure", "python")
+    (heading,) = blocks("eval_agreement/README.md", "Add a measure", "toml")
+    with (package / "eval_agreement/score_measures.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{entry}")
+    sections = package / "eval_agreement/sections.toml"
+    sections.write_text(sections.read_text("utf-8").replace("[people]\n", f"{heading}\n[people]\n"), "utf-8")
+    judge = [1, 10, 10, 5, 5, 5, 5, 5]
+    lines = [f"row{number},{number % 4 + 2},{score}" for number, score in enumerate(judge)]
+    scores = tmp_path / "scores.csv"
+    scores.write_text("\n".join(["id,score,judge", *lines, "failed,7,"]), "utf-8")
+    critic(
+        "audit", "--human", scores, "--judge", f"mine={scores}:judge", "--out", tmp_path / "out", "--max-failed", "1"
+    )
+    summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
+    (extremes,) = (
+        sample["extremes"] for sample in summary.values() if isinstance(sample, dict) and "extremes" in sample
+    )
+    assert extremes["value"] == 3 / 8 and extremes["n"] == 8
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings.index("Scores at the ends of the scale") == headings.index("Bias") - 1
+    assert "Scores of 1 or 10." in page and "37.5 %" in page
 
 
 REQUEST = "Compare the translation with the source.\n\n{}\n\nEnd with FLUENCY: and a letter from A to E."
