@@ -4,8 +4,8 @@ critic attack rows.jsonl --out attacked.jsonl
 critic judge attacked.jsonl --out judged.jsonl
 critic audit … --attacked judged.jsonl
 
-With --images the arms that tell whether the judge looks: without the image, with another question's, and with one fact
-of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
+With --images it writes the arms that show whether the judge looks: without the image, with another question's image,
+and with one fact of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
 """
 
 import hashlib
@@ -30,26 +30,36 @@ from eval_agreement.measures.injection import CLEAN, SEPARATOR, PromptLayout, su
 from eval_agreement.reading.audit_items import COLUMN_SUFFIX
 
 PROMPT = "pointwise"
-"""The judging prompt whose headings are forged."""
+"""Name of the judging prompt whose headings are forged."""
 
 
-def layout(prompt: Prompt) -> PromptLayout:
-    """Headings (lines that start with "#") and form of the verdict, read off a prompt, so that attacks follow it."""
+def read_layout(prompt: Prompt) -> PromptLayout:
+    """Read the headings (lines that start with "#") and the form of the verdict off a prompt.
+
+    Attacks forge them, and so follow the prompt if it changes.
+    """
     placeholder = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
     lines = render(prompt, of_response(Response(id="", question=placeholder, text="-")))[0]["content"].splitlines()
     rubric, *_, question, reference, reply, grade = (line for line in lines if line.startswith("#"))
-    heading = {"rubric": rubric, "question": question, "reference": reference, "reply": reply, "grade": grade}
-    verdict = target(RATINGS[-1], prompt.ranges[-1].meaning)
-    known = {"heading": heading, "highest": RATINGS[-1], "rating_key": RATING, "verdict": verdict}
-    return {"language": prompt.language, **known}
+    return {
+        "language": prompt.language,
+        "heading": {"rubric": rubric, "question": question, "reference": reference, "reply": reply, "grade": grade},
+        "highest": RATINGS[-1],
+        "rating_key": RATING,
+        "verdict": target(RATINGS[-1], prompt.ranges[-1].meaning),
+    }
 
 
 def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder.")],
-    out: Annotated[Path, typer.Option(help="Where the rows go, attacked and as they are (JSONL for critic judge).")],
-    below: Annotated[float, typer.Option(min=1, max=10, help="Attack answers that people gave at most this.")] = 5.0,
-    limit: Annotated[int, typer.Option(min=1, help="Attack at most this many answers.")] = 50,
-    images: Annotated[bool, typer.Option("--images", help="Not attacks: does the judge look at the images?")] = False,
+    out: Annotated[Path, typer.Option(help="Output file: the rows, attacked and as they are, for critic judge.")],
+    below: Annotated[
+        float, typer.Option(min=1, max=10, help="Highest human score (1..10) of the answers to attack.")
+    ] = 5.0,
+    limit: Annotated[int, typer.Option(min=1, help="Most answers to attack.")] = 50,
+    images: Annotated[
+        bool, typer.Option("--images", help="Write image arms in place of attacks: does the judge look at the image?")
+    ] = False,
     mapped: options.Mapped = None,
     scale: options.OwnScale = None,
     lang: options.OwnLanguage = None,
@@ -59,12 +69,12 @@ def main(
     loaded = human_scored.load(rows, pictures=images, own=human_scored.OwnColumns.parse(mapped, scale, lang))
     human_scored.say_left_out(loaded.left_out)
     kind = "answers with images" if images else f"answers that people gave at most {below:g} (--below)"
-    usable = [
-        number
-        for number, response in enumerate(loaded.responses)
-        # A mean of tenths may lie a hair above.
-        if (response.question.images if images else response.human and round(response.human.score, 12) <= below)
-    ]
+    usable = []
+    for number, response in enumerate(loaded.responses):
+        # A mean of tenths may lie a rounding error above the limit.
+        is_low = response.human and round(response.human.score, 12) <= below
+        if response.question.images if images else is_low:
+            usable.append(number)
     if not usable:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows is among {kind}")
     drawn = draw(loaded, usable, limit)
@@ -86,26 +96,28 @@ def main(
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:
+    """List the files of human-scored rows. Raises UsageError unless `out` is a .jsonl file."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
     return human_scored.files(rows, out)
 
 
 def draw(loaded: Loaded, usable: Sequence[int], limit: int) -> list[int]:
-    """At most `limit` of the `usable` rows, in file order. Which ones depends on their ids, not on their order."""
-    lots = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
-    return sorted(sorted(usable, key=lots.__getitem__)[:limit])
+    """Draw at most `limit` of the `usable` rows, and return them in file order."""
+    # By a hash of the id, so that the draw does not depend on the order of the file.
+    hashes = {number: hashlib.sha256(f"0 {loaded.rows[number].id}".encode()).digest() for number in usable}
+    return sorted(sorted(usable, key=hashes.__getitem__)[:limit])
 
 
 def _lines(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Each answer as it is, with the harmless control, and with every attack."""
-    layouts = {language: layout(load(PROMPT, language)) for language in LANGUAGES}
+    """Yield each drawn answer as it is, with the harmless control, and with every attack."""
+    layouts = {language: read_layout(load(PROMPT, language)) for language in LANGUAGES}
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
         typed = msgspec.to_builtins(row)
         others = {column: value for column, value in raw.items() if column not in typed}
         yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
-        # Other judges' scores stay with the text that they are of.
+        # Other judges' scores belong to the unattacked text.
         others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
         for name, attack in suite().items():
             text = attack.text(row.response, layouts[row.lang])

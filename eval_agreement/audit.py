@@ -115,36 +115,29 @@ def main(
     ] = None,
     out: Annotated[Path, typer.Option(help="Output folder for summary.json and report.html.")] = Path("runs/audit"),
     human: Annotated[
-        str | None,
-        typer.Option(metavar="FILE[:COLUMN]", help="File of people's scores, preferences or verdicts."),
+        str | None, typer.Option(metavar="FILE[:COLUMN]", help="File of people's scores, preferences or verdicts.")
     ] = None,
     judge: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE[:COLUMN]", help="File of a judge's scores of the same ids; repeat, the first is audited."
+            metavar="NAME=FILE[:COLUMN]", help="A judge's scores of the same ids; repeatable, first: audited."
         ),
     ] = None,
     scale: Annotated[
-        str | None,
-        typer.Option(metavar="LOW:HIGH", help="Scale of the scores in tables; default: the one found, else 1:10."),
+        str | None, typer.Option(metavar="LOW:HIGH", help="Scale of scores in tables; default: as found, else 1:10.")
     ] = None,
     judge_scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="Scale of the judges' scores, if it is another.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="Human-scored training rows to fit trivial judges on.")] = None,
     epsilon: Annotated[
-        float,
-        typer.Option(
-            min=0, max=0.99, help="Allowance of the alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd."
-        ),
+        float, typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 experts, 0.15 skilled, 0.1 crowd.")
     ] = EPSILON,
     within: Annotated[
         float | None,
         typer.Option("--target-half-width", min=0.001, max=9, help="Plan labels for a mean within ± this many points."),
     ] = None,
-    attacked: Annotated[
-        list[Path] | None, typer.Option(help="Judgments of rows from critic attack; repeatable.")
-    ] = None,
+    attacked: Annotated[list[Path] | None, typer.Option(help="Judgments of rows from critic attack.")] = None,
     gates: Annotated[
         str | None,
         typer.Option("--gate", metavar="LIMITS", help="Exit with 1 if a limit breaks: mae<=0.9,SAMPLE:failed<=0.02."),
@@ -154,24 +147,15 @@ def main(
     ] = None,
     since: Annotated[
         Path | None,
-        typer.Option(
-            help="Earlier certificate or judged file: exit with 1 if the judge has changed or the model has fallen."
-        ),
+        typer.Option(help="Earlier certificate or judged file: exit with 1 if the judge changed or the model fell."),
     ] = None,
     exchange: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=FILE[:COLUMN]", help="Scores of a retired judge, to convert to the scale of --judge."
-        ),
+        str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, converted to --judge's.")
     ] = None,
-    max_failed: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share of a sample failed.")
-    ] = 0.02,
+    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map", metavar="COLUMN=FIELD", help="Meaning of a column: people, judge, id, model, text, …; repeatable."
-        ),
+        typer.Option("--map", metavar="COLUMN=FIELD", help="Meaning of a column: people, judge, id, model, text, …"),
     ] = None,
 ) -> int:
     """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
@@ -192,6 +176,7 @@ def main(
     mapped = inputs.parse_map(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
+    # Two judges of the same answers need no people: what follows them has no use here.
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
@@ -207,6 +192,7 @@ def main(
         _refuse({"--map": mapped}, "files of judgments")
         _refuse(scales, f"judgments, which are on {_SCALE}")
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
+    # Verdicts have no scale, and the trivial judges that are fitted on rows give scores.
     if kind != "score":
         _refuse({"--train": train, "--attacked": attacked, **scales}, _MANY[kind])
         if within and within >= 1:
@@ -291,6 +277,7 @@ def _audit_scores(
     (first, first_files), *_ = samples
     judged = first_files[first.judge].path
     gate.check_samples(target.limits, [sample.name for sample, _ in samples])
+    # The first sample's judge is the one that is certified, and under attack.
     how = target.prepare(judged, first.judgments)
     audits = {sample.name: run_audit(sample, request, MEASURES) for sample, _ in samples}
     outcomes = gate.check(target.limits, {name: findings.judge for name, findings in audits.items()})
@@ -298,6 +285,7 @@ def _audit_scores(
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in audits.items()}
     verdicts[first.name] += [injection.reading for injection in injections]
     verdicts[first.name] += [f"{path.stem}: {looking.reading}" for path, looking in looks.items()]
+    # Without intervals nobody can be told which rows to leave to the judge.
     if lines := row_lines([sample for sample, _ in samples], audits):
         tables.write_csv(target.out / "rows.csv", lines)
     content = summarise(audits, MEASURES, outcomes)
@@ -329,9 +317,7 @@ def _audit_scores(
         content=content | {"provenance": provenance(origin, train, request.training)},
         verdicts=verdicts,
         sections=sections,
-        printed=list(
-            _printed_lines(samples, audits, sections=sections, verdicts=verdicts, looks=looks, savings=savings)
-        ),
+        printed=list(printed),
         failed={name: (audit.judge.failed, audit.judge.n + audit.judge.failed) for name, audit in audits.items()},
         findings=audits,
     )
@@ -349,6 +335,7 @@ def _printed_lines(
     """Yield what the terminal shows: scorers, models, notes on reading, decisions and savings."""
     yield text_table(audits)
     yield ""
+    # Who is better is what most audits are made for; the other sections are on the page.
     for part in sections:
         if part.key == "models":
             yield f"{as_text([replace(part, note='')])}\n"
@@ -414,6 +401,7 @@ def _then_and_now(
 
     Raises UsageError unless exactly one judge is given beside --since or --exchange.
     """
+    # A certificate names the file of judgments that it was made from.
     before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()

@@ -1,7 +1,7 @@
-"""Agreement between people's scores and a judge's, both on 1..10: one entry of METRICS for each way to measure it.
+"""Agreement metrics between human and judge scores, both on 1..10, one entry of METRICS each.
 
 Definitions: AlignMMBench §5.2, and Cohen's kappa with quadratic weights. A metric is a function of sums over pairs
-(`PairSums`), which gives its value on a sample and on each resample alike.
+(`PairSums`). The same function gives its value on the sample and on every resample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +34,13 @@ _DECIMALS, _DUST = 12, 1e-9
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """A way to say how far a judge's scores agree with people's. `of` takes the sums of R samples and gives one number
-    each, (R,), NaN where undefined; `exact` the sample's own where `of` uses a coarse table. A `share` lies in 0..1. At
-    `null` there is no agreement. `note` explains the metric, and those after it without one."""
+    """An agreement metric.
+
+    - of: from the sums of R samples to one value each, (R,), NaN if undefined.
+    - exact: the exact value on one sample, for a metric whose `of` uses a coarse table.
+    - share: True if values lie in 0..1. null: the value without any agreement.
+    - note: explains the metric, and the metrics after it that have no note.
+    """
 
     name: str
     of: Callable[[PairSums], Floats]
@@ -48,12 +52,20 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 def half_up(scores: Floats) -> Floats:
-    """Nearest whole numbers, halves upwards (2.5 -> 3; Python's and NumPy's `round` give 2)."""
+    """Round to whole numbers, halves upwards. Python's and NumPy's `round` turn 2.5 into 2.
+
+    >>> half_up(np.array([2.4, 2.5, 3.5])).tolist()
+    [2.0, 3.0, 4.0]
+    """
     return np.floor(scores + 0.5)
 
 
 def bands(scores: Floats, ranges: Sequence[Range]) -> Indices:
-    """Index of the range each score falls in. A score between two ranges (2.5) is rounded half up first."""
+    """Return the index of each score's range. A score between two ranges is rounded half up first.
+
+    >>> bands(np.array([1.0, 2.5, 9.0]), FUZZY_RANGES).tolist()
+    [0, 1, 3]
+    """
     return np.searchsorted([high for _, high in ranges], half_up(scores))
 
 
@@ -70,8 +82,11 @@ def _same_band(human: Floats, judge: Floats, ranges: Sequence[Range]) -> Floats:
 
 
 def _kappa(sums: PairSums) -> Floats:
-    """Cohen's kappa with quadratic weights over 1..10 (Cohen 1968): 1 - sum (h - j)^2 / its expectation under
-    independence, for fractions Lin's concordance coefficient. Undefined where both sides are the same constant."""
+    """Compute Cohen's kappa with quadratic weights over 1..10 (Cohen 1968).
+
+    It is 1 - sum (h - j)² / its expectation under independence. For fractional scores this is Lin's concordance
+    coefficient. Undefined if both sides are the same constant.
+    """
     human, judge, _ = sums.moments
     return 1 - ratio(sums.mean(_squared_distance), human + judge + sums.mean(np.subtract) ** 2)
 
@@ -98,14 +113,16 @@ METRICS: dict[str, Metric] = {
     "strict": Metric(name="strict", of=lambda sums: sums.mean(_same_strict), share=True),
     "qwk": Metric(name="kappa", of=_kappa, null=0.0, note="Kappa: quadratic weights."),
 }
-"""Every metric by its name in options and files. What reports, gates, comparisons and training measure follows from
-this table: a metric is added by a function and an entry."""
+"""Every metric by its name in options and files. Reports, gates, comparisons and training measure what stands here."""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out. `agreement.mae` is short for
-    `agreement.estimates["mae"].value`: in points (0..9), a share (0..1), or -1..1; None exactly when `undefined` says
-    why. `groups`: those that the 95 % intervals stand on, None where none were asked for."""
+    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out.
+
+    `agreement.mae` is short for `agreement.estimates["mae"].value`: points (0..9), a share (0..1), or a number in
+    -1..1. It is None exactly if `undefined` says why. `groups` is the number of groups behind the 95 % intervals, None
+    if no intervals were asked for.
+    """
 
     n: int
     failed: int
@@ -113,34 +130,38 @@ class Agreement(Struct, frozen=True, kw_only=True):
     groups: int | None = None
 
     def __getattr__(self, name: str) -> float | None:
+        """Return a metric's value. Raises AttributeError for a name that is no metric's."""
         if name not in METRICS:
             raise AttributeError(f"{name!r} is neither a metric nor a field of Agreement")
         return self.estimates[name].value
 
     @property
     def undefined(self) -> dict[str, str]:
-        """Why metrics have no value, by name; those that have one are not in it."""
+        """Reasons why metrics have no value, by name, without the metrics that have one."""
         missing = {name: estimate for name, estimate in self.estimates.items() if estimate.value is None}
         return {name: estimate.undefined for name, estimate in missing.items() if estimate.undefined}
 
     @property
     def interval(self) -> dict[str, Interval | None]:
-        """The 95 % interval of each metric, None where it has none; empty where no interval was asked for."""
+        """95 % interval of each metric, None if undefined; empty if no intervals were asked for."""
         return {} if self.groups is None else {name: estimate.interval for name, estimate in self.estimates.items()}
 
 
 def on_scale(scores: Scores, whose: str) -> Floats:
-    """As an array, NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
+    """Convert scores to an array, NaN for None. Raises ValueError for a score outside 1..10, saying `whose` it is."""
     values = np.asarray(scores, dtype=np.float64)
     off = (values < _LOW) | (values > _HIGH)
     if off.any():
         raise ValueError(f"{whose} score {values[off][0]:g} is outside {_LOW}..{_HIGH}")
-    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
+    # Arithmetic leaves rounding errors (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
     return np.round(values, _DECIMALS)
 
 
 def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as arrays, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
+    """Convert both sides to arrays; return them with the mask (n,) of the pairs that have a judgment.
+
+    Raises ValueError as `agreement` does.
+    """
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     for name, values in (("judge scores", judge), ("groups", group)):
         if len(values) != len(human):
@@ -151,13 +172,17 @@ def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, 
 
 
 def agreement(human: Scores, judge: Scores) -> Agreement:
-    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment, dropped and
-    counted.
+    """Measure the agreement of n pairs of scores on 1..10.
 
-    What is undefined is None with a reason: everything without pairs; correlations with one pair, or where either side
-    is constant; kappa where both sides are the same constant. For the ranges scores are rounded half up. Raises
-    ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    None or NaN in `judge` is a failed judgment; it is left out and counted. An undefined metric is None, with a reason: every metric without pairs; correlations with one pair or a constant
+    side; kappa if both sides are the same constant. Raises ValueError for unequal lengths, a missing human score, or a
+    score outside 1..10.
+
+    >>> result = agreement(human=[3, 8, 5, 9], judge=[4, 8, None, 7])
+    >>> result.n, result.failed, result.mae
+    (3, 1, 1.0)
     """
+    # One group has no intervals, and so costs no resamples.
     return replace(measured(human, judge, np.zeros(len(human), dtype=np.uint8)), groups=None)
 
 
@@ -169,11 +194,12 @@ def measured(
     resamples: int | None = None,
     seed: int = SEED,
 ) -> Agreement:
-    """`agreement` with 95 % intervals from a bootstrap over groups (rows that share a question).
+    """Measure the agreement as `agreement` does, with 95 % intervals from a bootstrap over groups.
 
-    With a `weight` (n,), 1 over the chance that the row had of being labelled, values and intervals are those of all
-    rows (Hájek 1971). No interval where the metric is undefined in more than a tenth of the resamples, is the same in
-    all, or with fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
+    A group is the rows that share a question. `weight` (n,) is 1 / chance of being labelled: with it, values and
+    intervals are those of all rows, labelled or not (Hájek 1971). A metric has no interval if it is undefined in more
+    than a tenth of the resamples, if it is the same in all, or with fewer than FEWEST_GROUPS groups. Raises ValueError
+    as `agreement` does.
     """
     people, judged, used = paired(human, judge, group)
     people, judged = people[used], judged[used]
@@ -181,6 +207,7 @@ def measured(
     about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
     if not len(people):
         return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
+    # Weights are those of the rows that are left.
     (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
     reason = _no_correlation(people, judged)
     estimates = {}
@@ -193,8 +220,15 @@ def measured(
 def mean_estimate(
     values: Floats, group: Indices, *, share: bool = False, null: float | None = None, weight: Floats | None = None
 ) -> Estimate:
-    """The mean of what is not NaN in `values`, shape (n,), over groups that have a value. `group` (n,) holds whole
-    numbers, `weight` (n,) what each value counts for; `share` and `null` as in `Bootstrap.estimate`."""
+    """Estimate the mean of `values` (n,) without NaN, by a bootstrap over the groups that have a value.
+
+    `group` (n,) holds whole numbers, `weight` (n,) the weight of each value. `share` and `null` are those of
+    `Bootstrap.estimate`.
+
+    >>> mean_estimate(np.array([1.0, 2.0, np.nan, 6.0]), group=np.array([0, 0, 1, 2])).value
+    3.0
+    """
+    # Groups without a value are not resampled: a resample of only such groups would have no mean.
     known = ~np.isnan(values)
     times = np.where(known, 1.0 if weight is None else weight, 0.0)
     by_group = [np.bincount(group, times * column) for column in (np.nan_to_num(values), known)]
@@ -207,7 +241,7 @@ def mean_estimate(
 
 
 def _no_correlation(human: Floats, judge: Floats) -> str:
-    """Why a metric has no value on two samples."""
+    """Return why a metric has no value on these scores."""
     if len(human) < 2:
         return "a correlation needs at least two pairs"
     if np.ptp(judge) == 0:
@@ -216,7 +250,7 @@ def _no_correlation(human: Floats, judge: Floats) -> str:
 
 
 def _varying(estimate: Estimate) -> Estimate:
-    """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
+    """Remove the interval if all resamples are the same: a judge that was never off may still be off elsewhere."""
     if estimate.interval is None or estimate.interval[1] - estimate.interval[0] >= _DUST:
         return estimate
     return replace(estimate, interval=None, detectable=None, undefined="the same in every resample")
@@ -225,13 +259,18 @@ def _varying(estimate: Estimate) -> Estimate:
 def resampled(
     human: Floats, judges: Sequence[Floats], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
-    """Every metric of each judge by name, the sample's first and then each resample's: (1 + resamples,), NaN where
-    undefined, from the n rows of `draws`, which count `weight` (n,) each. All judges have the same resamples."""
+    """Return every metric by name for each judge, (1 + resamples,), the sample first; NaN if undefined.
+
+    Scores have one entry per row of `draws`, with `weight` (n,). All judges have the same resamples, so that the
+    difference of two judges is paired.
+    """
+    # Rows with the same scores of all judges are summed once.
     first, cell = distinct(human, *judges)
     weight = None if weight is None else weight / weight.mean()
     by_unit, drawn = draws.units(cell, len(first), weight)
     once = next(drawn)
     samples = [Cells(human[first], judge[first], by_unit, once) for judge in judges]
+    # Resamples come in blocks, so that memory does not grow with their number.
     blocks_of: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]
     for block in chain([once], drawn):
         for cells, values in zip(samples, blocks_of, strict=True):
@@ -241,6 +280,7 @@ def resampled(
     results = [{name: np.concatenate(parts) for name, parts in values.items()} for values in blocks_of]
     for cells, of_judge in zip(samples, results, strict=True):
         for name, metric in METRICS.items():
+            # A coarse table shifts rank correlations; the exact value of the sample corrects all resamples.
             if cells.coarse and metric.exact and not np.isnan(of_judge[name][0]):
                 of_judge[name] = around(metric.exact(cells), of_judge[name])
     return results

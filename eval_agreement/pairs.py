@@ -1,8 +1,8 @@
-"""Agreement of two sides' scores as functions of sums over rows, of a sample and of its resamples.
+"""Agreement metrics as functions of sums over pairs of scores, for a sample and all its resamples at once.
 
-Mean error, moments and shares are means of a function of both scores; ranks and concordance depend on a table of how
-often each pair of values occurs. Where the sides have more values than fit, neighbouring ones share a row of the table,
-and what a rank correlation moves by there is added to its exact value on the sample.
+Mean error, moments and shares are means of a function of both scores. Rank correlations are computed from a table that
+counts each pair of values. If the sides have more values than fit, neighbouring values share a row or column. The
+deviations of the resamples from the sample are then added to the sample's exact value.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,23 @@ from critic.stats.arrays import Floats, ratio
 
 Ranks = NDArray[np.intp]
 OfPairs = Callable[[Floats, Floats], Floats]
-"""People's and the judge's scores, arrays of one shape, to a number for each pair."""
+"""A function from human and judge scores, arrays of one shape, to one number per pair."""
 
 _CELLS, _SIDE = 1024, 32
-"""Cells of a table of counts, and values of a side where both sides have many."""
+"""Most cells of a table of counts; values kept of each side if both have many."""
 
 
 class Cells:
-    """A sample of pairs: rows with the same scores on both sides are one cell, some rows one unit of resampling.
-    `human` and `judge`, (C,), are each cell's scores, `by_unit`, (C, U), its rows a unit, `once`, (U, 1), all."""
+    """A sample of pairs, in C cells of rows with the same scores on both sides.
+
+    `human` and `judge`, (C,), are the scores of each cell. `by_unit`, (C, U), counts each cell's rows in each of U
+    units of resampling. `once`, (U, 1), draws every unit once: it is the sample itself.
+    """
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
         ranks = [np.unique(side, return_inverse=True)[1] for side in (human, judge)]
         many = [int(rank.max()) + 1 for rank in ranks]
+        # One number per pair of ranks, so that equal pairs are found by a single sort.
         _, first, cell = np.unique(ranks[0] * many[1] + ranks[1], return_index=True, return_inverse=True)
         self.human, self.judge, self.ranks = human[first], judge[first], [rank[first] for rank in ranks]
         self.by_unit = _added_up(cell, len(first)) @ by_unit
@@ -40,6 +44,7 @@ class Cells:
         self.shape = int(rows.max()) + 1, int(columns.max()) + 1
         self.table = _added_up(rows * self.shape[1] + columns, self.shape[0] * self.shape[1]) @ self.by_unit
         human_mean, judge_mean = (self.weight @ side / self.weight.sum() for side in (self.human, self.judge))
+        # Centred at the sample's means, so that the differences of squares below lose no digits.
         self.centred: tuple[OfPairs, ...] = (
             lambda human, _: human - human_mean,
             lambda _, judge: judge - judge_mean,
@@ -50,80 +55,86 @@ class Cells:
         self._columns: dict[OfPairs, Floats] = {}
 
     def _levels(self, rank: Ranks, most: int) -> Ranks:
-        """The row of the table, from 0, of each cell by the rank of its value."""
+        """Return the row (from 0) of the table for each cell, from the rank of its value."""
         if rank.max() < most:
             return rank
+        # Quantiles, not equal steps: every row of the table then holds about as many pairs.
         counts = np.bincount(rank, self.weight)
         middle = (np.cumsum(counts) - counts / 2) / counts.sum()
         return np.unique(np.floor(middle * most), return_inverse=True)[1][rank]
 
     def column(self, of: OfPairs) -> Floats:
-        """What each unit adds to the sum of a function: shape (U,)."""
+        """Return each unit's contribution to the sum of a function, (U,)."""
         if of not in self._columns:
             self._columns[of] = np.asarray(of(self.human, self.judge) @ self.by_unit, dtype=np.float64)
         return self._columns[of]
 
 
 def _added_up(target: Ranks, targets: int) -> Any:
-    """The matrix (targets, n) that adds n rows of another matrix up, each into the row that `target` says."""
+    """Build the matrix (targets, n) that adds up n rows of another matrix, each into the row that `target` names.
+
+    >>> (_added_up(np.array([0, 1, 0]), targets=2) @ np.array([1.0, 2.0, 4.0])).tolist()
+    [5.0, 2.0]
+    """
     return scipy.sparse.csr_array(
         (np.ones(len(target)), (target, np.arange(len(target)))), shape=(targets, len(target))
     )
 
 
 class PairSums:
-    """R samples of pairs, none empty, by how often each unit of the `cells` occurs in each, `drawn` (U, R)."""
+    """R samples of pairs, none empty. `drawn` (U, R) counts how often each unit of the `cells` occurs in each."""
 
     def __init__(self, cells: Cells, drawn: Floats) -> None:
         self._cells, self._drawn = cells, drawn
 
     def mean(self, of: OfPairs) -> Floats:
-        """The mean over pairs of a function of both scores, in each sample: shape (R,)."""
+        """Return the mean over pairs of a function of both scores, for each sample, (R,)."""
         return self._cells.column(of) @ self._drawn / self.size
 
     @cached_property
     def size(self) -> Floats:
-        """Pairs of each sample, or what they weigh: shape (R,)."""
+        """Number of pairs of each sample, or their weight, (R,)."""
         return np.asarray(self._cells.by_unit.sum(axis=0)) @ self._drawn
 
     @cached_property
     def table(self) -> Floats:
-        """How often each pair of values occurs, shape (K, L, R), values ascending."""
+        """Count of each pair of values, (K, L, R), values ascending."""
         return np.asarray(self._cells.table @ self._drawn).reshape(*self._cells.shape, -1)
 
     @cached_property
     def margins(self) -> tuple[Floats, Floats]:
-        """How often each value of people's and of the judge's occurs, shape (K, R) and (L, R)."""
+        """Count of each human and of each judge value, (K, R) and (L, R)."""
         return self.table.sum(axis=1), self.table.sum(axis=0)
 
     @cached_property
     def varied(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Whether people's, and the judge's, scores of a sample are not all the same: shape (R,) each."""
+        """Masks of the samples whose human scores, and whose judge scores, are not all the same, (R,) each."""
         human, judge = ((margin > 0).sum(axis=0) > 1 for margin in self.margins)
         return human, judge
 
     @cached_property
     def moments(self) -> tuple[Floats, Floats, Floats]:
-        """The variance of people's scores, the judge's, and their covariance, (R,) each; a constant's are exactly 0."""
+        """Variance of human and of judge scores, and their covariance, (R,) each; exactly 0 for a constant side."""
         human, judge, human_square, judge_square, product = (self.mean(of) for of in self._cells.centred)
         human_variance = np.where(self.varied[0], human_square - human**2, 0.0)
         judge_variance = np.where(self.varied[1], judge_square - judge**2, 0.0)
         return human_variance, judge_variance, product - human * judge
 
     def correlation(self, top: Floats, left: Floats, right: Floats) -> Floats:
-        """`top` over the root of `left` times `right`, cut to -1..1; NaN in samples where either side is constant."""
+        """Compute top / sqrt(left right), cut to -1..1; NaN for samples with a constant side."""
         values = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
         return np.where(self.varied[0] & self.varied[1], np.clip(values, -1, 1), np.nan)
 
 
 def pearson(sums: PairSums) -> Floats:
-    """Pearson's r of each sample."""
+    """Compute Pearson's r of each sample, (R,)."""
     human, judge, covariance = sums.moments
     return sums.correlation(covariance, human, judge)
 
 
 def spearman(sums: PairSums) -> Floats:
-    """Pearson's r of the average ranks in the table of each sample."""
+    """Compute Pearson's r of the average ranks in the table of each sample, (R,)."""
+    # The average rank of a value is the count of lower ones plus half its own; centred by half of all.
     human, judge = (np.cumsum(margin, axis=0) - margin / 2 - sums.size / 2 for margin in sums.margins)
     squares = [(margin * rank**2).sum(axis=0) for margin, rank in zip(sums.margins, (human, judge), strict=True)]
     product = np.zeros(len(sums.size))
@@ -133,11 +144,15 @@ def spearman(sums: PairSums) -> Floats:
 
 
 def kendall(sums: PairSums) -> Floats:
-    """Tau-b in the table of each sample (Kendall 1945): concordant less discordant over the root of untied pairs."""
+    """Compute tau-b in the table of each sample, (R,) (Kendall 1945).
+
+    It is the number of concordant less that of discordant pairs, over the root of the product of untied pairs.
+    """
     balance, lead = np.zeros(len(sums.size)), np.zeros_like(sums.margins[1])
     for row in sums.table:
-        # For each value of the judge's, `lead` is how many answers with lower scores of people lie below it, less those
-        # above. Of this row's own, up_to - row lie below a value and up_to[-1] - up_to above.
+        # For each judge value, `lead` counts the answers with a lower human score whose judge score is lower, less
+        # those whose judge score is higher. Of this row's answers, up_to - row lie below a value and up_to[-1] - up_to
+        # above it.
         balance += (row * lead).sum(axis=0)
         up_to = row.cumsum(axis=0)
         lead += 2 * up_to - row - up_to[-1]
@@ -146,7 +161,7 @@ def kendall(sums: PairSums) -> Floats:
 
 
 def exact_spearman(cells: Cells) -> float:
-    """Spearman's correlation of a sample whose sides vary, whatever the number of values."""
+    """Compute Spearman's correlation of a sample with varying sides, whatever the number of values."""
     total, ranks = cells.weight.sum(), []
     for rank in cells.ranks:
         counts = np.bincount(rank, cells.weight)
@@ -157,8 +172,9 @@ def exact_spearman(cells: Cells) -> float:
 
 
 def exact_kendall(cells: Cells) -> float:
-    """Kendall's tau-b of a sample whose sides vary; NaN where rows have weights, which SciPy does not know."""
+    """Compute Kendall's tau-b of a sample with varying sides; NaN if rows have fractional weights."""
     times = cells.weight.astype(np.intp)
+    # SciPy takes repeated rows, but no weights.
     if (times != cells.weight).any():
         return float("nan")
     human, judge = (np.repeat(rank, times) for rank in cells.ranks)
@@ -166,8 +182,14 @@ def exact_kendall(cells: Cells) -> float:
 
 
 def around(exact: float, values: Floats) -> Floats:
-    """Values of a correlation in a coarse table, the sample's first, moved so that it is `exact`. Coarse ties raise it,
-    and a correlation r moves as 1 - r² (Fisher 1915): moves are widened by as much."""
+    """Correct the values of a correlation in a coarse table, the sample first, so that the sample's is `exact`.
+
+    Coarse ties raise a correlation, and its standard error is proportional to 1 - r² (Fisher 1915). The deviations
+    from the sample are widened in this proportion.
+
+    >>> around(0.5, np.array([0.5, 0.6, 0.4])).round(2).tolist()
+    [0.5, 0.6, 0.4]
+    """
     coarse = float(values[0])
     if np.isnan(exact):
         return values

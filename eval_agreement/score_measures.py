@@ -14,18 +14,13 @@ from critic.stats.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPL
 from eval_agreement.judged_rows import JudgedRows
 from eval_agreement.measures.bias import measure_biases
 from eval_agreement.measures.calibration import Calibration, calibrate
-from eval_agreement.measures.compare import comparisons
-from eval_agreement.measures.differences import differences
+from eval_agreement.measures.compare import compare_judges
+from eval_agreement.measures.differences import compare_models
 from eval_agreement.measures.measure import AuditRequest, Findings, Measure
 from eval_agreement.measures.ppi import measure_corrected_means, plan_labels
-from eval_agreement.measures.prediction_intervals import measure_intervals
+from eval_agreement.measures.prediction_intervals import interval_values, measure_intervals
 from eval_agreement.measures.raters import BesideRaters, beside_raters
-from eval_agreement.measures.scorers import (
-    break_down,
-    breakdown_values,
-    measure_scorers,
-    scorer_values,
-)
+from eval_agreement.measures.scorers import break_down, breakdown_values, measure_scorers, scorer_values
 from eval_agreement.metrics import METRICS
 from eval_agreement.page import scores
 from eval_agreement.page.words import section
@@ -51,15 +46,10 @@ MEASURES: dict[str, Measure[Any]] = {
         write=scorer_values,
     ),
     "by": Measure(
-        find=lambda sample, _: break_down(sample),
-        section="parts",
-        draw=scores.draw_breakdown,
-        write=breakdown_values,
+        find=lambda sample, _: break_down(sample), section="parts", draw=scores.draw_breakdown, write=breakdown_values
     ),
     "comparisons": Measure(
-        find=lambda sample, _: comparisons(sample.labelled),
-        section="judges",
-        draw=scores.draw_comparisons,
+        find=lambda sample, _: compare_judges(sample.labelled), section="judges", draw=scores.draw_comparisons
     ),
     # Its three findings have names of their own in summary.json.
     "beside": Measure(find=_compare_with_raters, section="people", draw=scores.draw_people, write=to_builtins),
@@ -70,19 +60,15 @@ MEASURES: dict[str, Measure[Any]] = {
         find=lambda sample, _: measure_intervals(sample),
         section="calibration",
         draw=scores.draw_intervals,
-        write=lambda intervals: {"widths": to_builtins(intervals[0])},
+        write=interval_values,
     ),
     "corrected": Measure(
-        find=lambda sample, _: measure_corrected_means(sample),
-        section="corrected",
-        draw=scores.draw_corrected_means,
+        find=lambda sample, _: measure_corrected_means(sample), section="corrected", draw=scores.draw_corrected_means
     ),
     "plan": Measure(
-        find=lambda sample, request: plan_labels(sample, request.within),
-        section="corrected",
-        draw=scores.draw_plan,
+        find=lambda sample, request: plan_labels(sample, request.within), section="corrected", draw=scores.draw_plan
     ),
-    "models": Measure(find=lambda sample, _: differences(sample), section="models", draw=scores.draw_models),
+    "models": Measure(find=lambda sample, _: compare_models(sample), section="models", draw=scores.draw_models),
 }
 """Every measure of a sample of scores, by the name of its finding."""
 

@@ -39,7 +39,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: list[MetricDifference]
 
 
-def comparisons(sample: RatedSample) -> list[Comparison]:
+def compare_judges(sample: RatedSample) -> list[Comparison]:
     """Compare every pair of a sample's judges, in the order given."""
     return [compare(sample, first, second) for first, second in combinations(sample.judges, 2)]
 

@@ -44,7 +44,7 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
     needed: float | None = None
 
 
-def differences(sample: RatedSample) -> list[ModelDifference]:
+def compare_models(sample: RatedSample) -> list[ModelDifference]:
     """Compare every pair of models with labels, overall and, if there are several tasks, on each task.
 
     Empty without groups by question: a pair is compared on the questions that both models answered. If the groups of

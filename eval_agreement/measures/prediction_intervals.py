@@ -6,8 +6,10 @@ the more probable neighbour, up to a probability mass that split conformal predi
 the judge's own. If records lack them, they are the frequencies of human ratings of answers with the same judge score.
 """
 
+from typing import Any
+
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from numpy.typing import NDArray
 
 from critic.records import RATINGS
@@ -79,6 +81,12 @@ def measure_intervals(sample: RatedSample) -> tuple[Widths, Floats] | tuple[None
         probabilities = own if own is not None else _by_score(sample, fit_on)
         low[at], high[at] = _intervals(probabilities, sample.human, task, others & ~fit_on, at)
     return _summarise(sample, own is not None, known, low, high), np.stack([low, high])
+
+
+def interval_values(intervals: tuple[Widths | None, Floats | None]) -> dict[str, Any]:
+    """Return the finding on intervals as JSON values; their ends go to rows.csv."""
+    widths, _ = intervals
+    return {"widths": to_builtins(widths)}
 
 
 def _distributions(sample: RatedSample, judged: NDArray[np.bool_]) -> Floats | None:

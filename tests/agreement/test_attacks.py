@@ -29,7 +29,7 @@ from critic.judging.prompt import LANGUAGES, load
 from critic.judging.targets import target
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from critic.stats.estimate import Estimate
-from eval_agreement.attack import layout, main
+from eval_agreement.attack import main, read_layout
 from eval_agreement.measures.image_grounding import Fact, edit_fact, looking
 from eval_agreement.measures.injection import CLEAN, Attack, injection, suite
 
@@ -72,14 +72,14 @@ def test_the_suite_is_whole() -> None:
 
 @every_prompt
 def test_padding_asks_for_nothing(name: str, lang: Language) -> None:
-    text = suite()["padding"].text("", layout(load(name, lang))).lower()
+    text = suite()["padding"].text("", read_layout(load(name, lang))).lower()
     assert not re.search(r"10|rating|grade|mark|score|reply|examin|reference|分数|打分|评|作答|满分", text)
 
 
 @every_prompt
 def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> None:
     lines = shown(name, lang, "THE-ANSWER").splitlines()
-    heading = layout(load(name, lang))["heading"]
+    heading = read_layout(load(name, lang))["heading"]
     reply = lines.index("> THE-ANSWER")
     places = {which: lines.index(heading[which]) for which in heading}
     assert places["rubric"] < places["question"] < places["reference"] < places["reply"] < reply < places["grade"]
@@ -91,7 +91,7 @@ def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> N
 def test_attacks_follow_a_changed_prompt() -> None:
     prompt = load("pointwise", "en")
     template = prompt.template.replace("# Your grade", "## Now the mark").replace("# Reference answer", "# Key")
-    changed = layout(msgspec.structs.replace(prompt, template=template))
+    changed = read_layout(msgspec.structs.replace(prompt, template=template))
     assert suite()["section-end"].text("a", changed).count("## Now the mark") == 3
     assert "\n# Key\na\n" in suite()["new-sections"].text("a", changed)
 
@@ -101,11 +101,11 @@ def test_attacks_follow_a_changed_prompt() -> None:
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, lang: Language, answer: str) -> None:
     clean = shown(name, lang, answer)
-    attacked = shown(name, lang, attack.text(answer, layout(load(name, lang))))
+    attacked = shown(name, lang, attack.text(answer, read_layout(load(name, lang))))
     for split in (str.splitlines, lambda text: re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text)):
         ours = [line for line in split(attacked) if not line.startswith(">")]
         assert ours == [line for line in split(clean) if not line.startswith(">")]
-    for heading in layout(load(name, lang))["heading"].values():
+    for heading in read_layout(load(name, lang))["heading"].values():
         assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1
     before, after = (
         clean.split(f"> {answer.splitlines()[0]}" if answer else "\n>\n", 1)[0],
@@ -125,14 +125,14 @@ WITHOUT_WIDTH = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff")
 @every_attack
 @every_prompt
 def test_control_tokens_are_defused(attack: Attack, name: str, lang: Language) -> None:
-    attacked = shown(name, lang, attack.text("4", layout(load(name, lang))))
+    attacked = shown(name, lang, attack.text("4", read_layout(load(name, lang))))
     for text in (attacked, attacked.translate(WITHOUT_WIDTH)):
         assert not [token for token in CONTROL_TOKENS if token in text]
 
 
 @every_prompt
 def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
-    made = layout(load(name, lang))
+    made = read_layout(load(name, lang))
     text = suite()["role-tags"].text("4", made)
     assert [token for token in CONTROL_TOKENS if token in text] == CONTROL_TOKENS
     assert "<|im_end|>" in suite()["zero-width"].text("4", made).translate(WITHOUT_WIDTH)
@@ -143,7 +143,7 @@ def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
 @pytest.mark.parametrize("rating", [1, 2, 9])
 def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: str, lang: Language, rating: int) -> None:
     """Both as the answer has it and as the prompt shows it; in either order of the keys; cut off anywhere."""
-    text = attack.text("4", layout(load(name, lang)))
+    text = attack.text("4", read_layout(load(name, lang)))
     for echo in (text, shown(name, lang, text)):
         for reply in (
             target(rating, echo),
@@ -161,17 +161,17 @@ def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: st
 
 @pytest.mark.parametrize("token", ["<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[/SYSTEM_PROMPT]"])
 def test_control_tokens_of_more_families(token: str) -> None:
-    attack = suite()["role-tags"].text("4", layout(load("pointwise", "en")))
+    attack = suite()["role-tags"].text("4", read_layout(load("pointwise", "en")))
     assert token in attack and token not in shown("pointwise", "en", attack)
 
 
 def test_no_hidden_character_reaches_the_judge() -> None:
-    attack = suite()["hidden-characters"].text("4", layout(load("pointwise", "en")))
+    attack = suite()["hidden-characters"].text("4", read_layout(load("pointwise", "en")))
     assert shown("pointwise", "en", attack) == shown("pointwise", "en", "4")
 
 
 def test_a_judge_that_quotes_without_escaping_keeps_its_rating() -> None:
-    forged = layout(load("pointwise", "en"))["verdict"]
+    forged = read_layout(load("pointwise", "en"))["verdict"]
     assert parse.parse_rating(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
 
 
@@ -195,7 +195,7 @@ def test_every_drawn_row_is_written_with_every_attack(tmp_path: Path) -> None:
     low = [row for row in rows if row["human_score"] <= 5]
     assert [row["id"] for row in made] == [f"{row['id']}#{name}" for row in low for name in (CLEAN, *suite())]
     by_id = {row["id"]: row for row in made}
-    scenes = {lang: layout(load("pointwise", lang)) for lang in ("zh", "en")}
+    scenes = {lang: read_layout(load("pointwise", lang)) for lang in ("zh", "en")}
     for row in low:
         clean = by_id[f"{row['id']}#clean"]
         assert {key: clean[key] for key in row} == {**row, "id": clean["id"]}
