@@ -119,9 +119,7 @@ def main(
     ] = None,
     judge: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE[:COLUMN]", help="A judge's scores of the same ids; repeatable, first: audited."
-        ),
+        typer.Option(metavar="NAME=FILE[:COLUMN]", help="A judge's scores of the same ids; repeatable, first audited."),
     ] = None,
     scale: Annotated[
         str | None, typer.Option(metavar="LOW:HIGH", help="Scale of scores in tables; default: as found, else 1:10.")
@@ -147,7 +145,7 @@ def main(
     ] = None,
     since: Annotated[
         Path | None,
-        typer.Option(help="Earlier certificate or judged file: exit with 1 if the judge changed or the model fell."),
+        typer.Option(help="Earlier certificate or judged file; exit 1 if the judge changed or the model fell."),
     ] = None,
     exchange: Annotated[
         str | None, typer.Option(metavar="NAME=FILE[:COLUMN]", help="A retired judge's scores, converted to --judge's.")
@@ -233,6 +231,7 @@ def _find_sources(
     except UsageError:
         # A file without one of the two may belong to another file.
         each = {}
+    # Only scores are audited file by file.
     by_file = {name: (match[1], match[2]) for name, match in each.items() if match and match[0] == "score"}
     if by_file and len(by_file) == len(files):
         return "score", by_file
@@ -353,6 +352,7 @@ def _audit_labels(sources: Tables, kind: Kind, request: AuditRequest, target: _T
     """Audit preferences, or verdicts of yes or no."""
     from eval_agreement.reading.loaders import judge_in, of_labels  # noqa: PLC0415 - pandas: keeps --help fast
 
+    # Pairs of several files have no ids in common, and nothing is pooled over preferences.
     if len(sources) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     ((name, (people, judges)),) = sources.items()
@@ -403,6 +403,7 @@ def _then_and_now(
     """
     # A certificate names the file of judgments that it was made from.
     before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
+    # A retired judge has a name of its own, under which its scores are shown.
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]

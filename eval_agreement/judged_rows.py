@@ -24,6 +24,7 @@ class JudgedRows:
     ) -> None:
         self._human, self._judge, self.kept = paired(human, judge, group)
         self._group = group_numbers(group)
+        # Kept for `select`, whose rows are resampled anew with the same seed.
         self._draws = (resamples, seed)
         self.human, self.judge = self._human[self.kept], self._judge[self.kept]
         self.n = len(self.human)

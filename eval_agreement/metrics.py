@@ -174,9 +174,9 @@ def paired(human: Scores, judge: Scores, group: Group) -> tuple[Floats, Floats, 
 def agreement(human: Scores, judge: Scores) -> Agreement:
     """Measure the agreement of n pairs of scores on 1..10.
 
-    None or NaN in `judge` is a failed judgment; it is left out and counted. An undefined metric is None, with a reason: every metric without pairs; correlations with one pair or a constant
-    side; kappa if both sides are the same constant. Raises ValueError for unequal lengths, a missing human score, or a
-    score outside 1..10.
+    None or NaN in `judge` is a failed judgment; it is left out and counted. An undefined metric is None, with a reason:
+    every metric without pairs; correlations with one pair or a constant side; kappa if both sides are the same
+    constant. Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
 
     >>> result = agreement(human=[3, 8, 5, 9], judge=[4, 8, None, 7])
     >>> result.n, result.failed, result.mae

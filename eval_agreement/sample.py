@@ -82,6 +82,7 @@ class RatedSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             # An empty list, and None, stand for "not known of any row".
             return [column[row] for row in index] if column else column
 
+        # Every other field has one entry per row, so that a new field needs no line here.
         columns = set(self.__struct_fields__) - {"name", "notes", "criterion"}
         return replace(self, **{name: select(getattr(self, name)) for name in columns})
 

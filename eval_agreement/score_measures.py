@@ -87,6 +87,7 @@ def page_sections(audits: Mapping[str, Findings], others: Mapping[str, Iterable[
         parts[key] += more
     sections = []
     for key in texts_of("sections.toml"):
+        # Other pages' sections stand in the file too, and their notes name other values.
         if parts[key]:
             sections += section(key, parts[key], **_note_values())
     return sections

@@ -92,6 +92,7 @@ def fit_map(human: Floats, judge: Floats) -> Map:
     """
     seen, position, times = np.unique(judge, return_inverse=True, return_counts=True)
     mean = np.bincount(position, human) / times
+    # Scores seen more than once are one point of their mean, with their number as weight.
     steps = scipy.optimize.isotonic_regression(mean, weights=times).x
     return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
 
@@ -105,6 +106,7 @@ def _bins(rows: JudgedRows) -> list[Bin]:
         group = rows.resamples.member[inside]
         groups = len(np.unique(group))
         human = mean_estimate(rows.human[inside], group)
+        # The mean is shown all the same: without an interval it is read with care.
         if groups < FEWEST_BIN_GROUPS:
             why = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}"
             human = replace(human, interval=None, undefined=why)

@@ -57,6 +57,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
         # A metric that is undefined for one of the judges has no difference.
         if estimate.value is not None:
             estimates[name] = estimate
+    # A pair's metrics are one family: whoever looks at seven finds one that differs.
     adjusted = holm([estimate.p_value for estimate in estimates.values()])
     lines = []
     for (name, estimate), p in zip(estimates.items(), adjusted, strict=True):

@@ -72,6 +72,7 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
             known = ", ".join(names).replace("qwk", "qwk (kappa)")
             raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {known}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
+        # A limit that only a good judge breaks is a slip of the pen.
         if match["sign"] != limit.sign:
             raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")
         limits.append(limit)
@@ -104,6 +105,7 @@ def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
     lower = limit.sign == "<="
     reason = "nothing was measured"
     if limit.metric == "failed":
+        # A count of failures has no interval: all of them are known.
         total = result.n + result.failed
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"

@@ -117,6 +117,7 @@ def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
 
         yield arm(CLEAN)
         yield arm(BLIND, flags=[*row.flags, BLIND])
+        # A wrong answer may well be right of another image, or with another fact.
         if response.human is None or response.human.score < HIGH:
             continue
         for other in chain(shuffled[position[number] + 1 :], shuffled[: position[number]]):
@@ -154,6 +155,7 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
     judged = by_mark(judgments, (CLEAN, *ARMS))
     if not judged[BLIND]:
         raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
+    # In the order of ids, so that resamples do not depend on the order of the file.
     ids = sorted(judged[CLEAN])
     clean = [judged[CLEAN][key] for key in ids]
     scores = {arm: scores_of([answers.get(key) for key in ids]) for arm, answers in judged.items()}

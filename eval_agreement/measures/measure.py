@@ -58,6 +58,7 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     def __getattr__(self, name: str) -> Any:
         """Return the finding of a measure. Raises AttributeError for a name that is no measure's."""
+        # Python asks here only for names that are no fields.
         if name not in self.by_measure:
             raise AttributeError(f"{name!r} is neither a measure nor a field of Findings")
         return self.by_measure[name]

@@ -98,6 +98,7 @@ def measure_matrix(
     def measure_rows(rows: Integers) -> list[PairAgreement]:
         pairs = []
         for first, second in combinations(scorers, 2):
+            # People's verdict holds the rater's own, so that they would agree too often.
             if first == PEOPLE and second in raters:
                 continue
             left, right = scorers[first][rows], scorers[second][rows]
@@ -209,6 +210,7 @@ def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | No
     """
     shares = {}
     for name, label in (("sensitivity", A), ("specificity", B)):
+        # Only items on which people say so: shares of people's yes and no do not depend on how common each is.
         rows = (people == label) & (judge < LABELS)
         times = None if weight is None else weight[rows]
         shares[name] = equal_share(judge[rows] == label, group_numbers(group)[rows], times)
@@ -259,11 +261,13 @@ def preference_audit(sample: Preferences, epsilon: float = EPSILON) -> Preferenc
     judges = {name: both_orders(orders) for name, orders in sample.judges.items()}
     rated = people != UNASKED
     rated_weight = None if weight is None else weight[rated]
+    # The constant judge, which knows only what people say most.
     commonest = np.bincount(people[rated], rated_weight, minlength=LABELS).argmax()
     baselines: dict[str, Codes] = {CONSTANT: np.full(len(people), commonest, dtype=np.int8)}
     length: dict[str, dict[str, Estimate]] = {}
     if sample.length_a is not None and sample.length_b is not None:
         lengths = sample.length_a, sample.length_b
+        # Lengths are known of all pairs or of none.
         baselines[LONGER] = prefer_longer(*lengths)
         length = {name: length_preference(people, judge, *lengths, group) for name, judge in judges.items()}
     verdicts = {**judges, **baselines}

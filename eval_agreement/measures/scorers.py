@@ -52,6 +52,7 @@ def measure_scorers(sample: RatedSample, training: Sequence[Response]) -> Scorer
     """
     labelled = sample.labelled
     baselines = trivial(labelled, training)
+    # Paired differences: that an interval lies below another's shows less than the difference does.
     over_trivial = []
     for name, (scores, _) in baselines.items():
         pair = replace(labelled, judges={labelled.judge: labelled.scores, name: scores})

@@ -59,9 +59,11 @@ def _decide(findings: Findings, most_failed: float) -> str:
     total = judge.n + judge.failed
     if why := _why_undecided(who, judge.failed, total, judge.groups or 0, most_failed=most_failed, things="answers"):
         return why
+    # A judge that beats no judge that understands nothing is worth nothing, however it compares with others.
     if unbeaten := [pair for pair in findings.over_trivial if _mae_side(pair) >= 0]:
         trivial = f"trivial judge{'s' * (len(unbeaten) > 1)} {listed([pair.second for pair in unbeaten])}"
         return say("unbeaten", who=who, beat=f"beat the {trivial} in mean error", seen=_mae_figure(unbeaten[0]))
+    # Only another judge that is shown to be better rules this one out; one that may be does not.
     if better := [pair.second for pair in findings.comparisons if pair.first == who and _mae_side(pair) > 0]:
         return say("worse", who=who, others=listed(better), things="data", how="is further from people")
     return f"{_in_place_of(findings) or _with_labels(findings)}{_not_for(findings)}"
@@ -87,6 +89,7 @@ def _not_for(findings: Findings) -> str:
     """Name the tasks on which the judge is not shown to rank answers as people do at all."""
     enough = {}
     for name, result in findings.by.get("task", {}).items():
+        # On few questions a task would be named by chance.
         if (result.groups or 0) >= FEWEST_TO_DECIDE:
             enough[name] = result.estimates["pearson"]
     return _tasks_to_avoid("Pearson", enough, "ranks these answers")
@@ -137,6 +140,7 @@ def _in_place_of(findings: Findings) -> str:
 
 def _against_people(findings: Findings) -> list[str]:
     """Say how far a rater is from the other raters, and the judge from the same; empty without several raters."""
+    # Without two raters of an answer nothing is known of how far people agree.
     lines = findings.of_kind("people")
     if not lines:
         return []
@@ -161,11 +165,13 @@ def preference_verdict(
         _broken_gate(outcomes) or _decide_preferences(judge, audit, most_failed, half_width or SHARE_WITHIN),
         say("of_verdicts", name=name, who=judge, result=result, **facts),
     ]
+    # Only verdicts of yes or no have rates.
     if rates := audit.rates.get(judge):
         phrases = [f"{name} {share(rate.value)}{within(shares(rate.interval))}" for name, rate in rates.items()]
         sentences.append(f"Of people's yes and no it finds: {listed(phrases)}.")
     if beside := audit.beside.get(judge):
         sentences += [part.reading for part in (beside.soft, beside.replaces) if part]
+    # A judge that was asked in one order only has no flips to count.
     flips = audit.position[judge]["flips"] if judge in audit.position else None
     if flips and flips.value is not None:
         changed = f"{share(flips.value)} of its verdicts change ({shares(flips.interval)})"
@@ -180,6 +186,7 @@ def _decide_preferences(judge: str, audit: PreferenceAudit, most_failed: float, 
     total = result.n + lost
     if why := _why_undecided(judge, lost, total, audit.groups, most_failed=most_failed, things=audit.things):
         return why
+    # Differences are those of the judge under audit less each other judge, trivial ones included.
     others = {line.second: line.accuracy for line in audit.differences if line.first == judge}
     trivial = [name for name in audit.baselines if others[name].side <= 0]
     better = [name for name in others if name not in audit.baselines and others[name].side < 0]

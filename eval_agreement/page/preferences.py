@@ -80,6 +80,7 @@ def _agreement_part(name: str, audit: PreferenceAudit) -> Part:
 def _matrix_part(name: str, audit: PreferenceAudit) -> Part:
     """Draw the agreement of every pair of scorers, overall and by turn; empty with two scorers."""
     pairs = {f"All {audit.things}": audit.matrix.overall}
+    # ConvBench's tables are by turn.
     pairs |= {f"Turn {turn}": agreements for turn, agreements in audit.matrix.by.get("turn", {}).items()}
     tables = [_matrix_table(caption, agreements) for caption, agreements in pairs.items()]
     return Part(heading=name, tables=tables if len(audit.matrix.overall) > 1 else [])
@@ -106,6 +107,7 @@ def _position_part(name: str, audit: PreferenceAudit) -> Part:
     for judge, bias in audit.position.items():
         first = bias["first_place"]
         rows |= {f"{judge}: flips": bias["flips"], f"{judge}: leans to the first": first}
+        # A lean that is not shown is in the table, without a sentence.
         if direction := first.side:
             position, wins = "first" if direction > 0 else "second", share(0.5 + abs(first.value or 0))
             text = f"leans to the answer shown {position}: it wins in {wins} of the verdicts that are no tie."

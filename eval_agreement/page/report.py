@@ -84,6 +84,7 @@ def find_worst(sample: RatedSample) -> list[int]:
     """Return the rows of the WORST judged answers furthest from the human score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance)).tolist()
+    # By id within ties, so that the page is the same in every run.
     return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 

@@ -56,6 +56,7 @@ def draw_scorers(findings: Mapping[str, Scorers]) -> Iterator[Part]:
     columns = _scorer_columns("Scores by", METRICS)
     for name, scorers in findings.items():
         judged = share(scorers.judge.n / scorers.answers)
+        # Answers without people's scores take part in corrected means and intervals only.
         more = f", {scorers.unlabelled} more without people's scores" if scorers.unlabelled else ""
         caption = f"{scorers.answers} answers, {judged} judged{more}. MAE drawn from 0 to {axis[1]:g}."
         yield Part(heading=name, tables=[columns.table(caption, scorers.lines, axis=axis)], readings=scorers.notes)
@@ -68,6 +69,7 @@ def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
     for name, breakdown in findings.items():
         tables = []
         for part, values in breakdown.items():
+            # Only answerers are models, which have one colour on the whole page.
             coloured = ["judge"] if part == "answerer" else []
             columns = _scorer_columns(part_name(part).capitalize(), ("mae", "pearson", "qwk"), coloured=coloured)
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
@@ -94,6 +96,7 @@ def _read_comparison(pair: Comparison) -> str:
     for difference in pair.differences:
         if difference.better:
             ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
+    # Nothing shown is a finding too, and is said.
     if not ahead:
         return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
     leads = [f"{name} is ahead of the other in {blocks.listed(metrics)}" for name, metrics in ahead.items()]
@@ -132,6 +135,7 @@ def draw_biases(findings: Mapping[str, Mapping[str, Biases]]) -> Iterator[Part]:
     """Draw the biases of each judge, one part per judge."""
     for name, biases_of in findings.items():
         for judge, biases in biases_of.items():
+            # Tables list every label; sentences name only the two that stand out.
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             overall = _bias_columns("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
             yield Part(
@@ -266,6 +270,7 @@ _MODELS = Columns[ModelDifference](
 def draw_models(findings: Mapping[str, Sequence[ModelDifference]]) -> Iterator[Part]:
     """Draw the differences of every pair of models, those that are told apart first."""
     for name, lines in findings.items():
+        # Differences by task repeat the pairs, and are not counted again.
         overall = [line for line in lines if line.task is None]
         told_apart = sum(line.ahead is not None for line in overall)
         ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))

@@ -29,6 +29,7 @@ def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Seq
     """Return what a sample was made from. `in_training` counts its rows whose id is also in the training file."""
     facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **file_facts(files)}
     judgments = [judgment for judgment in sample.judgments if judgment]
+    # Scores from tables have no records of how they were asked for.
     if judgments:
         for key in ("judge", "prompt", "prompt_hash", "score_kind"):
             facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in judgments}))

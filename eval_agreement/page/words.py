@@ -17,6 +17,7 @@ def p_text(p: float | None) -> str:
     """
     if p is None:
         return "–"
+    # Two resamples at either end: fewer cannot be told from none.
     floor = 4 / RESAMPLES
     return f"< {floor:g}" if p <= floor else f"{p:.3f}"
 
@@ -42,6 +43,7 @@ def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[
     """Build a table of estimates by name with n and p-value, without the missing ones."""
     lines = []
     for name, estimate in rows.items():
+        # None stands for a side that was not measured, such as alpha with a judge that there is not.
         if estimate:
             lines.append(row(name, estimate.n, cell(estimate), p_text(estimate.p_value)))
     return Table(caption=caption, head=["", "n", "share" if cell is percent else "points", "p"], rows=lines)
@@ -95,6 +97,7 @@ def people_part(name: str, beside: BesideRaters) -> Part:
             "difference": agreement.difference,
         }
         tables.append(estimates(say("alpha", agreement=agreement), rows, points))
+    # The chances of people and of an ideal judge are what the judge's is to be read against.
     if soft:
         chances = {
             "the judge": soft.judge,
