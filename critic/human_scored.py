@@ -25,6 +25,8 @@ from msgspec.structs import replace
 
 from critic import jsonl, records, tables
 from critic.errors import UsageError, did_you_mean, loads
+from critic.judging.answers import say_thoughts, without_thoughts_in
+from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {
@@ -34,6 +36,9 @@ UNUSABLE_FLAGS = {
     "score_conflict_for_same_response": "the same response has two different scores",
 }
 """Flags that take a row out of training and testing, and why."""
+
+CUT_OFF = "the answer ends within the model's thoughts"
+"""Why such an answer is no label of a whole one: it was cut off, whatever people gave for it."""
 
 BLIND = "blind"
 """The flag of a row whose images are not shown, even to a judge that sees."""
@@ -279,9 +284,9 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         raw[name] = cell
         if name in _JSON_COLUMNS and isinstance(cell, str):
             try:
-                raw[name] = loads(cell) if cell else None
-            except ValueError:
-                raise UsageError(f"{location}: column {name} must hold JSON") from None
+                raw[name] = loads(cell, unique=True) if cell else None
+            except ValueError as error:
+                raise UsageError(f"{location}: column {name} must hold JSON: {error}") from None
         elif name == "image" and cell:
             raw[name] = tables.image(location, cell)
         elif name in ("human_score", "scale_min", "scale_max"):
@@ -430,7 +435,7 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
         return cells
     try:
         judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise UsageError(f"{location}: {error}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
@@ -457,7 +462,9 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         return cells
     try:
         turn = msgspec.convert(cells, ModelTurn)
-    except msgspec.ValidationError as error:
+        turn.check()
+        turn = without_thoughts_in(turn)
+    except ValueError as error:
         raise UsageError(f"{location}: {error}") from None
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
         raise UsageError(
@@ -548,7 +555,7 @@ def walk(
     UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
     twice, and where no row has a judge's score.
     """
-    ids, seen = tables.Ids(), set[str]()
+    ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
     lines = _raw_rows(path, scored, own)
     for location, cells, raw, typed in _by_rater(lines) if scored else lines:
         columns, lacks = _other_scores(raw, location), raw.get("human_score") is None
@@ -565,14 +572,33 @@ def walk(
             left_out[reason] += 1
             continue
         _check_scores(row, location)
+        has_thoughts, ends = _take_thoughts_out(row)
+        answers, thinking = answers + 1, thinking + has_thoughts
+        if any(ends) and scored:
+            left_out[CUT_OFF] += 1
+            continue
         left_out.update(f"no {name}" for name in unscored_by)
         response = response_of(row, columns)
+        if any(ends):
+            response = replace(response, cut_off=True)
         if lacks:
             response = replace(response, human=None, preference=None)
         yield row, dict(cells) if typed else _typed(raw, row, columns), response
+    say_thoughts(path, thinking, answers)
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
+
+
+def _take_thoughts_out(row: Row) -> tuple[bool, list[bool]]:
+    """Leave a row's answers and history without the thoughts that models wrote before them. Return whether there were
+    any, and of each answer whether it ends within them."""
+    row.history = [Turn(turn.user, split_thoughts(turn.assistant).answer) for turn in row.history]
+    splits = [split_thoughts(text) for text in (row.response, row.other) if text is not None]
+    row.response = splits[0].answer
+    if row.other is not None:
+        row.other = splits[1].answer
+    return any(split.thoughts for split in splits), [not split.closed for split in splits]
 
 
 def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:

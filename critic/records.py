@@ -141,7 +141,8 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's answer to a question. `columns` holds other judges' scores of it, on 1..10, by column name
     (`gpt4_score_1_10`). Where people compared it, `preference` is what they said: 1 it is better, 1/2 neither, 0 the
-    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`."""
+    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`.
+    `cut_off`: the reply ended within the model's thoughts, so that `text` is empty."""
 
     id: str
     question: Question
@@ -153,6 +154,7 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preference: float | None = None
     shown: PromptInputs | None = None
     form: str = ""
+    cut_off: bool = False
 
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
@@ -346,6 +348,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
     does not give them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`).
     `answered_by` is who the reply says it is from: the model's name and, in brackets, its fingerprint.
+    `thoughts` stood before the reply, or came apart from it: they are judged by nobody, and no later turn shows them.
     """
 
     conversation: Conversation
@@ -356,6 +359,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: str | None = None
     seen: list[SentMessage] = field(default_factory=list)
     reply: str | None = None
+    thoughts: str | None = None
     finish: str | None = None
     failure: TurnFailure | None = None
     detail: str | None = None
@@ -365,6 +369,18 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     attempts: int = 1
     answered_by: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ValueError if the parts of a record do not fit together."""
+        turns, behind = len(self.conversation.turns), len(self.conversation.history) + self.turn
+        if not 1 <= self.turn <= turns:
+            raise ValueError(f"turn {self.turn} of a conversation that has {turns}")
+        if (self.reply is None) == (self.failure is None):
+            raise ValueError("expected either a `reply` or a `failure`")
+        if self.reply is not None and (len(self.seen) % 2 == 0 or len(self.seen) >= 2 * behind):
+            raise ValueError(
+                f"`seen` has {len(self.seen)} messages; expected those before turn {self.turn}, and its own"
+            )
 
 
 Order = Literal["both", "random", "forced"]
@@ -539,6 +555,12 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
+    def check(self) -> None:
+        """Raise ValueError for a verdict on a turn that the conversation does not have."""
+        turn, turns = self.sample.turn, len(self.sample.conversation.turns)
+        if turn is not None and not 1 <= turn <= turns:
+            raise ValueError(f"a verdict on turn {turn} of a conversation that has {turns}")
+
     @property
     def judge(self) -> str:
         return self.setup.judge
@@ -676,7 +698,7 @@ def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_judgment(row: Any) -> bool:
-    """Whether a line of JSON is a judgment, of today or of an earlier version."""
+    """Return whether a line of JSON is meant as a judgment, of today or of an earlier version."""
     if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
         return False
     return bool({"sample", "response"} & row.keys()) or {"conversation", "setup"} <= row.keys()

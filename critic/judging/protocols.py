@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from critic import jsonl, records
 from critic.errors import UsageError, whole
 from critic.judging import replies
+from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, preferred
 from critic.judging.history import CONDITIONS, lacks
 from critic.judging.prompt import load
@@ -333,8 +334,12 @@ def read_transcripts(
         lines = enumerate(replies.read(path, conversations, name or whole(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
-    for number, line in lines:
+    thinking = answers = 0
+    for number, recorded in lines:
+        line = without_thoughts_in(recorded)
         location, conversation = f"{path}:{number}", line.conversation
+        thinking += line.thoughts is not None
+        answers += line.thoughts is not None or line.reply is not None
         if conversation.benchmark != benchmark:
             raise UsageError(f"{location}: a conversation of {conversation.benchmark}, expected {benchmark}")
         # Transcripts are known by conversation and condition: another model's would mix with them.
@@ -348,6 +353,7 @@ def read_transcripts(
         if line.turn in transcript.turns:
             raise UsageError(f"{location}: turn {line.turn} of {conversation.id!r} ({line.condition}) is there twice")
         transcript.turns[line.turn] = line
+    say_thoughts(path, thinking, answers)
     return transcripts
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.errors import UsageError
+from critic.judging.answers import with_reply
 from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
 
@@ -175,22 +177,23 @@ def _turns(
 ) -> Iterator[ModelTurn]:
     condition, earlier = CONDITIONS[name], dict[int, str]()
     for turn in sorted(replies):
-        text, seen = replies[turn], list[SentMessage]()
+        text = replies[turn]
         behind = next((number for number in condition.own(turn) if number not in earlier), None)
         failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
-        if failure is None and text is not None:
-            if behind is not None:
-                raise UsageError(f"{path}: turn {turn} of {conversation.id!r} ({name}) is there, turn {behind} is not")
-            shown = messages(conversation, turn, earlier, condition)
-            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
-            earlier[turn] = text
-        yield ModelTurn(
+        record = ModelTurn(
             conversation=conversation,
             condition=name,
             turn=turn,
             system=system,
             sampling=Sampling(max_tokens=0),
-            seen=seen,
-            reply=text if failure is None else None,
             failure=failure,
         )
+        if failure is None and text is not None:
+            if behind is not None:
+                raise UsageError(f"{path}: turn {turn} of {conversation.id!r} ({name}) is there, turn {behind} is not")
+            shown = messages(conversation, turn, earlier, condition)
+            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
+            record = with_reply(replace(record, seen=seen), text)
+            if record.reply is not None:
+                earlier[turn] = record.reply
+        yield record

@@ -12,7 +12,7 @@ from critic import jsonl
 from critic.backends import processors
 from critic.certificate import say_held
 from critic.errors import UsageError
-from critic.human_scored import say_left_out
+from critic.human_scored import CUT_OFF, say_left_out
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
@@ -124,7 +124,10 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
-        await judged(replace(planned, material=self._form.material(*item)))
+        if any(answer is not None and answer.cut_off for answer in item):
+            await judged(replace(planned, problem=("truncated", CUT_OFF)))
+        else:
+            await judged(replace(planned, material=self._form.material(*item)))
 
 
 def judge_responses(

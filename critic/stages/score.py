@@ -119,7 +119,8 @@ def _benchmark_of(path: Path) -> str:
             f"{path}: no judgments; `critic judge {path} --benchmark NAME --questions FILE` makes them of replies"
         )
     # Earlier versions wrote the conversation beside the verdict; answers out of rows are of none.
-    conversation = first.get("sample", first).get("conversation")
+    sample = first.get("sample", first)
+    conversation = sample.get("conversation") if isinstance(sample, dict) else None
     return str((conversation if isinstance(conversation, dict) else {}).get("benchmark") or OF_SINGLE_ANSWERS)
 
 

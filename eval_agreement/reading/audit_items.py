@@ -11,7 +11,8 @@ from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import RATINGS, Call, Judgment, Protocol, Response
+from critic.judging.thoughts import split_thoughts
+from critic.records import RATINGS, Call, Judgment, Protocol, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.reading.tables import Source
@@ -66,7 +67,7 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     parts = {**base.parts, "task": asked.task if asked else None, "turn": str(turn or "whole")}
     if judgment.protocol is not None:
         parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
-    base = replace(base, id=judgment.id, parts=parts, length=sample.length, judgment=judgment, score=judgment.score)
+    base = replace(base, id=judgment.id, parts=parts, length=_length(sample), judgment=judgment, score=judgment.score)
     if isinstance(form.kind, ChoiceKind):
         return [_choice(base, judgment, form)]
     if isinstance(form.kind, ChecklistKind):
@@ -74,6 +75,11 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     if isinstance(form.kind, CriteriaKind):
         return [base, *_by_criterion(base, judgment)]
     return [] if isinstance(form.kind, AnswerKind) else [base]
+
+
+def _length(sample: Sample) -> int | None:
+    """Return the characters of an answer without its thoughts, which earlier versions counted, or None if unknown."""
+    return sample.length if sample.answer is None else len(split_thoughts(sample.answer).answer)
 
 
 def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
@@ -84,7 +90,7 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     chances = [human.probability for human in people if human.probability is not None]
     wanted = 1 + form.pair
     label = _LABELS.get(form.kind.right([human.score for human in people])) if len(people) == wanted else None
-    length_b = sample.other.length if sample.other else None
+    length_b = _length(sample.other) if sample.other else None
     if length_b is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
         length_b = len(asked.reference)  # of another model's answer the record does not say the length
     return replace(
@@ -136,7 +142,7 @@ def of_response(response: Response) -> AuditItem:
         probability=human.probability if human else None,
         others={name.removesuffix(COLUMN_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
-        length=len(response.text),
+        length=len(split_thoughts(response.text).answer),
         response=response,
     )
 
@@ -190,9 +196,6 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
     """What a record says, where that can be. Raises UsageError."""
     if judgment.protocol is not None:
         check(judgment)
-    turn, turns = judgment.turn, len(judgment.conversation.turns)
-    if turn is not None and not 1 <= turn <= turns:
-        raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
     items = items_of(judgment)
     for item in items:
         for score in (item.score, item.human, *item.raters.values(), *item.others.values()):

@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
+from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
@@ -326,11 +327,12 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
 
 
 def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
-    """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all are."""
+    """Return each id's first cell that is not empty, without a model's thoughts: raters may have a text of their own.
+    Return an empty text if all of an id's are empty."""
     texts: dict[str, str | None] = dict.fromkeys(keys)
     for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
         texts[key] = texts[key] or ("" if cell == "" else tables.cell_text(cell))
-    return list(texts.values())
+    return [text and split_thoughts(text).answer for text in texts.values()]
 
 
 def _response(key: str, *texts: str | None) -> Response:
