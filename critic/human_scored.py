@@ -491,9 +491,12 @@ def files(path: Path, *outs: Path) -> list[Path]:
         sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    read = {source.resolve() for source in sources}
-    if theirs := next((out for out in outs if out.resolve() in read), None):
+    read = set(map(jsonl.identity, sources))
+    if theirs := next((out for out in outs if jsonl.identity(out) in read), None):
         raise UsageError(f"--out: {theirs} is among the rows that are read; choose another")
+    written = Counter(map(jsonl.identity, outs))
+    if theirs := next((out for out in outs if written[jsonl.identity(out)] > 1), None):
+        raise UsageError(f"--out: {theirs} is another name of what is written beside it; take the link away")
     return sources
 
 

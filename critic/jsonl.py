@@ -194,12 +194,28 @@ def _locked(name: Path, path: Path) -> BinaryIO:
         file.close()  # of a run that ended in between, and took it away
 
 
+def identity(path: Path) -> tuple[int, int] | Path:
+    """Return what all names of one file have in common, hard and symbolic links alike: of a path where nothing is yet,
+    what its links lead to."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return path.resolve()
+    return there.st_dev, there.st_ino
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
     goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
-    links lead from have the same lock. Raises UsageError where another process has it."""
+    links lead from have the same lock. Raises UsageError where another process has it, and for a file with another
+    name (a hard link), which has a lock of its own."""
     real = resolved(path)
+    if real.is_file() and (names := real.stat().st_nlink) > 1:
+        problem = (
+            f"has {names} names (hard links), by each of which a run could write it; copy it, or give another --out"
+        )
+        raise UsageError(f"{path}: {problem}")
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
     with writing(path):
         name.parent.mkdir(parents=True, exist_ok=True)

@@ -129,9 +129,9 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
 
     Raises UsageError for a file of another benchmark, of several models or judges, or given twice.
     """
-    twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
-    if twice:
-        raise UsageError(f"{twice[0]}: given twice")
+    names = Counter(map(jsonl.identity, paths))
+    if twice := next((path for path in paths if names[jsonl.identity(path)] > 1), None):
+        raise UsageError(f"{twice}: given twice, by this name or another")
     conversations: dict[str, Conversation] = {}
     runs = [run for path in paths for run in _runs_of(path, benchmark, conversations)]
     runs = _joined(runs)

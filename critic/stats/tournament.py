@@ -138,8 +138,8 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     """Return Bradley-Terry maximum-likelihood ratings on Elo's scale, the mean of the rated models at INITIAL points.
 
     A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
-    against the rest (Ford 1957). A single model that stands in its way, which won all of its battles or lost all, has no
-    rating; the rest are rated by their battles with each other. If a set of several models stands in its way,
+    against the rest (Ford 1957). A single model that stands in its way, which won all of its battles or lost all, has
+    no rating; the rest are rated by their battles with each other. If a set of several models stands in its way,
     `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, which
     sparse comparisons often cause.
     """
