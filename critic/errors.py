@@ -107,6 +107,12 @@ def quoted(value: object) -> str:
     return f"{beginning}… ({len(text)} characters)"
 
 
+def shortened(text: str) -> str:
+    """Return a list of names, or a message that may quote a value, on one line: of a longer one both ends."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_QUOTE else f"{line[: LONGEST_QUOTE - 60]}…{line[-59:]}"
+
+
 def one_line(error: BaseException) -> str:
     """Return an error's kind and words on one line of at most 300 characters, without secrets."""
     return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]

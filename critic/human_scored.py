@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, did_you_mean, loads
+from critic.errors import UsageError, did_you_mean, loads, quoted, shortened
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
@@ -114,7 +114,7 @@ class OwnColumns(Struct, frozen=True):
             column, _, name = text.rpartition("=")
             if not column or not (name in FIELDS or name.endswith("_score_1_10")):
                 choices = f"{did_you_mean(name, FIELDS)}the fields are {', '.join(FIELDS)}"
-                raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response; {choices}")
+                raise UsageError(f"--map {quoted(text)}: expected COLUMN=FIELD, as in answer=response; {choices}")
             columns.setdefault(name, []).append(column)
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
         if twice := next((given for given in columns.items() if len(given[1]) > 1), None):
@@ -128,7 +128,9 @@ class OwnColumns(Struct, frozen=True):
     def renamed(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         """The cells of `columns` by their fields' names, and raters' scores."""
         if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
-            raise UsageError(f"{location}: --map: there is no column {missing!r} among {', '.join(cells)}")
+            raise UsageError(
+                f"{location}: --map: there is no column {quoted(missing)} among {shortened(', '.join(cells))}"
+            )
         scores = {name: cells[name] for name in self.raters if not tables.is_empty(cells[name])}
         by_rater = {"annotators": scores, "human_score": None} if self.raters else {}
         return {name: cells[column] for name, column in self.columns.items()} | by_rater
@@ -161,9 +163,9 @@ def parse_scale(text: str) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in text.split(":"))
     except ValueError:
-        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
+        raise UsageError(f"--scale {quoted(text)}: expected LOW:HIGH, as in 1:5") from None
     if not low < high < math.inf or low == -math.inf:
-        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
+        raise UsageError(f"--scale {quoted(text)}: {low:g} is not below {high:g}, or one of them is not finite")
     return low, high
 
 
@@ -184,7 +186,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
         winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
-        return f"name the column of the preferences ({', '.join(columns)}), as in --map {winners}=preference"
+        return f"name the column of the preferences ({shortened(', '.join(columns))}), as in --map {winners}=preference"
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -193,7 +195,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         if wanted not in present and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({', '.join(columns)}), as in {command}"
+    return f"name the file's own columns ({shortened(', '.join(columns))}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -208,7 +210,7 @@ def check_criteria(criteria: Mapping[str, str], location: str) -> None:
     for name in criteria:
         if not _CRITERION.fullmatch(name) or name.lower() in taken:
             raise UsageError(
-                f"{location}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
+                f"{location}: criterion {quoted(name)}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
                 f"differs from the others not in capitals alone, and is none of {', '.join(_OTHER_KEYS)}"
             )
         taken.add(name.lower())
@@ -297,7 +299,7 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             raw[name] = None
     if raw.get("images"):
         if not isinstance(raw["images"], list):
-            raise UsageError(f"{location}: images is {raw['images']!r}; expected a list of them, as JSON")
+            raise UsageError(f"{location}: images is {quoted(raw['images'])}; expected a list of them, as JSON")
         raw["images"] = [tables.image(location, image) for image in raw["images"]]
     return raw
 
@@ -332,10 +334,12 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
         row.setdefault("human_score", None)
     if not tables.is_empty(word) and (scored or _compares(row)):
         if not _compares(row):
-            raise UsageError(f"{location}: preference {word!r} beside one answer; a pair has response_a and response_b")
+            raise UsageError(
+                f"{location}: preference {quoted(word)} beside one answer; a pair has response_a and response_b"
+            )
         score = _PREFERENCES.get(str(word).strip().lower())
         if score is None:
-            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
+            raise UsageError(f"{location}: preference {quoted(word)}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
     if scored and is_empty and isinstance(given := row.get("annotators"), dict):
@@ -395,12 +399,12 @@ def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
         exchanged = bool(differs) and turned and differs[0] in _SIDES
         if differs and not exchanged:
             raise UsageError(
-                f"{location}: {differs[0]} of {key!r} is another at {first}; an id is one answer's or pair's"
+                f"{location}: {differs[0]} of {quoted(key)} is another at {first}; an id is one answer's or pair's"
             )
         if raw.get("human_score") is None:
             continue
         if (rater := str(cells["rater"])) in labels:
-            raise UsageError(f"{location}: {rater} on {key!r} is there twice; name answers apart by id or system")
+            raise UsageError(f"{location}: {rater} on {quoted(key)} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
         label = _converted(location, raw, typed, [*raw])
@@ -436,7 +440,7 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     try:
         judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
     except ValueError as error:
-        raise UsageError(f"{location}: {error}") from None
+        raise UsageError(f"{location}: {shortened(str(error))}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -465,7 +469,7 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         turn.check()
         turn = without_thoughts_in(turn)
     except ValueError as error:
-        raise UsageError(f"{location}: {error}") from None
+        raise UsageError(f"{location}: {shortened(str(error))}") from None
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
         raise UsageError(
             f"{location}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle"
@@ -615,7 +619,7 @@ def _converted(location: str, raw: dict[str, Any], strict: bool, columns: Sequen
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
         hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
-        raise UsageError(f"{location}: {error}{hint}") from None
+        raise UsageError(f"{location}: {shortened(str(error))}{hint}") from None
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:

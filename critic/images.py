@@ -224,7 +224,7 @@ def _turned(image: Any, kind: str) -> bytes:
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
     out = io.BytesIO()
-    quality = {"jpeg": {"quality": 95}, "webp": {"lossless": True}}
+    quality: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95}, "webp": {"lossless": True}}
     ImageOps.exif_transpose(image).save(out, kind.upper(), **quality.get(kind, {}))
     return out.getvalue()
 

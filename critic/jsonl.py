@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, decode, encode, loads, whole, writing
+from critic.errors import UsageError, decode, encode, loads, shortened, whole, writing
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
             hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
-            raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}{hint}") from None
+            raise UsageError(f"{path}:{number}: {shortened(str(error))}{hint}") from None
         yield number, value
 
 

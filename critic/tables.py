@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from critic import jsonl
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -258,14 +258,14 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
     if twice := sorted({column for column in names if names.count(column) > 1}):
-        raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
+        raise UsageError(f"{path}:1: the column {quoted(twice[0])} is there twice")
 
 
 def text(location: str, row: Mapping[str, Any], column: str) -> str:
     """A cell that must say something. Raises UsageError naming location and column for an empty one."""
     cell = optional_text(row, column)
     if cell is None:
-        raise UsageError(f"{location}: {column!r} is empty")
+        raise UsageError(f"{location}: {quoted(column)} is empty")
     return cell
 
 
@@ -316,7 +316,7 @@ def optional_number(location: str | Callable[[], str], column: str, cell: Any, b
         value = number(cell, below)
     except ValueError as error:
         where = location if isinstance(location, str) else location()
-        raise UsageError(f"{where}: {column} {cell!r} {error}") from None
+        raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
     return None if math.isnan(value) else value
 
 
@@ -334,7 +334,7 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
     number, key = rounded[0]
     where = location if isinstance(location, str) else location(number)
     raise UsageError(
-        f"{where}: the {column} {key!r}{first_of(len(rounded))} is a long "
+        f"{where}: the {column} {quoted(key)}{first_of(len(rounded))} is a long "
         "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
         f"{column} as text, and open it in no such program before"
     )
@@ -344,7 +344,7 @@ def language(location: str, row: Mapping[str, Any]) -> Any:
     """The row's own `lang`, a column that published files lack: they are English."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
-        raise UsageError(f"{location}: 'lang' is {lang!r}; expected zh or en")
+        raise UsageError(f"{location}: 'lang' is {quoted(lang)}; expected zh or en")
     return lang
 
 
@@ -373,7 +373,7 @@ class Ids:
     def add(self, location: str, key: str) -> str:
         check_ids([key], location)
         if key in self._locations:
-            raise UsageError(f"{location}: duplicate id {key!r}, first at {self._locations[key]}")
+            raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self._locations[key]}")
         self._locations[key] = location
         return key
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Conversation, Question, Turn
 from critic.stats.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
@@ -51,9 +51,9 @@ def read_questions(path: Path) -> dict[str, Question]:
     questions: dict[str, Question] = {}
     for number, line in jsonl.read(path, _QuestionLine):
         if line.task not in CATEGORY_OF:
-            raise UsageError(f"{path}:{number}: unknown task {line.task!r}; expected one of {', '.join(TASKS)}")
+            raise UsageError(f"{path}:{number}: unknown task {quoted(line.task)}; expected one of {', '.join(TASKS)}")
         if line.question_id in questions:
-            raise UsageError(f"{path}:{number}: duplicate question_id {line.question_id!r}")
+            raise UsageError(f"{path}:{number}: duplicate question_id {quoted(line.question_id)}")
         questions[line.question_id] = Question(
             id=line.question_id,
             prompt=line.prompt,

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl, records
-from critic.errors import UsageError, whole
+from critic.errors import UsageError, quoted, whole
 from critic.judging import replies
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, preferred
@@ -344,14 +344,20 @@ def read_transcripts(
             raise UsageError(f"{location}: a conversation of {conversation.benchmark}, expected {benchmark}")
         # Transcripts are known by conversation and condition: another model's would mix with them.
         if system not in (None, line.system):
-            raise UsageError(f"{location}: replies of {line.system!r} after those of {system!r}; one model a file")
+            raise UsageError(
+                f"{location}: replies of {quoted(line.system)} after those of {quoted(system)}; one model a file"
+            )
         if line.condition not in CONDITIONS:
-            raise UsageError(f"{location}: unknown condition {line.condition!r}; expected {', '.join(CONDITIONS)}")
+            raise UsageError(
+                f"{location}: unknown condition {quoted(line.condition)}; expected {', '.join(CONDITIONS)}"
+            )
         system = line.system
         blank = Transcript(conversation=conversation, condition=line.condition, system=system, turns={})
         transcript = transcripts.setdefault((conversation.id, line.condition), blank)
         if line.turn in transcript.turns:
-            raise UsageError(f"{location}: turn {line.turn} of {conversation.id!r} ({line.condition}) is there twice")
+            raise UsageError(
+                f"{location}: turn {line.turn} of {quoted(conversation.id)} ({line.condition}) is there twice"
+            )
         transcript.turns[line.turn] = line
     say_thoughts(path, thinking, answers)
     return transcripts
@@ -363,13 +369,15 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
     for name, transcript in mine.items():
         if name not in theirs:
             swap = "where it has fewer conversations or conditions, judge it, --against the other"
-            raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}); {swap}")
+            raise UsageError(f"{against}: lacks conversation {quoted(name[0])} ({name[1]}); {swap}")
         # Another edition of the benchmark may ask something else under the same id.
         if theirs[name].conversation != transcript.conversation:
-            raise UsageError(f"{against}: has another conversation {name[0]!r} ({name[1]})")
+            raise UsageError(f"{against}: has another conversation {quoted(name[0])} ({name[1]})")
         # Verdicts are told apart by the models' names.
         if theirs[name].system == transcript.system:
-            raise UsageError(f"{against}: the same model, {transcript.system!r}; infer with --name tells them apart")
+            raise UsageError(
+                f"{against}: the same model, {quoted(transcript.system)}; infer with --name tells them apart"
+            )
     return [(transcript, theirs[name]) for name, transcript in mine.items()]
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
-from critic.errors import Refused, Transient, UsageError, whole
+from critic.errors import Refused, Transient, UsageError, quoted, whole
 from critic.images import Image, ImageError, named_images
 from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
@@ -76,12 +76,12 @@ class Infer(Stage[Conversation, ModelTurn]):
         key, conversation = record.conversation.id, self._conversations.get(record.conversation.id)
         if conversation is None or self.key(record) not in self.wanted:
             turn = f"turn {record.turn} ({record.condition})"
-            return f"conversation {key!r}, {turn}, is not among those asked for now; choose another --out"
+            return f"conversation {quoted(key)}, {turn}, is not among those asked for now; choose another --out"
         if conversation != record.conversation:
-            return f"conversation {key!r} reads otherwise now; choose another --out"
+            return f"conversation {quoted(key)} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):
-                return f"made with {name} {before!r}, now {now!r}; choose another --out"
+                return f"made with {name} {quoted(before)}, now {quoted(now)}; choose another --out"
         return None
 
     def should_retry(self, record: ModelTurn) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.backends import processors
 from critic.certificate import say_held
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.images import BY_HASH, Images, named_images
 from critic.judging import protocols
 from critic.judging.forms import RatingKind, form_of
@@ -152,7 +152,9 @@ def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeCon
     systems = [next(iter(transcripts.values())).system for transcripts in models]
     for system, path in zip(systems, files, strict=True):
         if systems.count(system) > 1:
-            raise UsageError(f"{path}: the same model, {system!r}, as in another file; infer --name tells them apart")
+            raise UsageError(
+                f"{path}: the same model, {quoted(system)}, as in another file; infer --name tells them apart"
+            )
     return protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
 
 
@@ -171,7 +173,9 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
     seen = {conversation.id for conversation in replied}
     for conversation in replied:
         if by_id.get(conversation.id) != conversation:
-            raise UsageError(f"{path}: conversation {conversation.id!r} of the replies is not there, or not as here")
+            raise UsageError(
+                f"{path}: conversation {quoted(conversation.id)} of the replies is not there, or not as here"
+            )
     if missing := len(by_id) - len(seen):
         print(f"{missing} of {len(by_id)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 

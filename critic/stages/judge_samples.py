@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from critic import certificate, jsonl
 from critic.backends import processors
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.judging import protocols
 from critic.judging.protocols import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, differing
@@ -66,7 +66,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             return f"made with {differing(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
             of_shard = "" if self.options.shard is None else f" of shard {self.options.shard}"
-            return f"judges {self.key(record)!r}, which is not asked for now{of_shard}; choose another --out"
+            return f"judges {quoted(self.key(record))}, which is not asked for now{of_shard}; choose another --out"
         return None
 
     def should_retry(self, record: Judgment) -> bool:
@@ -110,7 +110,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         line = self.done.get(key(planned))
         if line is not None:
             if (line.asked, line.prompt_hash) != (shown, self.judge.hash_of(planned.form)):
-                where = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
+                where = f"conversation {quoted(line.conversation.id)}, turn {line.turn or 'whole'} ({line.condition})"
                 raise UsageError(
                     f"{where}: judged before on another reply or by another prompt; choose another --out ({self.out} "
                     "can be scored as it is), or --retry-failed where that failed"

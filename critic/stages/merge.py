@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Judgment, ModelTurn
 from critic.stages import infer, judge_samples, options
 from critic.stages.run import RunOptions, Shard, finish
@@ -81,7 +81,7 @@ def _check_alike(shards: Sequence[ShardFile]) -> None:
     for part in shards[1:]:
         for name in HOW:
             if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
+                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
 
 
 def _part(path: Path) -> ShardFile:
@@ -131,10 +131,12 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
                 raise UsageError(f"{part.path}:{number}: {error}") from None
             group = row.conversation.group
             if (right := part.shard.of(group)) != part.shard:
-                raise UsageError(f"{part.path}:{number}: group {group!r} belongs to shard {right}, not {part.shard}")
+                raise UsageError(
+                    f"{part.path}:{number}: group {quoted(group)} belongs to shard {right}, not {part.shard}"
+                )
             key = judge_samples.key(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
             if key in keys:
-                raise UsageError(f"{part.path}:{number}: {key!r} is there twice")
+                raise UsageError(f"{part.path}:{number}: {quoted(key)} is there twice")
             keys.add(key)
             yield msgspec.Raw(line.strip())
         if len(keys) != (expected := part.facts.get(counted)):

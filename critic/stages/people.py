@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, human_scored, jsonl, records, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.images import named_images
 from critic.judging import protocols
 from critic.judging.protocols import Assignment, Transcripts
@@ -55,19 +55,19 @@ def read_opinions(
         turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")  # of a column of numbers with gaps
         transcript = transcripts.get((key, condition))
         if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
-            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition})")
+            raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition})")
         if problem := transcript.problem(transcript.asked if turn == WHOLE else [int(turn)]):
-            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition}): {problem[1]}")
+            raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition}): {problem[1]}")
         if (preference is None) == (grade is None):
-            raise UsageError(f"{location}: either preference or grade, got {preference!r} and {grade!r}")
+            raise UsageError(f"{location}: either preference or grade, got {quoted(preference)} and {quoted(grade)}")
         if preference is not None and preference.lower() not in words:
-            raise UsageError(f"{location}: preference {preference!r}; expected {', '.join(words)}")
+            raise UsageError(f"{location}: preference {quoted(preference)}; expected {', '.join(words)}")
         score = words[preference.lower()] if preference is not None else _grade(location, grade or "", scale)
         protocol = "pairwise" if preference is not None else GRADED.get(transcript.conversation.benchmark, "pointwise")
         rater = tables.optional_text(row, "rater") or "people"
         grades = opinions.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
         if rater in grades:
-            raise UsageError(f"{location}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
+            raise UsageError(f"{location}: {rater} on turn {turn} of {quoted(key)} ({condition}) is there twice")
         grades[rater] = score
     return opinions
 
@@ -76,7 +76,9 @@ def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     """A grade on 1..10."""
     grade = tables.optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
-        raise UsageError(f"{location}: grade {text!r}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)")
+        raise UsageError(
+            f"{location}: grade {quoted(text)}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)"
+        )
     return grade if scale == (1, 10) else records.to_ten(grade, *scale)
 
 

@@ -19,7 +19,7 @@ from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import lacking, layers
 from critic.backends.vllm import VllmBackend
-from critic.errors import UsageError, encode, one_line
+from critic.errors import UsageError, encode, one_line, quoted
 from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Stage(ABC, Generic[Item, Record]):
         if self.done.setdefault(self.key(record), record) is not record:
             # Both were paid for, and which of the two holds nobody can tell.
             raise UsageError(
-                f"{self.out}: {self.key(record)!r} is there twice, as where two runs wrote at once; "
+                f"{self.out}: {quoted(self.key(record))} is there twice, as where two runs wrote at once; "
                 "take one of the two out, or choose another --out"
             )
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
 from critic.benchmarks import BENCHMARKS, Benchmark, Run
-from critic.errors import UsageError, whole
+from critic.errors import UsageError, quoted, whole
 from critic.images import named_images
 from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
 from critic.judging.protocols import key as verdict_key
@@ -149,7 +149,7 @@ def _runs_of(path: Path, benchmark: str, conversations: dict[str, Conversation])
         judgment = _scorable(line, path, number, benchmark)
         known = conversations.setdefault(judgment.sample.id, judgment.conversation)
         if known != judgment.conversation:
-            raise UsageError(f"{path}:{number}: conversation {judgment.sample.id!r} reads otherwise than before")
+            raise UsageError(f"{path}:{number}: conversation {quoted(judgment.sample.id)} reads otherwise than before")
         lines.setdefault((judgment.system, judgment.setup), number)
         judgments.append(replace(judgment, sample=replace(judgment.sample, conversation=known)))
     if any(judgment.opponent is None for judgment in judgments):
@@ -236,7 +236,7 @@ def _conversations(runs: Sequence[Run], benchmark: str, questions: Path | None) 
     by_id = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
         if by_id.get(key) != conversation:
-            raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
+            raise UsageError(f"{questions}: conversation {quoted(key)} of {path} is not there, or not as here")
     return list(by_id.values())
 
 

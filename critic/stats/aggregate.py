@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.judging.history import CONDITIONS, lacks
 from critic.records import Conversation, Judgment, Protocol
 from critic.stats.estimate import Interval
@@ -202,4 +202,4 @@ def check(verdict: Judgment) -> None:
 def name(verdict: Judgment) -> str:
     """A verdict in an error message."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
-    return f"conversation {verdict.sample.id!r}, {turn}, condition {verdict.condition}"
+    return f"conversation {quoted(verdict.sample.id)}, {turn}, condition {verdict.condition}"

@@ -185,7 +185,7 @@ def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
     left, reasons = list(range(len(wins))), dict[int, str]()
     while True:
         among = wins[np.ix_(left, left)]
-        won, lost = among.any(axis=1), among.any(axis=0)
+        won, lost = (np.count_nonzero(among, axis=axis).tolist() for axis in (1, 0))
         gone = {model for model, has_won, has_lost in zip(left, won, lost, strict=True) if not (has_won and has_lost)}
         if not gone:
             return left, reasons

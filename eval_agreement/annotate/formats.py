@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.review import NO
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted
 from critic.images import ImageError, Images
 from critic.page.page import render
 from critic.tables import harmless, write_csv
@@ -242,7 +242,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         try:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
-            raise UsageError(f"{location}: {_TASK} {number!r} is not among those of {store.path}") from None
+            raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
@@ -270,7 +270,7 @@ def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
     for rater, key, shown, choices, verdict in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
-            raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
+            raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
         _check_shown(f"{path}: item {key}", items[number], swapped, shown)
         whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, verdict)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from critic import benchmarks, human_scored, jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.judging.answers import without_thoughts_in
 from critic.records import Conversation, ModelTurn, Response, Turn, verdict_id
@@ -172,6 +172,8 @@ def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, 
     for item in checks:
         known = cell_text(item.row.get("known"))
         if known not in choices:
-            raise UsageError(f"--checks: {item.id!r}: `known` is {known!r}; expected one of {', '.join(choices)}")
+            raise UsageError(
+                f"--checks: {quoted(item.id)}: `known` is {quoted(known)}; expected one of {', '.join(choices)}"
+            )
         answers[item.id] = {ask.key: known for ask in item.asks}
     return answers

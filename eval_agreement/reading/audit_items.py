@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.judging.thoughts import split_thoughts
@@ -174,7 +174,7 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
-        raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
+        raise UsageError(f"{path}: unknown protocol {quoted(protocol)}; choose {', '.join(get_args(Protocol))}")
     ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
         location, first = f"{path}:{number}", first or judgment.judge
@@ -183,7 +183,9 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         except UsageError as error:
             raise UsageError(f"{location}: {error}") from None
         if judgment.judge != first:
-            raise UsageError(f"{location}: judged by {judgment.judge!r}, line 1 by {first!r}; one judge a file")
+            raise UsageError(
+                f"{location}: judged by {quoted(judgment.judge)}, line 1 by {quoted(first)}; one judge a file"
+            )
         for item in items if protocol in (None, judgment.protocol) else ():
             ids.add(location, item.id)
             count += 1
@@ -200,5 +202,5 @@ def _checked(judgment: Judgment) -> list[AuditItem]:
     for item in items:
         for score in (item.score, item.human, *item.raters.values(), *item.others.values()):
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"the score {score:g} of {item.id!r} is outside {RATINGS[0]}..{RATINGS[-1]}")
+                raise UsageError(f"the score {score:g} of {quoted(item.id)} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items

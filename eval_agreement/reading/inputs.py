@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
@@ -37,7 +37,7 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
     mapped = {ALIASES.get(name, name): column for column, _, name in pairs}
     if wrong := sorted(name for name in mapped if (name not in USED and name not in FOUND) or not mapped[name]):
         names = ", ".join((*FOUND, *ALIASES, *sorted(USED)))
-        raise UsageError(f"--map {wrong[0]!r}: expected COLUMN=FIELD; the fields are {names}")
+        raise UsageError(f"--map {quoted(wrong[0])}: expected COLUMN=FIELD; the fields are {names}")
     return mapped
 
 
@@ -113,7 +113,7 @@ def parse_judges(
     for text in texts:
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
-            raise UsageError(f"{option} {text!r}: expected NAME=FILE[:COLUMN], each name once")
+            raise UsageError(f"{option} {quoted(text)}: expected NAME=FILE[:COLUMN], each name once")
         sources[name] = Source.parse(file, named)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
@@ -140,8 +140,9 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
+        first = f"{quoted(copies[0])}{tables.first_of(len(copies))}"
         raise UsageError(
-            f"{path}: {copies[0]!r}{tables.first_of(len(copies))} is a copy of an answer that critic attack made; give "
+            f"{path}: {first} is a copy of an answer that critic attack made; give "
             f"judgments of these to --attacked, and audit the answers as they are"
         )
 
@@ -154,10 +155,10 @@ def named_files(arguments: Iterable[str]) -> dict[str, Path]:
         if not separator or Path(argument).is_file():
             name, file = sample_name(Path(argument)), argument
         if not name or not file:
-            raise UsageError(f"{argument!r}: expected NAME=FILE or FILE")
+            raise UsageError(f"{quoted(argument)}: expected NAME=FILE or FILE")
         if name in RESERVED:
-            raise UsageError(f"{argument!r}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
+            raise UsageError(f"{quoted(argument)}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
         if name in files:
-            raise UsageError(f"{argument!r}: the sample {name} is given twice; name them, as in NAME=FILE")
+            raise UsageError(f"{quoted(argument)}: the sample {name} is given twice; name them, as in NAME=FILE")
         files[name] = Path(file)
     return files

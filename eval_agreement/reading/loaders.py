@@ -14,7 +14,7 @@ import pandas as pd
 from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted, shortened
 from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
@@ -186,7 +186,8 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
         by_judge[name], more = _labels(source, kind, set(people.index))
         notes += more
         if not people.index.isin(judged := by_judge[name].index).any():
-            both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
+            people_id, judged_id = quoted(people.index[0]), quoted(judged[0])
+            both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     ids, first = list(people.index), next(iter(by_judge.values()))
     if kind == "score":
@@ -202,7 +203,9 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
-        raise UsageError(f"{path}: label_probability is given for some labels, but not for that of {unknown[0]!r}")
+        raise UsageError(
+            f"{path}: label_probability is given for some labels, but not for that of {quoted(unknown[0])}"
+        )
 
 
 def _labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
@@ -319,10 +322,11 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
         if differs.any():
             row = int(differs.argmax())
             now, before = (
-                f"{value:g}" if isinstance(value, float) else value for value in (rows[name].iloc[row], first.iloc[row])
+                f"{value:g}" if isinstance(value, float) else shortened(str(value))
+                for value in (rows[name].iloc[row], first.iloc[row])
             )
             key = rows.index.get_level_values(0)[row]
-            raise UsageError(f"{source.place(row)}: {key!r} has the {name} {now}, but {before} before{more}")
+            raise UsageError(f"{source.place(row)}: {quoted(key)} has the {name} {now}, but {before} before{more}")
     return by_key.first()
 
 
@@ -365,7 +369,7 @@ def _label(source: Source, row: int, column: str, kind: Kind, cell: Any) -> Labe
     word = str(cell).strip().lower()
     # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
     if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
-        raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
+        raise UsageError(f"{source.place(row)}: {column} {quoted(cell)} is none of {', '.join(LABELS[kind])}")
     return LABELS[kind].get(word)
 
 
@@ -428,7 +432,7 @@ def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str]
     then = "they count as failed" if kind == "score" else "it was not asked about them"
     if lost := [key for key in own if key not in there]:
         of = f"{len(lost)} of {len(own)} {things}"
-        notes.append(f"{of} are not in the file of {judge}, {lost[0]!r} the first: {then}")
+        notes.append(f"{of} are not in the file of {judge}, {quoted(lost[0])} the first: {then}")
     if left := [key for key in judged if key not in here]:
-        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {left[0]!r} the first")
+        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {quoted(left[0])} the first")
     return notes

@@ -21,7 +21,7 @@ import pandas as pd
 from msgspec import Struct, field
 
 from critic import jsonl, tables
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted, shortened
 from critic.records import NO_VERDICT
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading.audit_items import Kind
@@ -144,7 +144,7 @@ def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
     votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
     people, judges = _by_column(frame, shape, {*taken}, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
-        raise UsageError(f"{path}: no column {wrong[0]!r}; there are {', '.join(frame)}")
+        raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shortened(', '.join(frame))}")
     if not shape.kind or "judge" in mapped:
         votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
@@ -259,7 +259,7 @@ def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mappin
         columns = [[_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if {*cells} != {None}]
         if usual in mapped and not columns:
-            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
+            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {shortened(', '.join(frame))}")
         if columns:
             joined = ("/".join(filter(None, cells)) for cells in zip(*columns, strict=True))
             frame[usual] = columns[0] if len(columns) == 1 else list(joined)

@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted, shortened
 from critic.records import RATINGS, is_judgment
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Source:
     def cells(self, name: str) -> list[Any]:
         """A column. Raises UsageError naming the columns there are."""
         if name not in self.frame:
-            there = ", ".join(self.frame)
-            raise UsageError(f"{self.path}: no column {name!r}; there are {there} (name one as FILE:COLUMN)")
+            there = shortened(", ".join(self.frame))
+            raise UsageError(f"{self.path}: no column {quoted(name)}; there are {there} (name one as FILE:COLUMN)")
         return list(self.frame[name])
 
     def texts(self, name: str) -> list[str | None]:
@@ -122,7 +122,7 @@ class Source:
     def empty_notes(self, name: str) -> list[str]:
         """What to say of the cells of a column that say in words that they are empty."""
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
-        note = f"{self.path}: {len(words)} cells of {name} say {words[0]!r} or the like" if words else ""
+        note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
         return [f"{note} and count as empty"] if words else []
 
 
