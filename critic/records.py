@@ -377,7 +377,8 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"turn {self.turn} of a conversation that has {turns}")
         if (self.reply is None) == (self.failure is None):
             raise ValueError("expected either a `reply` or a `failure`")
-        if self.reply is not None and (len(self.seen) % 2 == 0 or len(self.seen) >= 2 * behind):
+        # Who makes such a file without `seen` has its turns judged without what was said before.
+        if self.reply is not None and self.seen and (len(self.seen) % 2 == 0 or len(self.seen) >= 2 * behind):
             raise ValueError(
                 f"`seen` has {len(self.seen)} messages; expected those before turn {self.turn}, and its own"
             )
