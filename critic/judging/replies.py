@@ -123,11 +123,11 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds replies that another program made, rather than what critic infer writes."""
+    """Return whether a file holds replies that another program made, rather than what critic infer writes."""
     if jsonl.suffix(path) == ".jsonl":
         row = tables.first(path)
         return row is not None and "conversation" not in row
-    return jsonl.suffix(path) in tables.FORMATS
+    return jsonl.suffix(path) in tables.READABLE
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
