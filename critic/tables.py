@@ -325,8 +325,8 @@ def decode_xstring(text: str) -> str:
 
 
 def encode_xstring(text: str) -> str:
-    """Return a text as a workbook holds it: escaped are carriage returns, which XML reads as line feeds, and underscores
-    that would begin an escape (ECMA-376-1, 22.9.2.19)."""
+    """Return a text as a workbook holds it. Escaped are carriage returns, which XML reads as line feeds, and
+    underscores that would begin an escape (ECMA-376-1, 22.9.2.19)."""
     return _TO_ESCAPE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
 
 

@@ -135,7 +135,9 @@ def main(
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 where more of a sample failed.")] = 0.02,
     columns: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="COLUMN=FIELD", help="What a column is: people, judge, id, model, text, …"),
+        typer.Option(
+            "--map", metavar="COLUMN=FIELD", help="What a column is: people, judge, id, model, text, …; a number: a, b."
+        ),
     ] = None,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
@@ -152,19 +154,21 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
+    codes = inputs.parse_codes(columns or [])
     on = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
+        _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
         then_and_now = _then_and_now(since, exchange, named or judge or [], mapped, on)
         return _two_judges(inputs.of_judges(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    people, judges = inputs.parse_sources(human, judge or [], mapped, on)
-    kind, read = _tables(files, partial(inputs.found_sources, mapped=mapped, scales=on), people, judges)
+    people, judges = inputs.parse_sources(human, judge or [], mapped, on, codes)
+    kind, read = _tables(files, partial(inputs.found_sources, mapped=mapped, scales=on, codes=codes), people, judges)
     if not all(sources for _, sources in read.values()):
-        _refuse({"--map": mapped}, "files of judgments")
+        _refuse({"--map": mapped or codes}, "files of judgments")
         _refuse(scales, f"judgments, which are on {_SCALE}")
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
     if kind != "score":

@@ -151,8 +151,8 @@ def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     for row in rows:
         if wide := next((column for column, text in row.items() if tables.is_cut(_cell(text))), None):
             raise UsageError(
-                f"{path}: {wide} of {_TASK} {row[_TASK]} has {len(row[wide])} characters, and a cell of a workbook holds "
-                f"fewer than {tables.CELL_LIMIT}; --to csv, or the page, shows all of it"
+                f"{path}: {wide} of {_TASK} {row[_TASK]} has {len(row[wide])} characters, and a cell of a workbook "
+                f"holds fewer than {tables.CELL_LIMIT}; --to csv, or the page, shows all of it"
             )
 
 
@@ -345,8 +345,8 @@ def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
 
 
 def _of_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
-    """Yield the labels of Label Studio's CSV and JSON-MIN: a row an annotation, with a task's data and the values of the
-    controls side by side."""
+    """Yield the labels of Label Studio's CSV and JSON-MIN: a row an annotation, with a task's data and the values of
+    the controls side by side."""
     for row in rows:
         cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
         choices = {_number(name): text for name, text in cells.items() if _number(name) and text}

@@ -20,11 +20,13 @@ from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
-from eval_agreement.measures.baselines import BASELINES
-from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
-from eval_agreement.reading.audit_items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
-from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
+from eval_agreement.baselines import BASELINES
+from eval_agreement.codes import decode_preferences, is_pair, uncoded
+from eval_agreement.items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
+from eval_agreement.preferences import LONGER, PEOPLE, Preferences
 from eval_agreement.sample import RatedSample, own_groups
+from eval_agreement.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
+from eval_agreement.turns import with_turns
 
 Labels: TypeAlias = pd.DataFrame
 
@@ -51,8 +53,8 @@ _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge
 
 
 def kind_of(source: Source) -> Kind:
-    """What people say in a file, by its column, first value or first verdicts. Raises UsageError for judgments that
-    hold several kinds, unless a protocol is named."""
+    """Return what people say in a file, by its column, first value or first verdicts; beside two answers numbers are
+    preferences. Raises UsageError for judgments that hold several kinds, unless a protocol is named."""
     if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
@@ -62,10 +64,12 @@ def kind_of(source: Source) -> Kind:
     if source.content != "table":
         return "score"
     if source.column is None:
-        return next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
-    words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
-    word = next(words, "")
-    return next((kind for kind, labels in LABELS.items() if word in labels), "score")
+        kind: Kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
+    else:
+        words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
+        word = next(words, "")
+        kind = next((kind for kind, labels in LABELS.items() if word in labels), "score")
+    return "preference" if kind == "score" and is_pair(source) else kind
 
 
 def judge_in(path: Path) -> tuple[str, list[str]]:
@@ -105,6 +109,7 @@ def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
     answer failed on it; answers that only the first judge scored stay, without a human score. Raises UsageError when no
     id is in both, an id has different scores, or one is off the scale, naming file and line."""
+    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
     rows, by_judge, notes = _read(human, judges, "score")
     sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in by_judge.items()})
     notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
@@ -142,6 +147,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
     failed judgment; a judge that lacks an id was not asked. Raises UsageError as `of_tables`, and where some labelled
     items lack the label_probability that others have."""
+    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
     people, by_judge, notes = _read(human, judges, kind)
     ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
@@ -268,8 +274,13 @@ def _of_items(items: Sequence[AuditItem]) -> Labels:
 
 
 def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
-    """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
+    """Return a table, in its column `raters` what each rater said of each id: PEOPLE, if none is named. Raises
+    UsageError for scores beside two answers."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
+    if kind == "score" and is_pair(source):
+        raise uncoded(source.path, column, source.cells(column), source.codes)
+    if kind == "preference" and not source.column and column not in source.frame and is_pair(source):
+        column = COLUMNS["score"]  # `kind_of` has taken what it holds for preferences
     values, notes = _values(source, column, kind, judge=judge)
     twice = (" (several raters need a column rater)", " by the same rater")
     of_judge = ("", "; beside several raters a judge has one verdict on each id")
@@ -352,7 +363,10 @@ def _values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Se
     judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
     notes = source.empty_notes(column)
     if kind != "score":
-        return [_label(source, row, column, kind, cell) for row, cell in enumerate(source.cells(column))], notes
+        cells = source.cells(column)
+        if kind == "preference":
+            cells = decode_preferences(source.path, column, cells, source.codes)
+        return [_label(source, row, column, kind, cell) for row, cell in enumerate(cells)], notes
     (low, high), option = source.scale or SCALE, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
     values = source.numbers(column, low, high, f" (see {option})", none)

@@ -373,7 +373,8 @@ def test_label_studios_flat_exports_come_back(tmp_path: Path, form: str) -> None
     else:
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0], delimiter="," if form == "csv" else "\t")
-            writer.writeheader(), writer.writerows(rows)
+            writer.writeheader()
+            writer.writerows(rows)
     back = run("critic", "annotate", "--db", store.path, "--import", path)
     assert f"{len(rows) - 1} labels" in back.stdout, back.stderr
     labels = list(store.labels())
