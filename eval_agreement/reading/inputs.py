@@ -9,11 +9,11 @@ from critic import jsonl, tables
 from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from critic.stats.verdicts import Label
-from eval_agreement.codes import CODED, code_of
-from eval_agreement.image_grounding import ARMS, Looking, looking
-from eval_agreement.injection import SEPARATOR, Injection, injection, suite
-from eval_agreement.items import COLUMN_SUFFIX, Kind
-from eval_agreement.tables import USED, Codes, Scale, Source
+from eval_agreement.measures.image_grounding import ARMS, Looking, looking
+from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
+from eval_agreement.reading.audit_items import COLUMN_SUFFIX, Kind
+from eval_agreement.reading.preference_codes import CODED, code_of
+from eval_agreement.reading.tables import USED, Codes, Scale, Source
 
 Scales = Sequence[Scale | None]
 """Of people and of judges, as far as they are given."""
@@ -112,7 +112,7 @@ def found_sources(
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
     """Return the kind of verdicts in files of other tools, and tables, in place of judgments, and their sources; None
     if the first is of judgments. The scales are found as well, unless they are given."""
-    from eval_agreement.shapes import guess  # noqa: PLC0415 - pandas: keeps --help fast
+    from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*files.values()]
     content = Source(paths[0]).content

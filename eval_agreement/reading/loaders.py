@@ -20,13 +20,13 @@ from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
 from critic.stats.verdicts import Codes, Label, both_orders, codes
-from eval_agreement.baselines import BASELINES
-from eval_agreement.codes import decode_preferences, is_pair, uncoded
-from eval_agreement.items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
-from eval_agreement.preferences import LONGER, PEOPLE, Preferences
+from eval_agreement.measures.baselines import BASELINES
+from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
+from eval_agreement.reading.audit_items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
+from eval_agreement.reading.preference_codes import decode_preferences, is_pair, uncoded
+from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
+from eval_agreement.reading.turns import with_turns
 from eval_agreement.sample import RatedSample, own_groups
-from eval_agreement.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
-from eval_agreement.turns import with_turns
 
 Labels: TypeAlias = pd.DataFrame
 

@@ -23,12 +23,18 @@ from msgspec import Struct, field
 from critic import jsonl, tables
 from critic.errors import UsageError, one_line, quoted, shortened
 from critic.records import NO_VERDICT
-from eval_agreement.codes import are_codes, decode_preferences, holds_two_answers, uncoded, unknown_codes
-from eval_agreement.items import Kind
-from eval_agreement.preferences import PEOPLE
-from eval_agreement.tables import Codes, Scale, Source
-from eval_agreement.texts import texts_of
-from eval_agreement.turns import content_text, texts_of_turns
+from eval_agreement.measures.preferences import PEOPLE
+from eval_agreement.reading.audit_items import Kind
+from eval_agreement.reading.preference_codes import (
+    are_codes,
+    decode_preferences,
+    holds_two_answers,
+    uncoded,
+    unknown_codes,
+)
+from eval_agreement.reading.tables import Codes, Scale, Source
+from eval_agreement.reading.turns import content_text, texts_of_turns
+from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
 

@@ -45,8 +45,8 @@ USED = {
 @dataclass(frozen=True, eq=False)
 class Source:
     """A file and the column of the scores (None: the usual). `named` are pairs of the usual name of a column and its
-    name here, `scale` that of its scores; `table` what `shapes` read, `note` what was taken for what; `codes` what
-    numbers beside two answers mean."""
+    name here, `scale` that of its scores; `table` what `result_formats` read, `note` what was taken for what;
+    `codes` what numbers beside two answers mean."""
 
     path: Path
     column: str | None = None

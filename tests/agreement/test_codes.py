@@ -11,10 +11,10 @@ from conftest import write_jsonl
 from critic import tables
 from critic.errors import UsageError
 from critic.stats.verdicts import TIE, A, B
-from eval_agreement.codes import holds_two_answers
-from eval_agreement.inputs import parse_codes, parse_map, parse_sources
-from eval_agreement.shapes import guess
-from eval_agreement.sources import kind_of, of_labels, of_tables
+from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
+from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
+from eval_agreement.reading.preference_codes import holds_two_answers
+from eval_agreement.reading.result_formats import guess
 
 WORDS = ["a", "tie", "b", "a", "b", "b"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from critic import tables
 from critic.errors import UsageError
 from critic.stats.verdicts import Label
-from eval_agreement.tables import Codes, Source
+from eval_agreement.reading.tables import Codes, Source
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from critic import tables
 from critic.errors import UsageError
 from critic.records import Turn
-from eval_agreement.tables import Source
+from eval_agreement.reading.tables import Source
 
 if TYPE_CHECKING:
     import pandas as pd
