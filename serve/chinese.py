@@ -2,8 +2,9 @@
 is asked for, and no translation. What stands in quotation marks is left as it is: a reply has to say it. All is pure.
 """
 
-import re
 from string import ascii_letters, digits
+
+import regex as re
 
 HAN = "\u4e00-\u9fff"
 WIDE = {ord(mark) + 0xFEE0: mark for mark in digits + ascii_letters}

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import reader
+import regex
 import typer
 from api_formats import forced_tool, parameters
 from chinese import in_english
@@ -38,8 +39,15 @@ REASONING_TOKENS = 400
 ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
 """Fields that say what a reply is and when it ends: under a contract its form says that."""
 
+FORBIDDING = ("bad_words", "allowed_token_ids")
+"""Fields that forbid words or tokens."""
+
 EDGE = 100_000
 """Characters at either end of a long request that are looked at: while Python searches a text, nobody is answered."""
+
+SEARCH_SECONDS = 3.0
+"""Seconds of processor time that one expression of a table may take for a text: an operator's own may be slow. Unlike
+those of `re`, searches of `regex` leave the interpreter to other threads meanwhile."""
 
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
@@ -92,11 +100,11 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     found: str = ""
 
     @cached_property
-    def pattern(self) -> re.Pattern[str] | None:
+    def pattern(self) -> regex.Pattern[str] | None:
         """What recognises the words asked with; of a tail only at the end of a text without space behind it."""
         if self.asks is None:
             return None
-        return re.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, re.DOTALL)
+        return regex.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, regex.DOTALL)
 
     @property
     def least_tokens(self) -> int:
@@ -115,10 +123,10 @@ class Contracts(msgspec.Struct, frozen=True, dict=True):
     tables: list[list[Contract]]
 
     @cached_property
-    def data(self) -> re.Pattern[str]:
+    def data(self) -> regex.Pattern[str]:
         """What opens the data of a request of any of the forms."""
         openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
-        return re.compile("|".join(openings) or r"\Z", re.DOTALL)
+        return regex.compile("|".join(openings) or r"\Z", regex.DOTALL)
 
     @cached_property
     def laid_out(self) -> list[Contract]:
@@ -150,8 +158,8 @@ def _problem(contract: Contract) -> str | None:
     keys = contract.keys
     try:
         for pattern in (contract.asks, contract.data, keys and keys.section, keys and keys.each):
-            re.compile(pattern or "")
-    except re.error as error:
+            regex.compile(pattern or "")
+    except regex.error as error:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
     wide = re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}")
@@ -185,7 +193,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     if form is None:
         return None
     tool, text = forced_tool(request), wording(request)
-    data = contracts.data.search(text)
+    data = contracts.data.search(text, timeout=SEARCH_SECONDS)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
         fitting = [entry for entry in table if form in entry.forms and entry.tool in (None, tool)]
@@ -201,7 +209,9 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
         searched = {"head": head, "tail": text}.get(contract.where)
-        if contract.pattern and searched is not None and (match := contract.pattern.search(searched)):
+        if contract.pattern and searched is not None and (
+            match := contract.pattern.search(searched, timeout=SEARCH_SECONDS)
+        ):
             is_tail = contract.where == "tail"
             matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
     if matches:
@@ -231,7 +241,7 @@ def _filled(contract: Contract, text: str) -> Contract | None:
     `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; None where it lacks one, or they differ."""
     fields = {name: getattr(contract, name) or "" for name in (*REGEXES, *TEXTS)}
     wanted = {placeholder["name"] for words in fields.values() for placeholder in PLACEHOLDER.finditer(words)}
-    matches = contract.pattern.finditer(text) if contract.pattern else ()
+    matches = contract.pattern.finditer(text, timeout=SEARCH_SECONDS) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
     fillings = [_values_of(wanted, named, text) for named in list(groups.values())[:8]]
     if not fillings or not all(fillings[0].values()) or any(filling != fillings[0] for filling in fillings):
@@ -276,6 +286,8 @@ def judges(request: Request) -> bool:
 def form_of(request: Request) -> Form | None:
     """How the request asks for its reply; None if it leaves nothing to a contract."""
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
+    # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
+    constrained = constrained or any(request.get(name) for name in FORBIDDING)
     if constrained or request.get("use_beam_search"):  # which follows no grammar
         return None
     if forced_tool(request) is not None:
@@ -361,14 +373,14 @@ def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schem
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
     """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
     properties = contract.properties or {}
-    match = contract.pattern.search(wording(request)) if contract.pattern and properties else None
+    match = contract.pattern.search(wording(request), timeout=SEARCH_SECONDS) if contract.pattern and properties else None
     bounds = limits(range_in(match[0])) if match else {}
     return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
-    section = re.search(keys.section, wording(request), re.DOTALL)
-    names = re.findall(keys.each, section[1]) if section else []
+    section = regex.search(keys.section, wording(request), regex.DOTALL, timeout=SEARCH_SECONDS)
+    names = regex.findall(keys.each, section[1], timeout=SEARCH_SECONDS) if section else []
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in names}
 
 

@@ -5,12 +5,14 @@ same text, without the data. A request is left alone unless it judges answers an
 """
 
 import functools
+import itertools
 import json
-import re
 from collections.abc import Iterator
+from re import escape
 from string import ascii_uppercase
 from typing import Any
 
+import regex as re
 from chinese import in_english
 from scales import Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of
 
@@ -50,15 +52,21 @@ SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object that may ask for it."""
 
+MOST_OBJECTS = 100
+"""Objects of a text that are read, and keys of each: what an answer's form may have, with room to spare."""
+
 LISTED = re.compile(r"(?m)^ *[-*•] ?[`\"*]{0,2}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,2} ?\((?P<type>[^()\n]{1,60})\) ?:")
 NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,40}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,300})")
 NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,80})\))?")
+RULE = re.compile(
+    r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`](?=(?P<says> (?:field )?(?:must|should) be [^.\n]{2,120}))"
+)
 SKETCHED = re.compile(
     r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
 )
 """A value that is described and not written, behind its key."""
 
-ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
+ENDING = re.compile(r"(?<![\s,.…])(?:[\s,…]|\.\.\.)++(?=[}\]])")
 
 BRACES = r"\{[^{}]*+\}"
 for _ in range(8):
@@ -107,7 +115,9 @@ def objects(text: str, wanted: bool) -> Iterator[Schema]:
     """JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with their
     types or ranges."""
     judging = judges(text)
-    for match in OBJECTS.finditer(text):
+    for match in itertools.islice(OBJECTS.finditer(text), MOST_OBJECTS):
+        if match[0].count(":") > MOST_OBJECTS:
+            continue
         before, sketch = text[max(0, match.start() - NEAR) : match.start()], _sketch(match[0]) or {}
         asked_for = OBJECT.search(before)
         if isinstance(sketch.get("properties"), dict):
@@ -117,7 +127,7 @@ def objects(text: str, wanted: bool) -> Iterator[Schema]:
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
     named = NAMED.search(text)
     keys = [*NAME.finditer(named["names"])] if named else []
-    rows = [*LISTED.finditer(text)] if OBJECT.search(text) else []
+    rows = [*itertools.islice(LISTED.finditer(text), MOST_OBJECTS)] if OBJECT.search(text) else []
     if judging and (rows or all(key["type"] or not names_verdict(key["name"]) for key in keys)):
         yield from _object(
             {row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows or keys}
@@ -164,9 +174,15 @@ def _described(name: str, value: Any, text: str) -> Schema:
         whole = isinstance(value, int) and not digits_of(bounds, text)
         return {"type": "integer" if whole else "number", **(limits(bounds) if names_verdict(name) else {})}
     field = _in_words(value.strip("<>[] "), is_text=not value.startswith("<"))
-    rule = re.search(rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should) be [^.\n]{{2,120}}", text)
-    labels = labels_in(rule[0], rule[0].index(" ")) if rule and field == {"type": "string"} else None
+    rule = _rules(text).get(name) if field == {"type": "string"} else None
+    labels = labels_in(rule) if rule else None
     return {"enum": labels} if labels else field
+
+
+@functools.lru_cache(8)
+def _rules(text: str) -> dict[str, str]:
+    """Return what the text first says that the field of each quoted name must be."""
+    return {rule["name"]: rule["says"] for rule in reversed([*RULE.finditer(text)])}
 
 
 def _in_words(words: str, is_text: bool) -> Schema:
@@ -189,7 +205,7 @@ def _in_words(words: str, is_text: bool) -> Schema:
 
 
 def escaped(text: str) -> str:
-    return re.escape(text).replace("\\\n", "\n")
+    return escape(text).replace("\\\n", "\n")
 
 
 def any_of(values: list[str]) -> str:
@@ -224,21 +240,37 @@ DATA = re.compile(
 )
 """How a line begins that opens data."""
 
-TAGGED = re.compile(rf"(?is)<({NAMES})>.*?</\1>")
+TAG = re.compile(rf"(?i)<({NAMES})>")
 
 
 def without_data(text: str) -> str:
     """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
     pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
     is left as it is."""
-    lines = TAGGED.sub("", text).split("\n")
+    lines = _without_tagged(text).split("\n")
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
+    # Read from the end, so that each line is looked at once however many pieces of data there are.
+    speaks, last = list[bool](), True
+    for line in reversed(lines):
+        last = bool(SPEAKS.search(line)) or last
+        speaks.append(last)
+        last = last and len(lines) - len(speaks) not in opens
     in_data, kept = False, []
     for at, line in enumerate(lines):
-        following = next((start for start in opens if start > at), None)
-        between = "\n".join(lines[at:following]) if in_data and following else "judge"
-        asks = ASKS.match(line) and SPEAKS.search(between)
-        in_data = at in opens or (in_data and not asks)
+        in_data = at in opens or (in_data and not (speaks[-1 - at] and ASKS.match(line)))
         kept.append(opens[at][0] if at in opens else "" if in_data else line)
     left = "\n".join(kept)
     return text if opens and not judges(left) else left
+
+
+def _without_tagged(text: str) -> str:
+    """Return the text without each `<answer>…</answer>` and its like, in time that grows with its length only."""
+    kept, start, unclosed = list[str](), 0, set[str]()
+    while opening := TAG.search(text, start):
+        name = opening[1].lower()
+        closing = None if name in unclosed else re.compile(rf"(?i)</{name}>").search(text, opening.end())
+        if closing is None:
+            unclosed.add(name)
+        kept.append(text[start : opening.start() if closing else opening.end()])
+        start = (closing or opening).end()
+    return "".join((*kept, text[start:]))

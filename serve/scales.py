@@ -1,10 +1,10 @@
 """The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
 
 import functools
-import re
 from collections.abc import Iterator
 from typing import Any
 
+import regex as re
 from chinese import HAN
 
 Schema = dict[str, Any]
@@ -61,6 +61,7 @@ def range_in(text: str) -> Range | None:
     return named[1] if named else None
 
 
+@functools.lru_cache(8)
 def scale_of(text: str) -> Range | None:
     """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
     spoken = {
@@ -73,6 +74,7 @@ def scale_of(text: str) -> Range | None:
     return widest if widest in spoken else None
 
 
+@functools.lru_cache(64)
 def digits_of(bounds: Range | None, words: str) -> int:
     """How many digits behind its point a number of the range takes: from 0 to 1 some, unless the words say none."""
     if bounds is None or WHOLE.search(words):

@@ -15,6 +15,10 @@ from critic.errors import UsageError, loads
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Files of a model's folder that make text and images ready for it."""
 
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+MOST_HEADER = 100_000_000
+"""Bytes; safetensors itself allows no longer header."""
+
 OTHERS = (
     *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
     *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
@@ -52,13 +56,35 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
     where that is not as training left it, and of `other_settings`; the hub's name of another model."""
     if not Path(model).is_dir():
         return model
-    made_of = "".join(facts.get("weights", {}).values())
+    made_of = "".join(facts.get("weights", {}).values()) or _mark_of_weights(Path(model))
     if made_of:
         processor = processor_hash(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
     mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
     return Path(model).resolve().name + mark
+
+
+EDGE = 65_536
+"""Bytes at the end of a file of weights that tell two trainings of one base apart; the header is the same."""
+
+
+def _mark_of_weights(folder: Path) -> str:
+    """Return a hash of what a folder without notes holds: its configuration, and of each file of weights the name, the
+    size, the header (safetensors: the names, types and shapes of its tensors) and the last bytes. Reading them all
+    would take minutes."""
+    config = folder / "config.json"
+    digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
+    files = sorted(file for kind in WEIGHTS for file in folder.glob(kind))
+    for path in files:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            start = file.read(8)
+            header = int.from_bytes(start, "little") if path.suffix == ".safetensors" else 0
+            digest.update(f"{path.name} {size} ".encode() + start + file.read(min(header, size, MOST_HEADER)))
+            file.seek(max(0, size - EDGE))
+            digest.update(file.read())
+    return digest.hexdigest() if files else ""
 
 
 def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
