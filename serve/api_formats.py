@@ -36,8 +36,9 @@ GUIDED |= {"guided_whitespace_pattern": "whitespace_pattern"}
 
 
 def with_structured_outputs(request: Request) -> Request:
-    """Return the request with its `guided_*` fields as `structured_outputs`. Raises ValueError if it has several of them,
-    or one beside `structured_outputs`."""
+    """Return the request with its `guided_*` fields as `structured_outputs`.
+
+    Raises ValueError if it has several of them, or one beside `structured_outputs`."""
     guided = {GUIDED[name]: request[name] for name in GUIDED if request.get(name) is not None}
     forms = guided.keys() - {"whitespace_pattern"}
     if not forms:

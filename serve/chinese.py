@@ -55,4 +55,5 @@ def in_english(text: str) -> str:
         text = re.sub(pattern, english, text)
     text = re.sub(f"(?<=[{HAN}])(?=[!-~])|(?<=[!-~])(?=[{HAN}])", " ", text)
     text = re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
-    return re.sub(KEPT, lambda _: next(quoted), text)
+    restored: str = re.sub(KEPT, lambda _: next(quoted), text)
+    return restored

@@ -209,8 +209,10 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
         searched = {"head": head, "tail": text}.get(contract.where)
-        if contract.pattern and searched is not None and (
-            match := contract.pattern.search(searched, timeout=SEARCH_SECONDS)
+        if (
+            contract.pattern
+            and searched is not None
+            and (match := contract.pattern.search(searched, timeout=SEARCH_SECONDS))
         ):
             is_tail = contract.where == "tail"
             matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
@@ -373,7 +375,9 @@ def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schem
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
     """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
     properties = contract.properties or {}
-    match = contract.pattern.search(wording(request), timeout=SEARCH_SECONDS) if contract.pattern and properties else None
+    match = (
+        contract.pattern.search(wording(request), timeout=SEARCH_SECONDS) if contract.pattern and properties else None
+    )
     bounds = limits(range_in(match[0])) if match else {}
     return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 

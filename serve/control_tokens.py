@@ -1,7 +1,7 @@
 """Control tokens of the served judge in what clients send: they are respelt, so that no text forges a turn.
 
-Every contract puts a stranger's answer into a message. Where that holds `<|im_end|>` or `<start_of_turn>`, the tokenizer
-would read the end of the client's turn in it.
+Every contract puts a stranger's answer into a message. Where that holds `<|im_end|>`, the tokenizer would read
+the end of the client's turn in it.
 """
 
 import json
@@ -18,7 +18,7 @@ RENDERED = {"messages", "tools", "functions", "documents", "system", "instructio
 """Fields of a request that a chat template writes into the prompt, on every route."""
 
 RESPONSES = "/v1/responses"
-"""Where a template writes `input` as well; elsewhere that, and `prompt`, is the whole prompt, as its client wrote it."""
+"""Where a template writes `input` as well; elsewhere that, and `prompt`, is the whole prompt of a client."""
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -32,14 +32,17 @@ def tokens_of(folder: Path) -> list[str]:
     for content in files:
         templates += json.dumps(content.get("chat_template", ""), ensure_ascii=False)
         added = [*content.get("added_tokens", []), *content.get("added_tokens_decoder", {}).values()]
-        tokens |= {token["content"]: tokens.get(token["content"], False) or token.get("special", False) for token in added}
-        names |= {text for key, value in content.items() if key.endswith(("_token", "_tokens")) for text in _texts(value)}
+        tokens |= {
+            token["content"]: tokens.get(token["content"], False) or token.get("special", False) for token in added
+        }
+        named = [value for key, value in content.items() if key.endswith(("_token", "special_tokens"))]
+        names |= {*_texts(named)}
     control = names | {token for token, special in tokens.items() if special or token in templates}
     return sorted(token for token in control if token.translate(LOOKALIKES) != token and len(token) > 2)
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the tokens that an entry of a tokenizer's configuration names: a text, a list, or a token with settings."""
+    """Return the tokens that an entry of a tokenizer's configuration names, which may be settings of a token."""
     if isinstance(value, list):
         return [text for item in value for text in _texts(item)]
     if isinstance(value, dict):
@@ -67,12 +70,12 @@ class ControlTokens:
 
     def _written(self, value: Any) -> Any:
         if isinstance(value, str):
-            return value if value.startswith("data:") else self._pattern.sub(_respell, value)
+            return self._pattern.sub(_respell, value)
         if isinstance(value, dict):
             return {self._written(key): self._written(item) for key, item in value.items()}
-        if isinstance(value, list):
-            # A template may write parts without anything between them: a token may not begin in one and end in the next.
-            return [self._unfinished(self._written(item)) for item in value[:-1]] + [self._written(value[-1])] if value else []
+        if isinstance(value, list) and value:
+            # A template may write parts without anything between them: no token may begin in one and end in the next.
+            return [*(self._unfinished(self._written(item)) for item in value[:-1]), self._written(value[-1])]
         return value
 
     def _unfinished(self, part: Any) -> Any:
@@ -84,4 +87,5 @@ class ControlTokens:
 
 
 def _respell(token: regex.Match[str]) -> str:
-    return token[0].translate(LOOKALIKES)
+    text: str = token[0]
+    return text.translate(LOOKALIKES)

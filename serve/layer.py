@@ -23,8 +23,8 @@ import msgspec
 import ratings
 import request_limits
 from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
-from control_tokens import ControlTokens
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from control_tokens import ControlTokens
 from replies import (
     Answer,
     App,
@@ -136,10 +136,14 @@ class JudgeLayer:
             await self._inner(scope, body, receive, shaping(send))
 
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
-        """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens. Raises
-        Refusal beyond a bound."""
+        """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
+
+        Raises Refusal beyond a bound."""
         request, changed = request_limits.read(body)
-        respelt = self.control_tokens.respelt(path, request)
+        try:
+            respelt = self.control_tokens.respelt(path, request)
+        except RecursionError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, "the request is nested too deep") from None
         return respelt, json.dumps(respelt).encode() if changed or respelt is not request else body
 
     def _authorised(self, scope: Scope) -> bool:

@@ -58,9 +58,7 @@ MOST_OBJECTS = 100
 LISTED = re.compile(r"(?m)^ *[-*•] ?[`\"*]{0,2}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,2} ?\((?P<type>[^()\n]{1,60})\) ?:")
 NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,40}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,300})")
 NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,80})\))?")
-RULE = re.compile(
-    r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`](?=(?P<says> (?:field )?(?:must|should) be [^.\n]{2,120}))"
-)
+RULE = re.compile(r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`](?=(?P<says> (?:field )?(?:must|should) be [^.\n]{2,120}))")
 SKETCHED = re.compile(
     r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
 )
@@ -153,7 +151,7 @@ def _sketch(written: str) -> Any:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    words = match["value"].strip()
+    words: str = match["value"].strip()
     if re.fullmatch(r"-?[0-9.]+|true|false|null|\"[^\"]*\"", words):
         return words
     words = words.strip(" <>").replace('"', "")

@@ -66,18 +66,25 @@ def read(body: bytes) -> tuple[Any, bool]:
 
 
 def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with `guided_*` as `structured_outputs`. Raises Refusal if it names two forms, or words that it
-    forbids beside a form: none of the form's may be left, and vLLM answers that with 500."""
+    """Return the request with `guided_*` as `structured_outputs`.
+
+    Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and vLLM answers
+    that with 500.
+    """
     try:
         request = with_structured_outputs(request)
     except ValueError as error:
         raise _refused(str(error)) from None
     choice = request.get("tool_choice")
-    kinds = [form.get("type") for form in (request.get("response_format"), _text_format(request)) if isinstance(form, dict)]
+    kinds = [
+        form.get("type") for form in (request.get("response_format"), _text_format(request)) if isinstance(form, dict)
+    ]
     held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
     forbidding = next((name for name in FORBIDDING if request.get(name)), None)
     if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
-        raise _refused(f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out")
+        raise _refused(
+            f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"
+        )
     return request
 
 

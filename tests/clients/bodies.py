@@ -34,11 +34,32 @@ WORDS = (
     "first then return " * 50,
 )
 FIELDS = (
-    *("model", "messages", "prompt", "input", "max_tokens", "max_completion_tokens", "n", "temperature", "top_p", "top_k"),
+    *(
+        "model",
+        "messages",
+        "prompt",
+        "input",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+    ),
     *("seed", "stop", "stream", "logprobs", "top_logprobs", "bad_words", "allowed_token_ids", "logit_bias", "tools"),
     *("tool_choice", "response_format", "structured_outputs", "guided_choice", "guided_json", "guided_regex", "text"),
     *("min_tokens", "ignore_eos", "echo", "suffix", "use_beam_search", "chat_template_kwargs", "unknown", "metadata"),
-    *("query", "documents", "text_1", "text_2", "tokens", "items", "stream_options", "continue_final_message", "priority"),
+    *(
+        "query",
+        "documents",
+        "text_1",
+        "text_2",
+        "tokens",
+        "items",
+        "stream_options",
+        "continue_final_message",
+        "priority",
+    ),
 )
 
 
@@ -57,19 +78,23 @@ def _body(draw: random.Random) -> dict[str, Any]:
     if draw.random() < 0.15:
         content = [{"type": "text", "text": draw.choice(WRONG)}, draw.choice(WRONG)]
     body: dict[str, Any] = {"max_tokens": 4, "messages": [{"role": "user", "content": content}]}
-    body |= {"prompt": "a", "input": "a", "query": "a", "documents": ["b"], "text_1": "a", "text_2": "b"}
+    body |= {"prompt": "a", "input": "a", "query": "a", "documents": [{"text": "b"}], "text_1": "a", "text_2": "b"}
     if draw.random() < 0.5:
         form = {"type": "json_schema", "json_schema": {"name": "v", "schema": draw.choice(SCHEMAS)}}
         forms = [{"response_format": form}, {"structured_outputs": {"json": draw.choice(SCHEMAS)}}]
         forms += [{"structured_outputs": {"choice": ["1", "0"]}}, {"guided_json": draw.choice(SCHEMAS)}]
         function = {"name": "f", "parameters": draw.choice(SCHEMAS)}
         named = {"type": "function", "function": {"name": "f"}}
-        forms += [{"tools": [{"type": "function", "function": function}], "tool_choice": draw.choice([named, "required"])}]
+        forms += [
+            {"tools": [{"type": "function", "function": function}], "tool_choice": draw.choice([named, "required"])}
+        ]
         body |= draw.choice(forms)
     if draw.random() < 0.3:
         body |= {"logprobs": True, "top_logprobs": 5}
     if draw.random() < 0.2:
-        body |= draw.choice([{"bad_words": ["1", "0"]}, {"allowed_token_ids": [5]}, {"min_tokens": 3}, {"stream": True}])
+        body |= draw.choice(
+            [{"bad_words": ["1", "0"]}, {"allowed_token_ids": [5]}, {"min_tokens": 3}, {"stream": True}]
+        )
     for name in draw.sample(FIELDS, draw.choice([0, 0, 1, 2])):
         body[name] = draw.choice(WRONG)
     if draw.random() < 0.05:

@@ -1,4 +1,4 @@
-"""No request stops the server: expressions are read in bounded time, bad bodies are 4xx, admin routes are not served."""
+"""No request stops the server: expressions are read in bounded time, bad bodies get 4xx."""
 
 import asyncio
 import importlib
@@ -87,7 +87,8 @@ def test_a_search_that_lasts_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_body_gets_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"model": "judge@1", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False}
+    settings: dict[str, Any] = {"model": "judge@1", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False}
+    settings["control_tokens"] = ["<|end|>"]
     monkeypatch.setenv(layer.SETTINGS, json.dumps(settings))
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
 
@@ -102,7 +103,9 @@ def test_no_body_gets_a_server_error(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(asking())
 
 
-@pytest.mark.parametrize("rating", [{"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2, "maximum": 10}, 1])
+@pytest.mark.parametrize(
+    "rating", [{"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2, "maximum": 10}, 1]
+)
 def test_only_a_scale_to_ten_is_asked_about(rating: Any) -> None:
     scale = importlib.import_module("ratings")._scale
     assert scale({"properties": {"Rating": rating}}) is None and scale({"properties": []}) is None
@@ -133,7 +136,14 @@ def test_a_form_beside_what_it_may_not_write_is_refused(ask: Ask, field: str) ->
 @pytest.mark.parametrize(
     "path",
     [
-        *("/scale_elastic_ep", "//scale_elastic_ep", "/is_scaling_elastic_ep", "/reset_prefix_cache", "/sleep", "/wake_up"),
+        *(
+            "/scale_elastic_ep",
+            "//scale_elastic_ep",
+            "/is_scaling_elastic_ep",
+            "/reset_prefix_cache",
+            "/sleep",
+            "/wake_up",
+        ),
         *("/collective_rpc", "/v1/load_lora_adapter", "/start_profile", "/pause", "/abort_requests", "/server_info"),
         *("/update_weights", "/inference/v1/generate", "/fault_tolerance/apply", "/v1/completions/../../sleep"),
     ],
@@ -156,7 +166,9 @@ GUIDED = {"json": {"type": "integer"}, "regex": "[0-9]", "choice": ["yes", "no"]
 @pytest.mark.parametrize("form", GUIDED)
 def test_a_form_of_older_clients_is_held(ask: Ask, form: str) -> None:
     inner = Inner()
-    answer = ask(inner, {**HELLO, f"guided_{form}": GUIDED[form], "guided_regex" if form == "json" else "guided_json": None})
+    answer = ask(
+        inner, {**HELLO, f"guided_{form}": GUIDED[form], "guided_regex" if form == "json" else "guided_json": None}
+    )
     sent = json.loads(inner.chats[0])
     assert answer.status_code == 200 and sent["structured_outputs"] == {form: GUIDED[form]}
     assert f"guided_{form}" not in sent
@@ -172,7 +184,9 @@ def test_a_scoring_head_says_what_it_answers(ask: Ask) -> None:
     for path in (CHAT, "/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
         answer = ask(Inner(), HELLO, path=path, about=about)
         assert answer.status_code == 400 and "scoring head: ask /classify" in answer.json()["error"]["message"]
-    assert ask(Inner(), HELLO, path="/classify", about=about).json()["error"]["message"] == "Not Found", "the inner one's"
+    assert ask(Inner(), HELLO, path="/classify", about=about).json()["error"]["message"] == "Not Found", (
+        "the inner one's"
+    )
 
 
 TEMPLATES = {
