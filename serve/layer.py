@@ -55,7 +55,7 @@ CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 SERVED = re.compile(
     r"/(?:health|ping|version|load|metrics|docs|redoc|openapi\.json|tokenize|detokenize|invocations|"
     r"classify|pooling|score|rerank|generative_scoring|"
-    r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)/?"
+    r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)?/?"
 )
 """Routes for clients. vLLM has others, which resize, profile or change the server."""
 

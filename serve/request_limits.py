@@ -68,8 +68,8 @@ def read(body: bytes) -> tuple[Any, bool]:
 def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request with `guided_*` as `structured_outputs`.
 
-    Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and vLLM answers
-    that with 500.
+    Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and
+    vLLM answers that with 500.
     """
     try:
         request = with_structured_outputs(request)
