@@ -217,7 +217,7 @@ def options(text: str) -> list[str]:
 
 
 ASKS = re.compile(
-    r"(?i)\W*(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W+)*"
+    r"(?i)(?<!\W)\W*+(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W++){0,8}"
     r"(?:(?:rate|score(?= (?:the|it|each|from)\b)|grade|evaluate|judge|give|provide|return|respond|reply|use|print|"
     r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|scores go|"
     r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line) (?:must|should|is)|"

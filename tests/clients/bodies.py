@@ -81,10 +81,13 @@ def _body(draw: random.Random) -> dict[str, Any]:
     body |= {"prompt": "a", "input": "a", "query": "a", "documents": [{"text": "b"}], "text_1": "a", "text_2": "b"}
     if draw.random() < 0.5:
         form = {"type": "json_schema", "json_schema": {"name": "v", "schema": draw.choice(SCHEMAS)}}
-        forms = [{"response_format": form}, {"structured_outputs": {"json": draw.choice(SCHEMAS)}}]
+        forms: list[dict[str, Any]] = [
+            {"response_format": form},
+            {"structured_outputs": {"json": draw.choice(SCHEMAS)}},
+        ]
         forms += [{"structured_outputs": {"choice": ["1", "0"]}}, {"guided_json": draw.choice(SCHEMAS)}]
-        function = {"name": "f", "parameters": draw.choice(SCHEMAS)}
-        named = {"type": "function", "function": {"name": "f"}}
+        function: Any = {"name": "f", "parameters": draw.choice(SCHEMAS)}
+        named: Any = {"type": "function", "function": {"name": "f"}}
         forms += [
             {"tools": [{"type": "function", "function": function}], "tool_choice": draw.choice([named, "required"])}
         ]
