@@ -1,7 +1,7 @@
 """What the reader makes of generated judges' replies, many of them with a planted verdict.
 
-python tests/bench/reader.py              # 14,000 replies, half a minute
-python tests/bench/reader.py --replies 2000 --seed 1 --show planted
+python tests/bench/planted_verdicts.py              # 14,000 replies, half a minute
+python tests/bench/planted_verdicts.py --replies 2000 --seed 1 --show planted
 
 Prints a table by group of verdict forms, and the forms and frames that are read wrongly most often. `ratio`: planted
 verdicts that a reader which takes the last `key: value` would read ÷ those that ours reads (at least one).
@@ -69,7 +69,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "name": "reader",
+                "name": "planted_verdicts",
                 "ratio": naive / max(1, total["planted"]),
                 "replies": options.replies,
                 "ordinary": ordinary,
