@@ -27,7 +27,7 @@ STAGES = {
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "run": ("critic.stages.evaluate", "A benchmark in one command: infer, judge and score, resumable."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
-    "train": ("train/launch.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
+    "train": ("train/sft.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
     "base": ("train/base.py", "A pretrained base for a judge, without a model hub."),
     "serve": ("serve/judge.py", "Serve a judge with vLLM behind its OpenAI-compatible API."),
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),

@@ -128,6 +128,20 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
 
 
+@contextmanager
+def refusing(path: Path, problem: str) -> Iterator[None]:
+    """Turn any error of the body into one UsageError, `path: problem: …`.
+
+    A damaged file of another program raises as many kinds of errors as there are ways for it to be damaged.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
+
+
 def whole(value: Any) -> Any:
     """A JSON value without halves of characters (lone surrogates), which no file can hold: U+FFFD stands for each. What
     stands for a file name's bytes outside the locale's encoding (surrogateescape) is read as UTF-8."""

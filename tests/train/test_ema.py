@@ -13,7 +13,7 @@ import deepspeed  # isort: skip
 import ema as ema_module  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_fp32_param
@@ -169,7 +169,7 @@ def raw_weights(done: Whole, step: int) -> dict[str, torch.Tensor]:
     if step == 0:
         recipe = recipes.read_recipe(done.recipe)
         _, tokenizer = rows_module.prepare(recipe, done.rows, done.out.parent / "cache", 1)
-        return dict(sft.build_model(recipe, tokenizer, None).state_dict())
+        return dict(training_run.build_model(recipe, tokenizer, None).state_dict())
     return dict(get_fp32_state_dict_from_zero_checkpoint(str(done.out / f"checkpoint-{step}")))
 
 

@@ -14,7 +14,7 @@ import batches as batches_module  # isort: skip
 import objective as objectives  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import torch
 from safetensors.torch import load_file
 
@@ -28,7 +28,7 @@ def learned(recipe: recipes.Recipe, rows: Path, device: str, dtype: torch.dtype,
     data, tokenizer = rows_module.prepare(recipe, rows, rows.parent / "cache", 1)
     tokens = None if recipe.objective == "head" else objectives.rating_tokens(tokenizer)
     torch.manual_seed(0)
-    model = sft.build_model(recipe, tokenizer, tokens)
+    model = training_run.build_model(recipe, tokenizer, tokens)
     if recipe.objective == "head":
         torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
     model = model.to(device, dtype)

@@ -17,7 +17,7 @@ import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import tiny  # isort: skip
 import datasets
 import torch
@@ -139,7 +139,7 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
     on_base = {**HEAD, "tiny": None}
     for folder, head in ((plain, torch.zeros_like(model.score.weight)), (scored, model.score.weight)):
         recipe = recipes.read_recipe(write_recipe(tmp_path, **on_base, base=str(folder)))
-        assert torch.equal(sft.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
+        assert torch.equal(training_run.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
     sharded = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     training = {"max_steps": 1, "learning_rate": 0.0}
     whole = write_recipe(tmp_path, **on_base, base=str(plain), training=training, deepspeed=sharded)

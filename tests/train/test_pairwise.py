@@ -16,7 +16,7 @@ import export  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import tiny  # isort: skip
 import torch
 import transformers
@@ -46,7 +46,7 @@ def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNam
     recipe = recipes.read_recipe(write_recipe(folder, **PAIRS | changes))
     file = write_rows(folder, rows)
     data, tokenizer = rows_module.prepare(recipe, file, folder / "cache", 1)
-    model = sft.build_model(recipe, tokenizer, None).eval()
+    model = training_run.build_model(recipe, tokenizer, None).eval()
     return SimpleNamespace(recipe=recipe, file=file, data=data, tokenizer=tokenizer, model=model)
 
 
@@ -120,7 +120,9 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, export.labels("head")).save_pretrained(base)
     made.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
-    assert not export.bare(sft.build_model(recipes.read_recipe(adapted), made.tokenizer, None)).score.weight.any()
+    assert not export.bare(
+        training_run.build_model(recipes.read_recipe(adapted), made.tokenizer, None)
+    ).score.weight.any()
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
     found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
     assert found.score.out_features == 1

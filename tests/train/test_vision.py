@@ -16,7 +16,7 @@ import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import vision  # isort: skip
 import msgspec
 import tiny_vlm
@@ -85,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipes.Recipe, list
 @pytest.fixture
 def model(made: Any) -> Any:
     recipe, _, _, tokenizer = made
-    return sft.build_model(recipe, tokenizer, objective.rating_tokens(tokenizer)).eval()
+    return training_run.build_model(recipe, tokenizer, objective.rating_tokens(tokenizer)).eval()
 
 
 def batch(made: Any, rows: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_packed_and_padded_are_the_rows_one_by_one(made: Any, model: Any) -> Non
 def test_raft_too(made: Any) -> None:
     recipe, rows, _, tokenizer = made
     tokens = objective.rating_tokens(tokenizer)
-    model = sft.build_model(msgspec.structs.replace(recipe, objective="raft"), tokenizer, tokens).eval()
+    model = training_run.build_model(msgspec.structs.replace(recipe, objective="raft"), tokenizer, tokens).eval()
     alone = [loss(model, batch(made, [row], raft=tokens)) for row in rows]
     assert loss(model, batch(made, rows, raft=tokens)) == pytest.approx(sum(alone), rel=1e-5)
 
@@ -182,7 +182,7 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
         changes |= {"forms": {"pairwise": 1.0}}
     made = prepared(tmp_path, **changes)
     recipe, rows, _, tokenizer = made
-    model = sft.build_model(recipe, tokenizer, None).eval()
+    model = training_run.build_model(recipe, tokenizer, None).eval()
     torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
     alone = [loss(model, batch(made, [row], head=True)) for row in rows]
     assert len({round(one, 4) for one in alone[:3]}) == 3, "the image decides"
@@ -221,12 +221,12 @@ def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model
 def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora: Any, tmp_path: Path) -> None:
     """Under gradient checkpointing and adapters either, and the gradients are what they would be if it were."""
     recipe, rows, _, tokenizer = made
-    sft.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
+    training_run.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
     onto = msgspec.structs.replace(recipe, tiny=None, vision=None, base=str(tmp_path), lora=lora)
     found: list[tuple[bool, list[torch.Tensor]]] = []
     for spared in (True, False):
         torch.manual_seed(0)
-        model = sft.build_model(onto, tokenizer, None)
+        model = training_run.build_model(onto, tokenizer, None)
         model.gradient_checkpointing_enable()
         (looks,) = (part for name, part in model.named_modules() if name.endswith("vision_model"))
         if not spared:
@@ -357,13 +357,13 @@ class Qwen9VLProcessor(Typed):
 def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, _, _, tokenizer = made
     packed = msgspec.structs.replace(recipe, packing=True)
-    assert sft._packed_or_not(packed, tokenizer, True).packing
+    assert training_run._packed_or_not(packed, tokenizer, True).packing
     typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
-    assert not sft._packed_or_not(packed, typed, True).packing
+    assert not training_run._packed_or_not(packed, typed, True).packing
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "packing is off: Qwen9VL" in said
     with pytest.raises(UsageError, match=r"Qwen9VL.*set objective: sft"):
-        sft._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
+        training_run._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
 
 
 MISTAKES = [
