@@ -1,6 +1,6 @@
-"""Adding a form, a history condition, an attack or a reply contract is one entry: the pages' own examples, put where
-they say in a copy of the packages. For a benchmark see benchmarks/test_add_a_benchmark.py, for a metric
-agreement/test_metric_table.py."""
+"""Adding a form, a history condition, an attack, a training objective or a reply contract is one entry: the pages' own
+examples, put where they say in a copy of the packages. For a benchmark see benchmarks/test_add_a_benchmark.py, for a
+metric agreement/test_metric_table.py."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Copied, human_row, read_jsonl, write_jsonl
+from conftest import ROOT, Copied, assert_one_line_error, command, human_row, needs, read_jsonl, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -158,3 +158,76 @@ def test_a_reply_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for seed in range(5):
             said, _ = Decoder(held.request).babble(seed)
             assert len(re.findall("FLUENCY: [A-E]", said)) == 1 and re.search(r"\nFLUENCY: [A-E]\Z", said), said
+
+
+OBJECTIVE = """
+import os, sys
+os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path.insert(0, sys.argv[1])
+import torch
+import rating_tokens, recipe_keys
+from objective_table import OBJECTIVES
+
+assert {"sft", "raft", "head", "pairwise", "ordinal"} == OBJECTIVES.keys()
+people = torch.eye(10)[[3]]
+near, far = (torch.eye(10)[[place]] * 0.9 + 0.01 for place in (4, 9))
+for name in ("ordinal", "head"):
+    error = OBJECTIVES[name].error
+    print(*(f"{float(error(None, shares.log(), people)):.4f}" for shares in (near, far)))
+"""
+
+
+@pytest.fixture
+def trainer(package: Path) -> Path:
+    """A copy of the training room too, with the page's own objective in it."""
+    needs("deepspeed")
+    shutil.copytree(ROOT / "train", package / "train", ignore=shutil.ignore_patterns("__pycache__"))
+    (entry,) = blocks("train/README.md", "Add an objective", "python")
+    path = package / "train" / entry.split("\n", 1)[0].removeprefix("# ")
+    assert path.parent.is_dir() and not path.exists()
+    path.write_text(entry, "utf-8")
+    return package
+
+
+def test_an_objective(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+    """In the table, in refusals, and what it says of itself: a miss by six costs more than one by one."""
+    program = [sys.executable, "-c", OBJECTIVE, str(trainer / "train")]
+    environment = os.environ | {"PYTHONPATH": str(trainer)}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ordinal, head = (line.split() for line in done.stdout.splitlines())
+    assert float(ordinal[1]) > 3 * float(ordinal[0]) and head[0] == head[1]
+    rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    train = ["train", "tiny", "--train", rows, "--out", tmp_path / "judge"]
+    wrong = critic(*train, "--set", "objective=ordinal", "--set", "forms={correct: 1.0}", code=2)
+    assert_one_line_error(wrong, "objective ordinal learns ratings on 1..10 alone, not correct")
+    wrong = critic(*train, "--set", "objective=ordinl", code=2)
+    assert_one_line_error(wrong, "unknown 'ordinl'; did you mean ordinal? choose head, ordinal, pairwise, raft, sft")
+
+
+@pytest.mark.e2e
+def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+    """Trained by the command itself, read by transformers, judged with by vLLM, and audited."""
+    needs("vllm")
+    rows, judge = ROOT / "data/samples/human_scored.jsonl", tmp_path / "judge"
+    few = {"objective": "ordinal", "training.max_steps": 6, "training.logging_steps": 1, "max_source_tokens": 1000}
+    changes = [word for name, value in few.items() for word in ("--set", f"{name}={value}")]
+    # The launcher's processes print past the process of `critic`, which the others share.
+    words = [*command("critic", "train", "tiny", "--train", rows, "--out", judge), "--cache", str(tmp_path), *changes]
+    environment = os.environ | {"PYTHONPATH": str(trainer), "DS_ACCELERATOR": "cpu"}
+    trained = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert trained.returncode == 0 and f"judge saved in {judge}" in trained.stdout, trained.stderr
+    losses = [line["loss"] for line in read_jsonl(judge / "loss.jsonl")]
+    assert len(losses) == 6 and max(losses) < 30.0
+    notes = json.loads((judge / "critic.json").read_text("utf-8"))
+    assert notes["recipe"]["objective"] == "ordinal" and "objective `ordinal`" in (judge / "README.md").read_text()
+    config = json.loads((judge / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 10
+
+    critic("judge", rows, "--judge", judge, "--out", tmp_path / "judged.jsonl")
+    judged = read_jsonl(tmp_path / "judged.jsonl")
+    assert len(judged) == 35 and all("failure" not in line["verdict"] for line in judged)
+    for line in judged:
+        expected = sum(share * rating for rating, share in enumerate(line["verdict"]["distribution"], 1))
+        assert line["score"] == pytest.approx(expected, abs=1e-6)
+    critic("audit", f"own={tmp_path / 'judged.jsonl'}", "--out", tmp_path / "audit")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 import transformers
-from recipe import Recipe
+from recipe_keys import Recipe
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import resolve_revision
 

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import transformers
 from msgspec import Struct
-from recipe import PEOPLE, Recipe, judges, labels, made_files
+from objective_table import objective_of
+from recipe_keys import PEOPLE, Recipe, judges, labels, made_files
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
@@ -56,7 +57,7 @@ class Data(Struct, frozen=True):
 
 def prompt_names(recipe: Recipe) -> list[str]:
     used = (form for form, share in recipe.forms.items() if share > 0.0)
-    return sorted(ONE_SIDE[form] if recipe.objective == "pairwise" else form for form in used)
+    return sorted(map(objective_of(recipe).prompt_form, used))
 
 
 def sees(recipe: Recipe) -> bool:
@@ -235,9 +236,7 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
         ]
         forms = _of_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
-    if recipe.objective == "pairwise":  # which of two stands first makes no difference
-        once = {(pair.form, *sorted(pair.ids)): Planned(ONE_SIDE[pair.form], pair.ids) for pair in planned.examples}
-        planned = Plan([*once.values()], planned.left_out)
+    planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
 
 
@@ -250,7 +249,7 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     altered = human_scored.load(Path(arms.file), pictures=sees(recipe))
     points = {EDITED: arms.edited, SWAPPED: arms.swapped}
     originals = {response.id: response for response in loaded.responses}
-    changed, pairs, unused = dict[str, Response](), list[Planned](), Counter[str]()
+    changed, unused = dict[str, Response](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
         if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
@@ -261,12 +260,12 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
             unused[f"{kind}, to which arms gives no points"] += 1
         elif less is not None and response.human is not None:
             changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
-            pairs.append(Planned(ONE_SIDE["pairwise"], (original, row.id)))
     if not changed:
         problem = "has no answer with one fact edited or another image, to which arms gives points"
         raise UsageError(f"arms: {arms.file} {problem}; give --train answers with images that people scored 7 or more")
     loaded.left_out.update(unused)
-    if recipe.objective == "pairwise":
+    if objective_of(recipe).compares:  # the answer as it was is the better one
+        pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
     return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _of_kind(recipe.forms, RatingKind)))]
 

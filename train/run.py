@@ -27,19 +27,20 @@ import preflight
 import torch
 import trainer_args
 import transformers
-from batches import Batches, weights
+from batches import Batches
 from evaluation import HeldOut, held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
-from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, made_files, watched
+from objective import Objective
+from objective_table import objective_of
+from rating_tokens import RatingTokens
+from recipe_keys import LoraSpec, Recipe, made_files
 from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
-from critic.backends.identity import HEADS
 from critic.errors import UsageError
 from critic.images import Images
 from critic.judging.prompt import prompt_hash
@@ -47,12 +48,14 @@ from critic.judging.prompt import prompt_hash
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
     """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
-    kind = attention.decided(recipe.attention, packed=recipe.packing or recipe.objective != "sft")
+    objective = objective_of(recipe, tokens)
+    packs = recipe.packing or objective.packs
+    kind = attention.decided(recipe.attention, packed=packs)
     # FlexAttention is for what reads, whatever the model looks at images with.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
-    model = _read_model(recipe, tokenizer)
-    if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
+    model = _read_model(recipe, objective, tokenizer)
+    if packs and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
         raise UsageError(
             f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
@@ -60,12 +63,9 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         )
     attention.install(model, kind)
     _freeze(model, recipe)
-    if recipe.objective in HEADS:
-        classify(model)
-    else:
-        learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
+    objective.install(model)
     if recipe.lora is not None:
-        model = _adapted(model, recipe.lora, recipe)
+        model = _adapted(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
     _spare_gradients(model)
     return model
 
@@ -96,18 +96,18 @@ def _spare_gradients(model: Any) -> None:
             part.forward = torch.no_grad()(part.forward)
 
 
-def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
-    if recipe.objective in HEADS:
+def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
+    if objective.is_head():
         transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
     try:
         if recipe.tiny is not None:
             longest = recipe.max_source_tokens + recipe.max_target_tokens
-            model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
+            model = random_model(recipe.tiny, tokenizer, longest, objective.head_config(), recipe.vision)
             model.set_attn_implementation(recipe.attention)
             return model
         model, loaded = export.read_base(
             str(recipe.base),
-            recipe.objective,
+            objective.head_config(),
             recipe.images,
             dtype=torch.float32 if recipe.precision == "fp32" else "auto",
             revision=recipe.revision,
@@ -121,8 +121,11 @@ def _read_model(recipe: Recipe, tokenizer: Any) -> Any:
         ) from None
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
-    new = {*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])}
-    if recipe.objective in HEADS and "score.weight" in new:
+    resized = {name for name, *_ in loaded["mismatched_keys"]}
+    if others := sorted(resized - {"score.weight"}):
+        raise UsageError(f"base {recipe.base!r}: {others[0]} has another size in its weights than by its config.json")
+    new = {*loaded["missing_keys"], *resized}
+    if "score.weight" in new:
         # All alike likely: a random head is far off at first, and what it tells the layers below is noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
             model.score.weight.zero_()
@@ -147,7 +150,7 @@ def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
     return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
 
 
-def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
+def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
     if recipe.training.get("gradient_checkpointing"):  # which needs an input that has a gradient
@@ -157,7 +160,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=_reading(model, lora.target_modules),
-        task_type="SEQ_CLS" if recipe.objective in HEADS else "CAUSAL_LM",  # the first trains the new layer whole
+        task_type=task,  # SEQ_CLS trains the new layer whole
     )
     try:
         adapted = get_peft_model(model, config, revision=recipe.revision)
@@ -257,8 +260,9 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
-    tokens = None if recipe.objective in HEADS else rating_tokens(tokenizer)
-    watched_rows = _watched(run, recipe, tokenizer, tokens)
+    tokens = objective_of(recipe).read_tokens(tokenizer)
+    objective = objective_of(recipe, tokens)
+    watched_rows = _watched(run, objective, tokenizer)
     if "foreign" in watched_rows:
         require_foreign(watched_rows["foreign"], data.rows, str(recipe.foreign))
     model = build_model(recipe, tokenizer, tokens)
@@ -279,17 +283,16 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         notes={**facts, **machine, **data.counts},
         model=model,
         tokenizer=tokenizer,
-        tokens=tokens,
+        objective=objective,
         watched=watched_rows,
     )
     if first:
         _announce(model, data, resumed)
     collate = Batches(
         tokenizer.pad_token_id,
-        weights(recipe, data.rows),
+        objective.weights(data.rows),
+        objective,
         packing=recipe.packing,
-        raft=tokens if recipe.objective == "raft" else None,
-        head=recipe.objective in HEADS,
         seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )
@@ -314,12 +317,13 @@ def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
     return Images(root, resize_to=recipe.max_image_pixels)
 
 
-def _watched(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: Any) -> dict[str, HeldOut]:
-    """What is judged as training goes on."""
+def _watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str, HeldOut]:
+    """Return the held-out rows that are judged while training, by the name of their set."""
+    recipe = objective.recipe
     if run.internal is None or recipe.evaluation is None:
         return {}
     files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
-    settings = recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe)
+    settings = recipe.evaluation, tokenizer, objective.tokens, recipe.max_source_tokens, objective.watched_form()
     return {name: held_out(file, *settings) for name, file in files.items()}
 
 
@@ -328,15 +332,21 @@ def _warn(text: str) -> None:
 
 
 def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
-    """The recipe without packing for a base whose tokens are more than a row of places: such as Qwen's, whose images
-    have two dimensions of them, or Gemma's, which see an image's tokens behind them."""
-    if not sees(recipe) or not tokenizer.types or not (recipe.packing or recipe.objective == "raft"):
+    """Return the recipe, without packing for a base whose tokens are more than a row of places.
+
+    Such are Qwen's, whose images have two dimensions of them, and Gemma's, which see an image's tokens behind them.
+    Raises UsageError for an objective that cannot do without packing.
+    """
+    objective = objective_of(recipe)
+    if not sees(recipe) or not tokenizer.types or not (recipe.packing or objective.packs_only):
         return recipe
-    named = f"{type(tokenizer.processor).__name__.removesuffix('Processor')} tells images' tokens from others"
-    if recipe.objective == "raft":
-        raise UsageError(f"objective raft packs rows, but {named}, which packed rows cannot; set objective: sft")
+    family = type(tokenizer.processor).__name__.removesuffix("Processor")
+    types = ", ".join(tokenizer.types)
+    if objective.packs_only:
+        needs = f"objective: {recipe.objective} needs packing, which {family} does not support ({types})"
+        raise UsageError(f"{needs}; set objective: sft")
     if first:
-        print(f"packing is off: {named}, which packed rows cannot", flush=True)
+        print(f"packing is off: {family} does not support it ({types})", flush=True)
     return msgspec.structs.replace(recipe, packing=False)
 
 

@@ -137,7 +137,8 @@ def main(
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import preflight  # noqa: PLC0415
     import trainer_args  # noqa: PLC0415
-    from recipe import judges, made_files, read_with_options  # noqa: PLC0415
+    from recipe import read_with_options  # noqa: PLC0415
+    from recipe_keys import judges, made_files  # noqa: PLC0415
 
     settings = read_with_options(config, overrides, internal)
     trainer_args.check(settings)

@@ -33,8 +33,10 @@ SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 
 
 def notes(folder: Path) -> dict[str, Any]:
-    """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
-    holds no model, and for notes that are none."""
+    """Return what training wrote about a judge (`critic.json`) with its `architectures` (config.json).
+
+    Empty for other models. Raises UsageError for a folder that holds no model, and for notes that are none.
+    """
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
@@ -48,7 +50,8 @@ def notes(folder: Path) -> dict[str, Any]:
     recipe = facts.get("recipe", {}) if isinstance(facts, dict) else None
     if not isinstance(recipe, dict) or (recipe and not recipe.keys() >= {"max_source_tokens", "max_target_tokens"}):
         raise UsageError(f"{file}: not what training wrote (a recipe with its limits); copy the judge's folder anew")
-    return facts
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {**facts, "architectures": config.get("architectures") or []}
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
@@ -134,20 +137,19 @@ def sees_images(model: str) -> bool | None:
     )
 
 
-HEADS = ("head", "pairwise")
-"""The objectives of training that make a scoring head: one that rates, one that scores answers to compare them."""
-
-
 def is_classifier(facts: dict[str, Any]) -> bool:
-    """Whether a judge's notes say that it is a scoring head."""
-    return facts.get("recipe", {}).get("objective") in HEADS
+    """Return whether a judge is a scoring head, by its `notes`."""
+    return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
 def of_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """What a server says of a scoring head by its notes: what it gives, and of one that compares the difference of two
-    scores up to which it says tie. Empty for a judge that writes."""
-    if facts.get("recipe", {}).get("objective") == "pairwise":
-        return {"gives": "one score of each answer that is compared", "tie_band": float(facts.get("tie_band", 0.0))}
+    """Return what a server says of a scoring head by its `notes`; nothing of a judge that writes.
+
+    `gives` is what it gives. A head that compares has a `tie_band` as well: the difference of two scores up to which
+    it says tie.
+    """
+    if "tie_band" in facts:
+        return {"gives": "one score of each answer that is compared", "tie_band": float(facts["tie_band"])}
     return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
 
 

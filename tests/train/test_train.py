@@ -19,6 +19,7 @@ from conftest import run as run_program
 from training import (
     logged,
     losses,
+    objective_with,
     pairs_of_answers,
     recipe_with,
     refused,
@@ -34,7 +35,8 @@ from training import (
 
 import export  # isort: skip
 import throughput  # isort: skip
-import objective  # isort: skip
+import recipe_keys  # isort: skip
+from objective_table import objective_of  # isort: skip
 import trainer_args  # isort: skip
 import recipe as recipes  # isort: skip
 import run as training_run  # isort: skip
@@ -427,14 +429,14 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
         training_run.build_model(recipe, None, None)
     assert "\n" not in str(error.value)
     save_base(base, rows)
-    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
+    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["no_such"]))
     with pytest.raises(UsageError, match=r"lora: .*no_such"):
         training_run.build_model(lora, None, None)
     gpt2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(UsageError, match="no layers are found in a GPT2LMHeadModel"):
         training_run.build_model(msgspec.structs.replace(recipe, base=str(tmp_path / "gpt2")), None, None)
-    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["q_proj", "lm_head"]))
+    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["q_proj", "lm_head"]))
     with pytest.raises(UsageError, match=r"lora: no adapter goes on lm_head"):
         training_run.build_model(lora, None, None)
 
@@ -445,7 +447,7 @@ def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed:
     base = str(save_base(tmp_path / "base", write_rows(tmp_path)))
     recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=base, objective="sft", lora={"r": 4}))
     recipe.training["gradient_checkpointing"] = checkpointed
-    onto = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=r".*layers\.1\..*_proj"))
+    onto = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=r".*layers\.1\..*_proj"))
     model = training_run.build_model(onto, None, None)
     trained = {name for name, each in model.named_parameters() if each.requires_grad}
     assert trained and all(".layers.1." in name and "lora_" in name for name in trained)
@@ -666,9 +668,9 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
 
 def test_what_is_watched_begins_with_the_rating(tmp_path: Path) -> None:
     forms = {"pointwise_reason_first": 1.0, "direct_turn": 0.2, "correct": 1.0}
-    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, forms=forms))) == "direct_turn"
+    assert objective_of(recipes.read_recipe(write_recipe(tmp_path, forms=forms))).watched_form() == "direct_turn"
     head: dict[str, Any] = {"objective": "head", "forms": {"pointwise_reason_first": 1.0}, "attention": "sdpa"}
-    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, **head))) == "pointwise_reason_first"
+    assert objective_of(recipes.read_recipe(write_recipe(tmp_path, **head))).watched_form() == "pointwise_reason_first"
 
 
 @pytest.mark.parametrize("changed", [{"logits_scaling": 8.0}, {"final_logit_softcapping": 30.0}, {"logit_scale": 0.25}])
@@ -679,10 +681,10 @@ def test_a_base_that_changes_its_logits_is_refused(changed: dict[str, float]) ->
     for name, value in changed.items():
         setattr(model.config, name, value)
     with pytest.raises(UsageError, match=f"{next(iter(changed))} .* changes its logits"):
-        objective.learn(model, None, None)
+        objective_with().install(model)
     for name in changed:
         setattr(model.config, name, None)
-    objective.learn(model, None, None)
+    objective_with().install(model)
 
 
 def test_terms_of_a_base_by_a_hub_s_name_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
