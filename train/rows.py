@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 from bisect import bisect
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,9 @@ FORMAT = 7
 
 FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
+
+FAR_APART = 5.0
+"""Points on 1..10 by which scores of one answer differ that are no noise: half of the scale."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
@@ -178,6 +181,30 @@ def _content(response: Response, images: bool = True) -> str:
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
 
 
+def far_apart(responses: Sequence[Response]) -> str | None:
+    """Return what to say of answers that people scored `FAR_APART` points or more apart, or None if there are none.
+
+    An answer's scores are those of its raters where a row names them, else the row's; all rows of the same answer to
+    the same question count, whatever their ids.
+    """
+    scores = defaultdict[tuple[str, str], list[tuple[float, str]]](list)
+    for response in responses:
+        if (human := response.human) is not None and response.preference is None:
+            given = human.raters.values() or [human.score]
+            scores[human.scope, _content(response)] += [(score, response.id) for score in given]
+    spans = [(min(given), max(given)) for given in scores.values()]
+    wide = [(low, high) for low, high in spans if high[0] - low[0] >= FAR_APART]
+    if not wide:
+        return None
+    (low, first), (high, second) = wide[0]
+    ids = first if first == second else f"{first} and {second}"
+    count = f"{len(wide)} answer{'s' if len(wide) > 1 else ''}"
+    return (
+        f"people's scores of {count} are {FAR_APART:g} points or more apart on 1..10 ({ids}: {low:g} and {high:g}); "
+        "the judge learns all of them: look whether a label is wrong"
+    )
+
+
 def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
     """What the teacher whose judgments are the file `name` says of rows, by id: of each the judgment of the same answer
     to the same question, that of its own id where there are several; those without one are counted in `left_out`.
@@ -312,6 +339,7 @@ def _build(
             "forms": dict(sorted(Counter(rows["form"]).items())),
             **({"labels": by_source} if recipe.labels or recipe.arms else {}),
             "one_class": human_scored.one_class(every_row),
+            **({"far_apart": conflict} if (conflict := far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows
         shutil.rmtree(partial / "building")

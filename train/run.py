@@ -269,6 +269,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
     with one_after_the_other(first):
+        preflight.require_embeddings(export.bare(model), tokenizer, data.rows, recipe.base or "tiny")
         if first:
             checkpoint, most = preflight.disk_use(recipe, settings, *export.parameters(model))
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
@@ -398,7 +399,8 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     parts += [f"{n} labelled by {name}" for name, n in counts.get("labels", {}).items()]
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
-    if one_class := counts.get("one_class"):
-        _warn(one_class)
+    for finding in ("one_class", "far_apart"):
+        if counts.get(finding):
+            _warn(counts[finding])
     if resumed is not None:
         print(f"continuing from {resumed}", flush=True)

@@ -324,6 +324,27 @@ def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
     assert said(write_rows(tmp_path, lists), forms={"checklist": 1.0}) is None
 
 
+def test_one_answer_that_people_scored_far_apart_is_said(tmp_path: Path) -> None:
+    """By `annotators` of one row, or in rows of their own; not what differs less, or is of another answer."""
+
+    def said(*rows: dict[str, Any]) -> str | None:
+        made = [{**human_row(n), "human_score": 3.0, "scale_max": 10, **row} for n, row in enumerate(rows)]
+        found = prepared(write_recipe(tmp_path), write_rows(tmp_path, made), tmp_path / "cache")[0].counts
+        assert "far_apart" not in found or found["far_apart"]
+        return found.get("far_apart")
+
+    same = {"question": "How many?", "response": "Two.", "reference": "3.", "image": "a.png", "group": "g"}
+    text = said({**same, "human_score": 1.0}, {}, {**same, "human_score": 9.0})
+    assert text and text.startswith(
+        "people's scores of 1 answer are 5 points or more apart on 1..10 (row-0 and row-2: 1 "
+    )
+    text = said({"annotators": {"anna": 2.0, "ben": 7.0}}, {**same, "human_score": 1.0}, {**same, "human_score": 9.0})
+    assert text and "scores of 2 answers" in text and "(row-0: 2 and 7)" in text
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 5.5}) is None
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 9.0, "response": "Three."}) is None
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 9.0, "question": "How many now?"}) is None
+
+
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
 def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None:
     """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
