@@ -104,8 +104,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
-        if self.watch.recipe.together:
-            most = self.watch.recipe.together
+        if self.watch.recipe.group_by_question:
+            most = self.watch.recipe.group_by_question
             sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token

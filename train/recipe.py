@@ -9,7 +9,7 @@ import msgspec
 import yaml
 from objective import Objective
 from objective_table import objective_of
-from recipe_keys import ArmsSpec, EmaSpec, EvaluationSpec, LoraSpec, RaftSpec, Recipe, VisionSpec
+from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, RaftSpec, Recipe, VisionSpec
 from tiny import TinySpec
 
 from critic.errors import UsageError
@@ -38,8 +38,12 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     Raises UsageError naming the key that is wrong and the nearest right one.
     """
     content = _parsed(path.read_bytes(), str(path))
-    for override in (overrides or []) if isinstance(content, dict) else []:
-        _put(content, override)
+    if isinstance(content, dict):
+        if twice := next((name for name, saved in SAVED_AS.items() if {name, saved} <= content.keys()), None):
+            raise UsageError(f"{path}: {SAVED_AS[twice]} is the former name of {twice}; give one of them")
+        content = {SAVED_AS.get(name, name): section for name, section in content.items()}
+        for override in overrides or []:
+            _put(content, override)
     try:
         recipe = msgspec.convert(content, Recipe)
         _check(recipe)
@@ -73,7 +77,8 @@ def _put(content: Any, override: str) -> None:
     name, equals, value = override.partition("=")
     if not equals:
         raise UsageError(f"--set takes KEY=VALUE, such as training.max_steps=100; got {override!r}")
-    *folders, last = name.split(".")
+    first, *deeper = name.split(".")
+    *folders, last = SAVED_AS.get(first, first), *deeper
     for folder in folders:
         content = content.setdefault(folder, {}) if isinstance(content, dict) else None
     if not isinstance(content, dict):
@@ -82,10 +87,12 @@ def _put(content: Any, override: str) -> None:
 
 
 def _with_nearest(message: str) -> str:
+    for name, saved in SAVED_AS.items():
+        message = message.replace(f"`$.{saved}", f"`$.{name}")
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, ArmsSpec, EvaluationSpec)
+    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, CounterfactualsSpec, EvaluationSpec)
     known = [key for section in sections for key in section.__struct_fields__]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
@@ -109,7 +116,8 @@ def _check(recipe: Recipe) -> None:
     require(can_be_fitted, "probe is for a scoring head that sees no images; set objective: head, images: blind")
     require(recipe.foreign is None or recipe.evaluation, "foreign needs evaluation and --internal FILE")
     ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
-    require(not (recipe.together and ordered), "together decides on the order; set train_sampling_strategy: random")
+    grouped = bool(recipe.group_by_question)
+    require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
     _check_forms(recipe, objective)
     over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
     packs = recipe.packing or objective.packs
@@ -138,12 +146,14 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
         raise UsageError(f"forms: {error}") from None
     used = [form for form, share in recipe.forms.items() if share > 0.0]
     objective.check(used)
-    if recipe.arms is not None:
-        require(recipe.arms.edited or recipe.arms.swapped, "arms: say how many points edited or swapped costs")
+    if (changed := recipe.counterfactuals) is not None:
+        require(changed.edited or changed.swapped, "counterfactuals: say how many points edited or swapped costs")
         by_image = recipe.images == "show" and not objective.compares
-        require(by_image or not recipe.arms.swapped, "arms: swapped teaches ratings by images (images: show) alone")
+        by_image = by_image or not changed.swapped
+        require(by_image, "counterfactuals: swapped teaches ratings by images (images: show) alone")
         rated = any(isinstance(form_of(form).kind, RatingKind) for form in used)
         learned = "pairwise" in used if objective.compares else rated
-        require(learned, "arms teach ratings, in forms such as pointwise, or the form pairwise by objective pairwise")
+        where = "in forms such as pointwise, or the form pairwise by objective pairwise"
+        require(learned, f"counterfactuals teach ratings, {where}")
     if recipe.evaluation is not None:
         objective.check_evaluation(used)

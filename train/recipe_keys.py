@@ -56,7 +56,7 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     initializer_range: float = 0.02
 
 
-class ArmsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Answers that `critic attack --images` changed: `file` is what it made of the training rows. With one fact
     `edited`, or with another image (`swapped`), an answer is learned as worth so many points (1..9, on 1..10) less than
     people gave it before, an assumption; those without points are left out. A row counts `weight`."""
@@ -76,7 +76,12 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     batch_size: Count = 16
 
 
-class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
+SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
+"""Keys of a recipe -> what they were called until version 0.2. Recipes may use either; critic.json, checkpoints and the
+cache keep the old names, so that runs and judges of before are known."""
+
+
+class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
     - `revision`: the branch, tag or commit of a base by a hub's name; the commit that it was goes into critic.json.
@@ -88,7 +93,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.judging.forms`).
     - `labels`: whose scores are learned -> how much an example counts: `people`, by NAME judges whose column is
       NAME_score_1_10, by FILE.jsonl what `critic judge` wrote; each is an example of its own. Without it people's.
-    - `arms`: changed answers, each worth less than it was; of `pairwise` the worse answer beside what it was.
+    - `counterfactuals`: changed answers, each worth less than it was; with `pairwise` beside the original.
     - `foreign`: rows of a set that is not trained on; weights that are worse on them than the base are not kept.
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
@@ -96,7 +101,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       every rating count alike.
     - `packing`: the rows of a micro-batch become one sequence without padding; what several begin with is computed once
       (`packing.py`). Other objectives than `sft` pack in any case.
-    - `together`: rows about the same images, or of the same `group`, come in one step; a number: at most so many.
+    - `group_by_question`: rows about the same images, or of the same `group`, come in one step; a number: the most.
     - `attention`: `auto` (`flex_attention` for packed rows on a GPU, else `sdpa`) or one of transformers.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
@@ -110,7 +115,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
 
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
     labels: dict[str, Weight] | None = None
-    arms: ArmsSpec | None = None
+    counterfactuals: CounterfactualsSpec | None = None
     base: str | None = None
     revision: str | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
@@ -129,7 +134,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     rating_weight: Annotated[float, Meta(gt=0.0)] = 1.0
     balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     packing: bool = False
-    together: bool | Count = False
+    group_by_question: bool | Count = False
     probe: Count | None = None
     attention: str = "auto"
     precision: Literal["auto", "bf16", "fp32"] | None = None
@@ -151,7 +156,7 @@ def labels(recipe: Recipe) -> dict[str, float]:
 
 def made_files(recipe: Recipe) -> list[str]:
     """The files beside --train that rows are made of: judgments of teachers, changed answers."""
-    return [*judges(recipe)[1], *([recipe.arms.file] if recipe.arms else [])]
+    return [*judges(recipe)[1], *([recipe.counterfactuals.file] if recipe.counterfactuals else [])]
 
 
 def judges(recipe: Recipe) -> tuple[list[str], list[str]]:

@@ -75,7 +75,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
         "teachers": [jsonl.sha256(Path(name)) for name in made_files(recipe)],
-        **({"arms": msgspec.to_builtins(recipe.arms)} if recipe.arms else {}),
+        **({"arms": msgspec.to_builtins(recipe.counterfactuals)} if recipe.counterfactuals else {}),
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -161,7 +161,9 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
         why = f"{len(changed)} answers that `critic attack --images` changed ({changed[0]}) have no score by people"
-        raise UsageError(f"{train}: {why}; train on the rows as they were, and name this file in arms of the recipe")
+        raise UsageError(
+            f"{train}: {why}; train on the rows as they were, and name this file in counterfactuals of the recipe"
+        )
     return loaded
 
 
@@ -268,9 +270,11 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
 
 
 def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
-    """The answers of the recipe's `arms`, with the scores that it takes them to be worth; in a pair beside what they
-    were. Raises UsageError for arms of other rows than --train's, and where there is nothing to learn from."""
-    arms = recipe.arms
+    """Return the recipe's `counterfactuals`, with the scores that it takes them to be worth; in pairs beside originals.
+
+    Raises UsageError for answers of other rows than --train's, and if there is nothing to learn from.
+    """
+    arms = recipe.counterfactuals
     if arms is None:
         return []
     altered = human_scored.load(Path(arms.file), pictures=sees(recipe))
@@ -280,7 +284,7 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
         if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
-            problem = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
+            problem = f"counterfactuals: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
         if kind and less is None:
@@ -288,8 +292,10 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
         elif less is not None and response.human is not None:
             changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
     if not changed:
-        problem = "has no answer with one fact edited or another image, to which arms gives points"
-        raise UsageError(f"arms: {arms.file} {problem}; give --train answers with images that people scored 7 or more")
+        problem = "has no answer with one fact edited or another image that has points"
+        raise UsageError(
+            f"counterfactuals: {arms.file} {problem}; give --train answers with images that people scored 7 or more"
+        )
     loaded.left_out.update(unused)
     if objective_of(recipe).compares:  # the answer as it was is the better one
         pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
@@ -337,7 +343,7 @@ def _build(
             "left_out": dict(left_out + failed),
             "rows": len(rows),
             "forms": dict(sorted(Counter(rows["form"]).items())),
-            **({"labels": by_source} if recipe.labels or recipe.arms else {}),
+            **({"labels": by_source} if recipe.labels or recipe.counterfactuals else {}),
             "one_class": human_scored.one_class(every_row),
             **({"far_apart": conflict} if (conflict := far_apart(loaded.responses)) else {}),
         }

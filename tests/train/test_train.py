@@ -261,6 +261,23 @@ def test_overrides(tmp_path: Path) -> None:
     recipes.read_recipe(write_recipe(tmp_path), ["together=true", "training.train_sampling_strategy=random"])
 
 
+@pytest.mark.parametrize(("key", "former"), [("group_by_question", "together"), ("counterfactuals", "arms")])
+def test_keys_by_their_former_names(key: str, former: str, tmp_path: Path) -> None:
+    """Either name is read, in files and overrides; what is saved keeps the former one, so that old runs are known."""
+    value: Any = {"file": "f", "edited": 3} if key == "counterfactuals" else 4
+    rest: dict[str, Any] = {"training": {"train_sampling_strategy": "random"}}
+    read = [recipes.read_recipe(write_recipe(tmp_path, **rest | {name: value})) for name in (key, former)]
+    word = json.dumps(value)
+    read += [recipes.read_recipe(write_recipe(tmp_path, **rest), [f"{name}={word}"]) for name in (key, former)]
+    assert all(getattr(recipe, key) for recipe in read) and all(recipe == read[0] for recipe in read)
+    saved = msgspec.to_builtins(read[0])
+    assert former in saved and key not in saved
+    with pytest.raises(UsageError, match=rf"recipe\.yaml: {former} is the former name of {key}; give one of them"):
+        recipes.read_recipe(write_recipe(tmp_path, **rest | {key: value, former: value}))
+    with pytest.raises(UsageError, match=rf"`\$\.{key}"):
+        recipes.read_recipe(write_recipe(tmp_path, **rest | {key: "x"}))
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -473,7 +490,7 @@ def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFa
         )
     with pytest.raises(UsageError, match="another recipe"):
         training_run.finished(
-            done.out, training_run.describe(msgspec.structs.replace(recipe, together=True), done.rows)
+            done.out, training_run.describe(msgspec.structs.replace(recipe, group_by_question=True), done.rows)
         )
 
 

@@ -380,7 +380,7 @@ MISTAKES = [
     ({"arms": {"file": "f"}}, "how many points"),
     ({"arms": {"file": "f", "edited": 0.5}}, "edited"),
     ({"arms": {"file": "f", "swapped": 3}, "images": "blind", "vision": None}, "swapped teaches ratings by images"),
-    ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "arms teach ratings"),
+    ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "counterfactuals teach ratings"),
 ]
 
 
