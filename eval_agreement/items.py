@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -11,7 +11,8 @@ from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.judging import distribution
 from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import RATINGS, Call, Judgment, Protocol, Response
+from critic.judging.protocols import PROTOCOLS
+from critic.records import RATINGS, Call, Judgment, Response
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.sample import PARTS
@@ -167,8 +168,8 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     names. Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a
     turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
     path, protocol = source.path, source.column
-    if protocol is not None and protocol not in get_args(Protocol):
-        raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(PROTOCOLS)}")
     ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
         location, first = f"{path}:{number}", first or judgment.judge

@@ -11,8 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
+from critic.judging import protocols
 from critic.page.blocks import Section
-from critic.records import Conversation, JudgeConfig, Judgment, Protocol
+from critic.records import Conversation, JudgeConfig, Judgment
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.stats.leaderboard import LeaderboardRow
@@ -57,7 +58,7 @@ class Run(Struct, frozen=True, kw_only=True):
         """How many verdicts there are of what `of` says of one."""
         return Counter(map(of, self.turns))
 
-    def protocols(self) -> list[Protocol]:
+    def protocols(self) -> list[str]:
         return list(dict.fromkeys(judgment.protocol for judgment in self.verdicts if judgment.protocol))
 
     def conditions(self) -> list[str]:
@@ -85,18 +86,23 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 
     title: str
     read: Callable[[Path], list[Conversation]]
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[str, ...]
     conditions: tuple[str, ...] = ("own",)
     entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
-    def paper_setup(self, protocols: Collection[Protocol] = ()) -> JudgeConfig:
+    def paper_setup(self, used: Collection[str] = ()) -> JudgeConfig:
         """How the paper asks a judge for verdicts by these protocols; none: by its own."""
-        compares = "pairwise" in (protocols or self.protocols)
         # Only comparisons have an order, and ties: other protocols refuse what sets them.
+        compares = any_compares(used or self.protocols)
         return self.published if compares else replace(self.published, order="both", unread="fail")
+
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared, by one of the benchmark's protocols."""
+        return any_compares(self.protocols)
 
     def departures(self, run: Run) -> list[str]:
         """In what a file was made otherwise than the paper says, in words; nothing where it is as published."""
@@ -116,6 +122,11 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         words += [f"no verdicts by {protocol}" for protocol in self.protocols if protocol not in used]
         seen = {judgment.condition for judgment in run.turns}
         return words + [f"no condition {condition}" for condition in self.conditions if condition not in seen]
+
+
+def any_compares(names: Iterable[str]) -> bool:
+    """Whether one of the protocols compares two answers."""
+    return any(protocols.load(name).compares for name in names)
 
 
 def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
@@ -165,7 +176,7 @@ def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
     whether that is much."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
-        pairwise = (judgment for judgment in run.turns if judgment.protocol == "pairwise")
+        pairwise = (judgment for judgment in run.turns if judgment.protocol and any_compares([judgment.protocol]))
         # A head scores each answer alone, in no order.
         compared.setdefault(run.judge, []).extend(line for line in pairwise if any(call.first for call in line.calls))
     return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)

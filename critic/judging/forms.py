@@ -177,7 +177,7 @@ class Form(Struct, frozen=True, kw_only=True):
     pair: bool = False
     first: str | None = None
     steps: bool = False
-    protocol: records.Protocol = "pointwise"
+    protocol: str = "pointwise"
     all_turns: bool = False
     flags: tuple[Flag, ...] = ()
 

@@ -17,8 +17,8 @@ from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
 from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry
 from critic.judging.grader import Grader, all_of, call_of, with_mixture
+from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
-from critic.judging.protocols import PlannedVerdict
 from critic.judging.render import in_orders, render
 from critic.judging.targets import target
 from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
@@ -105,7 +105,7 @@ class Judge:
     def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
         """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
         sample = planned.sample
-        if planned.protocol not in (None, "pairwise"):
+        if not form_of(planned.form).pair:
             return records.PLAYERS[:1]
         if self.setup.order == "both":
             return records.PLAYERS

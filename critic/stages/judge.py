@@ -20,6 +20,7 @@ from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
 from critic.judging.forms import FORMS, REASON_FIRST, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
+from critic.judging.protocols import PROTOCOLS
 from critic.judging.replies import benchmark_of
 from critic.judging.targets import REASON
 from critic.stages import options
@@ -72,7 +73,7 @@ def _refuse(where: str, **options_given: object) -> None:
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _base_setup(benchmark: str | None, published: str | None, protocols: list[records.Protocol]) -> records.JudgeConfig:
+def _base_setup(benchmark: str | None, published: str | None, protocols: list[str]) -> records.JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
     paper = None if benchmark is None else load(benchmark)
@@ -128,9 +129,7 @@ def main(
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
     ] = None,
-    protocol: Annotated[
-        list[str] | None, _how(metavar="NAME", help=f"{', '.join(get_args(records.Protocol))}.")
-    ] = None,
+    protocol: Annotated[list[str] | None, _how(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None,
     score: Annotated[
         ScoreKind | None,
         _how(metavar="WHICH", help="expected, median or argmax.", show_default="argmax with --benchmark"),
@@ -157,7 +156,7 @@ def main(
     if not (judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
     root = endpoint.data_root or root_of(responses, questions)
-    protocols = options.chosen("protocol", protocol or [], get_args(records.Protocol))
+    protocols = options.chosen("protocol", protocol or [], PROTOCOLS)
     base = _base_setup(benchmark, published, protocols)
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import processors
 from critic.errors import UsageError
-from critic.judging import protocols
-from critic.judging.protocols import PlannedVerdict
+from critic.judging import planned as verdicts
+from critic.judging.planned import PlannedVerdict
 from critic.records import JudgeConfig, Judgment, differing
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 def key(record: Judgment | PlannedVerdict) -> Hashable:
     """What tells the judgments of a file apart."""
-    return record.sample.key if record.protocol is None else protocols.key(record)
+    return record.sample.key if record.protocol is None else verdicts.key(record)
 
 
 class JudgeSamples(Stage[Item, Judgment]):

@@ -7,22 +7,14 @@ from typing import TypeVar
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.judging.history import CONDITIONS, lacks
-from critic.records import Conversation, Judgment, Protocol
+from critic.judging import protocols
+from critic.judging.history import CONDITIONS
+from critic.records import Conversation, Judgment
 from critic.stats.estimate import Interval
 
 Key = TypeVar("Key", bound=Hashable)
 Part = TypeVar("Part", bound=Hashable)
 Scale = tuple[float, float]
-
-SCALES: dict[Protocol, Scale] = {
-    "pointwise": (1, 10),
-    "direct": (1, 10),
-    "pairwise": (0, 1),
-    "checklist": (0, 1),
-    "quality": (1, 10),
-}
-"""The lowest and the highest score of each protocol."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -134,7 +126,7 @@ class Cell(Struct, frozen=True):
         return f"{self.condition}, {turn}" + (f", {self.judging}" if self.judging != "standard" else "")
 
 
-def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str, float | None]]:
     """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale, missing
@@ -168,13 +160,13 @@ def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
 
 
 def asked_of(
-    conversations: Sequence[Conversation], cell: Cell, protocol: Protocol, *scored: Container[str], backed: bool = True
+    conversations: Sequence[Conversation], cell: Cell, protocol: str, *scored: Container[str], backed: bool = True
 ) -> dict[str, str]:
     """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
     answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
     (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
     """
-    condition = CONDITIONS.get(cell.condition, CONDITIONS["own"])
+    condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 
     def short(conversation: Conversation) -> int:
         """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
@@ -183,7 +175,7 @@ def asked_of(
             turns = conversation.turns if count > 1 else []
         else:
             turns = [conversation.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
-        return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
+        return any(entry.lacks(turn, cell.judging, backed) for turn in turns) if turns else 2
 
     lacking = {conversation.id: short(conversation) for conversation in conversations}
     most = max((count for key, count in lacking.items() if any(key in ids for ids in scored)), default=0)
@@ -192,7 +184,7 @@ def asked_of(
 
 def check(verdict: Judgment) -> None:
     """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
-    low, high = SCALES[verdict.protocol or "pointwise"]
+    low, high = protocols.load(verdict.protocol or "pointwise").scale
     if (verdict.score is None) == (verdict.failure is None):
         raise UsageError(f"{name(verdict)}: expected either a score or a failure")
     if verdict.score is not None and not low <= verdict.score <= high:

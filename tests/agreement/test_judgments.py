@@ -21,7 +21,6 @@ from critic.records import (
     ConversationTurn,
     HumanScore,
     Judgment,
-    Protocol,
     Question,
     Response,
     Verdict,
@@ -43,11 +42,11 @@ def conversation(number: int) -> Conversation:
     return Conversation(id=f"c{number}", benchmark="convbench", lang="en", group=f"image-{number // 2}", turns=turns)
 
 
-def verdict(number: int, protocol: Protocol, turn: int | None, **more: Any) -> Judgment:
+def verdict(number: int, protocol: str, turn: int | None, **more: Any) -> Judgment:
     return of_turn(conversation(number), protocol, **{"length": 9 + number, **more}, turn=turn)
 
 
-def grades(seed: int, protocol: Protocol = "direct", **more: Any) -> list[Judgment]:
+def grades(seed: int, protocol: str = "direct", **more: Any) -> list[Judgment]:
     """Grades of both turns and of the whole, near those of the other seeds; one judgment failed."""
     truth, noise = np.random.default_rng(0), np.random.default_rng(seed)
     lines = []
@@ -236,7 +235,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
     judged = {
         "pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
-        "mixed.jsonl:mood": "unknown protocol 'mood'; choose pointwise, direct",
+        "mixed.jsonl:mood": "unknown protocol 'mood'; choose checklist, direct",
         "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
         "twice.jsonl": "twice.jsonl:2: duplicate id 'c0/own/direct/1', first at twice.jsonl:1",
         "two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",
