@@ -13,7 +13,7 @@ from tiny import TinySpec
 
 from critic.backends.identity import HEADS
 from critic.errors import UsageError
-from critic.judging.forms import ONE_SIDE, REASON_FIRST, RatingKind, check_mix, form_of, head_gives, rates
+from critic.judging.forms import ONE_SIDE, REASON_FIRST, check_mix, form_of, head_gives, rates
 from critic.judging.prompt import load
 from critic.records import Showing
 
@@ -307,7 +307,7 @@ def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None
         require(bool(recipe.arms.edited or recipe.arms.swapped), "arms: say how many points edited or swapped costs")
         shown = recipe.images == "show" and not compares
         require(shown or not recipe.arms.swapped, "arms: swapped teaches ratings by images (images: show) alone")
-        rated = any(form == "pairwise" if compares else isinstance(form_of(form).kind, RatingKind) for form in used)
+        rated = any(form == "pairwise" if compares else form_of(form).kind.single_rating for form in used)
         require(rated, "arms teach ratings, in forms such as pointwise, or the form pairwise by objective pairwise")
     judged = f"evaluation judges ratings, which objective pairwise has none of; critic judge --prompt {used[0]} later"
     require(not compares or recipe.evaluation is None, judged)

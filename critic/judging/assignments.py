@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from critic import records
 from critic.judging import protocols
-from critic.judging.forms import FORMS, graded, inquiry, preferred
+from critic.judging.forms import FORMS, inquiry
 from critic.judging.history import CONDITIONS
+from critic.judging.kinds import graded, preferred
 from critic.judging.planned import PlannedVerdict, VerdictKey
 from critic.judging.prompt import load
 from critic.judging.render import focus_of_turns

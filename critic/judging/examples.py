@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from critic.judging import forms
 from critic.judging.distribution import probabilities
+from critic.judging.kinds import human_score
 from critic.judging.prompt import Prompt, load
 from critic.judging.render import escape_control_tokens, images_in, in_orders, truncate_to_fit
 from critic.judging.targets import target
@@ -79,10 +80,7 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
         orders = [Planned(name, (response.id,), first) for first in PLAYERS]
         return OPEN if form.kind.label(prompt, [response]) is None else orders
     if form.shown == 1:
-        if (
-            isinstance(form.kind, forms.AnswerKind)
-            and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id
-        ):
+        if not form.kind.is_verdict and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id:
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
     others = [other for other in answers if comparable(response, other)]
@@ -157,7 +155,7 @@ def example(
         return TooLong(name, form)
     reason = escape_control_tokens(human.reason or "")
     soft = None
-    if human.raters and isinstance(spec.kind, forms.RatingKind | forms.CriteriaKind):
+    if human.raters and spec.kind.rates:
         of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
         soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
     return Example(
@@ -192,7 +190,7 @@ def _pair(
     if response.preference is not None:
         ahead = 2 * response.preference - 1
     else:
-        better, worse = (forms.human_score(answer).score for answer in answers)
+        better, worse = (human_score(answer).score for answer in answers)
         ahead = (better - worse) / (TEN[1] - TEN[0])
     return Example(
         id=name,

@@ -15,8 +15,9 @@ from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry
+from critic.judging.forms import UNREADABLE, JudgeRequest, form_of, inquiry
 from critic.judging.grader import Grader, all_of, call_of, with_mixture
+from critic.judging.kinds import POINTS, graded
 from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
 from critic.judging.render import in_orders, render
@@ -154,10 +155,10 @@ class Judge:
             result = await self._scored(asked)
         elif asked.form.pair:
             result = await self._compared(asked, presentation_orders)
-        elif isinstance(asked.form.kind, forms.ChoiceKind | forms.ChecklistKind):
-            result = await self._chosen(asked)
-        else:
+        elif asked.form.kind.rates:
             result = await self._rated(asked)
+        else:
+            result = await self._chosen(asked)
         return replace(result, calls=[*before, *result.calls])
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
@@ -173,15 +174,14 @@ class Judge:
         )
 
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
-        """A choice, or the answers to a checklist, of what is shown as it stands."""
+        """Ask for a verdict that counts as it is stated, on what is shown in the order in which it stands."""
         asked, reply = await self.grader.ask(asked)
         verdict = asked.answer(reply)
         call = _call(asked, reply, verdict, first)
         unread = asked.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
-        verdict, score = Verdict(value="tie", reason=verdict.reason) if unread else verdict, None
-        if verdict.failure is None:  # of a checklist the share of yes (MultiVerse §4)
-            answers = verdict.answers
-            score = sum(map(bool, answers)) / len(answers) if answers else POINTS[verdict.value or ""]
+        if unread:
+            verdict = Verdict(value="tie", reason=verdict.reason)
+        score = asked.form.kind.score(verdict) if verdict.failure is None else None
         return JudgeResult(
             verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
         )

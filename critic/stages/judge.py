@@ -18,7 +18,7 @@ from critic import human_scored, records
 from critic.benchmarks import BENCHMARKS, load
 from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
-from critic.judging.forms import FORMS, REASON_FIRST, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry
+from critic.judging.forms import FORMS, REASON_FIRST, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
 from critic.judging.protocols import PROTOCOLS
 from critic.judging.replies import benchmark_of
@@ -54,12 +54,10 @@ def _responses(
 
 def _decoding(prompt: str, no_reason: bool, panel: bool, temperature: float) -> records.SamplingParams:
     form = form_of(prompt)
-    rates = isinstance(form.kind, RatingKind | CriteriaKind)
-    asks_verdict = not isinstance(form.kind, AnswerKind)
     reason_first = no_reason and inquiry(prompt, "en", records.PromptInputs()).keys()[:1] == (REASON,)
     check(
-        (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
-        (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
+        (form.kind.is_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
+        (form.kind.rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
     # The very object is what records leave out.

@@ -19,7 +19,7 @@ from critic.errors import UsageError
 from critic.images import BY_HASH, Images, named_images
 from critic.judging import protocols, transcripts
 from critic.judging.assignments import VerdictPlan, form_name, judge_all
-from critic.judging.forms import RatingKind, form_of
+from critic.judging.forms import form_of
 from critic.judging.judge import Judge
 from critic.judging.planned import PlannedVerdict
 from critic.judging.protocols import PROTOCOLS, Protocol
@@ -194,7 +194,7 @@ def _check_options(setup: JudgeConfig, chosen: Sequence[str], judgings: Sequence
     """Raise UsageError for an option that none of the chosen protocols heeds, or that contradicts another."""
     prompt = setup.pointwise_prompt
     form = form_of(prompt)
-    rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
+    rates_answers = form.kind.single_rating and form.scope == "turn" and not form.pair
     comparing = _heeding(lambda protocol: protocol.compares)
     of_wholes = _heeding(lambda protocol: protocol.whole_form is not None)
     limited: list[tuple[bool, str, list[str]]] = [

@@ -20,7 +20,7 @@ from critic.benchmarks import BENCHMARKS, Benchmark, Run
 from critic.errors import UsageError, whole
 from critic.images import named_images
 from critic.judging import protocols
-from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
+from critic.judging.forms import BY_NAME
 from critic.judging.planned import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
@@ -202,7 +202,7 @@ def _protocol(judgment: Judgment) -> str:
     if judgment.opponent is not None:
         return "pairwise"
     form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
-    return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
+    return form.kind.scored_as if form is not None else "pointwise"
 
 
 def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
