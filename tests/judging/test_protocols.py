@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
-from critic.judging.assignments import Assignment
+from critic.judging.assignments import Assignment, assignments
 from critic.judging.forms import BY_NAME, form_of
 from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
 from critic.judging.prompt import load
+from critic.judging.protocols import PROTOCOLS
 from critic.judging.render import FLOOR, render, truncate_to_fit
 from critic.judging.transcripts import Transcript
 from critic.records import (
@@ -258,6 +259,12 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     assert made is not None and [side.earlier for side in made.sides] == [
         [Exchange("q1", "m1")], [Exchange("q1", "r1")],
     ]  # fmt: skip
+
+
+def test_only_protocols_that_compare_hold_a_model_against_another() -> None:
+    pair = talk(), talk(system="other")
+    opponents = {each.protocol: each.against for each in assignments(pair, PROTOCOLS, ["standard"], True)}
+    assert opponents == dict.fromkeys(PROTOCOLS) | {"pairwise": pair[1]}
 
 
 def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
