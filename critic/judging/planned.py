@@ -1,5 +1,7 @@
 """A verdict that is to be asked for: on which sample, in which form, and what the judge is shown."""
 
+from collections.abc import Hashable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,3 +37,8 @@ def key(verdict: Judgment | PlannedVerdict) -> VerdictKey:
     sample = verdict.sample
     protocol = verdict.protocol or "pointwise"
     return sample.system or "", sample.id, sample.condition, protocol, verdict.judging, sample.turn, sample.opponent
+
+
+def key_in_file(verdict: Judgment | PlannedVerdict) -> Hashable:
+    """Return the key by which the judgments of a file are told apart: of an answer out of a row its id."""
+    return verdict.sample.key if verdict.protocol is None else key(verdict)

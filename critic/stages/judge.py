@@ -26,6 +26,7 @@ from critic.judging.targets import REASON
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
+from critic.stages.judge_samples import summary
 from critic.stages.options import Endpoint, check, root_of, takes_endpoint
 from critic.stages.run import RunOptions, check_plain, source
 
@@ -147,6 +148,8 @@ def main(
     max_tokens: Annotated[int | None, options.max_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
+    if endpoint.gpus is not None:
+        return endpoint.run_on_gpus(main, locals(), judge or [endpoint.model or ""], summary)
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import processors
 from critic.errors import UsageError
-from critic.judging import planned as verdicts
-from critic.judging.planned import PlannedVerdict
+from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import JudgeConfig, Judgment, differing
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from critic.judging.judge import Judge
 
 Item = TypeVar("Item")
-
-
-def key(record: Judgment | PlannedVerdict) -> Hashable:
-    """What tells the judgments of a file apart."""
-    return record.sample.key if record.protocol is None else verdicts.key(record)
 
 
 class JudgeSamples(Stage[Item, Judgment]):
@@ -55,7 +49,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         return replace(self.judge.setup, score_kind=self.judge.grader.score_kind)
 
     def key(self, record: Judgment) -> Hashable:
-        return key(record)
+        return key_in_file(record)
 
     def problem(self, record: Judgment) -> str | None:
         # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
@@ -105,7 +99,7 @@ class JudgeSamples(Stage[Item, Judgment]):
     ) -> Judgment:
         """The judgment that is in the file, or one that is made now: verdicts that are shown alike are asked once."""
         shown = self.judge.asked(planned)
-        line = self.done.get(key(planned))
+        line = self.done.get(key_in_file(planned))
         if line is not None:
             if (line.asked, line.prompt_hash) != (shown, self.judge.hash_of(planned.form)):
                 where = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
