@@ -1,4 +1,4 @@
-"""What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record."""
+"""Read judgments as items to audit: one score, preference or yes each."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Everything that one record says, by its form (any other rates), each with the id of people's verdicts."""
+    """Return what one record says, part by part as its form's kind has it (an unknown form rates)."""
     try:
         form = form_of(judgment.prompt)
     except UsageError:
@@ -100,7 +100,7 @@ def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) ->
 
 
 def of_response(response: Response) -> AuditItem:
-    """An answer that no judge of ours has scored yet."""
+    """Return an answer that no judge of ours has scored yet as an item."""
     human = response.human
     return AuditItem(
         id=response.id,
@@ -117,8 +117,10 @@ def of_response(response: Response) -> AuditItem:
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """The verdicts with a (the model's answer) and with b (the opponent's) shown first, by the last call of each order.
-    Empty where no call says who stood first, as in people's verdicts."""
+    """Return the verdicts with a (the model's answer) and with b (the opponent's) shown first, by last calls.
+
+    Empty if no call says who stood first, as in people's verdicts.
+    """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
     return (last.get("model"), _SWAPPED.get(swapped, swapped)) if last else ()
@@ -153,7 +155,7 @@ def read_items(source: Source) -> Iterator[AuditItem]:
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
-    """What a record says, where that can be. Raises UsageError."""
+    """Return what a record says. Raises UsageError for a turn that is not there and a score off its scale."""
     if judgment.protocol is not None:
         check(judgment)
     turn, turns = judgment.turn, len(judgment.conversation.turns)

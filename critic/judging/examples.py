@@ -93,14 +93,14 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
 
 
 def comparable(response: Response, other: Response) -> bool:
-    """Whether two answers to one question are by two systems, differ in their text, and are no pairs themselves."""
+    """Return whether two answers to one question are by two systems, differ in text, and are no pairs themselves."""
     by_another = response.system is None or response.system != other.system
     alone = all(each.preference is None and each.other is None for each in (response, other))
     return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
-    """Of several answers the one that a response meets in a form: that with the lowest hash."""
+    """Return the answer that a response meets in a form: of several the one with the lowest hash."""
     return min(others, key=lambda candidate: _draw(form, response.id, candidate.id))
 
 

@@ -55,11 +55,11 @@ class Form(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> int:
-        """How many answers an example of the form shows: a second one is compared, or stands for the judge's own."""
+        """Return how many answers an example shows: a second one is compared, or stands for the judge's own."""
         return 2 if self.pair or self.first else 1
 
     def lacking(self, response: Response) -> str | None:
-        """Why a response cannot be judged in this form; None if it can."""
+        """Return why a response cannot be judged in this form, or None."""
         if (response.preference is not None or response.other) and not self.pair:
             return "two answers that were compared, for the forms pairwise, pairwise_turn, pairwise_whole"
         scope = response.human.scope if response.human else "turn"
@@ -72,7 +72,7 @@ class Form(Struct, frozen=True, kw_only=True):
         return self.kind.lacking(response.question)
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
-        """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
+        """Return what a judge is shown of a response. `other` is compared with it, or stands for the judge's answer."""
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
 
@@ -120,7 +120,11 @@ BY_NAME = dict(_by_name())
 
 
 def form_of(name: str) -> Form:
-    """The form by its name. Raises UsageError for an unknown one."""
+    """Return the form of a name. Raises UsageError for an unknown one.
+
+    >>> form_of("pairwise_turn_forced").kind.choices
+    ('A', 'B')
+    """
     if name not in BY_NAME:
         choices = f"choose {', '.join(sorted(FORMS))}, with its flags (critic/README.md)"
         raise UsageError(f"unknown form {name!r}; {did_you_mean(name, BY_NAME)}{choices}")
@@ -128,7 +132,7 @@ def form_of(name: str) -> Form:
 
 
 def rates(name: str) -> bool:
-    """Whether one rating on 1..10 is all that a form asks for, so that a scoring head can give it without a reply."""
+    """Return whether a form asks for one rating on 1..10 only, which a scoring head can give without a reply."""
     form = form_of(name)
     return form.kind.single_rating and form.first is None and load(name, "en").on_ten
 
@@ -144,7 +148,7 @@ COMPARED = {alone: compared for compared, alone in ONE_SIDE.items()}
 
 
 def head_gives(name: str, compares: bool) -> bool:
-    """Whether a scoring head can give what a form asks for: one that `compares` answers, or one that rates them."""
+    """Return whether a scoring head, which `compares` or rates answers, can give what a form asks for."""
     return name in ONE_SIDE if compares else rates(name)
 
 
@@ -163,7 +167,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> list[Message]:
-        """The prompt as it was sent; before that the whole of it."""
+        """Return the prompt as it was sent; before that the whole prompt."""
         return self.sent(self.fitted.messages if self.fitted else render(self.prompt, self.material))
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
@@ -171,7 +175,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return [with_uris(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
-        """The keys of a verdict in the output format's order; a `reason` only where it shows one."""
+        """Return the keys of a verdict in the output format's order, with the `reason` if the format has one."""
         kind, template = self.form.kind, self.prompt.template
         values, first = tuple(kind.values(self.prompt, self.material)), kind.key(self.prompt)
         reason_at, value_at = (template.find(f'"{name}"') for name in (REASON, first))
@@ -198,12 +202,12 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        """The verdict in a reply: in our form, or as the papers' judges state one."""
+        """Read the verdict in a text: in our form, or as the papers' judges state one."""
         verdict = self.form.kind.read(self.prompt, self.material, text, truncated)
         return replace(verdict, reason=whole(verdict.reason))  # JSON in the text can spell half a character
 
     def answer(self, reply: Reply) -> Verdict:
-        """The verdict in a reply, or why there is none."""
+        """Read the verdict in a reply, or name why there is none."""
         if lost := unanswered(reply):
             return Verdict(failure=lost[0])
         verdict = self.read(reply.text, reply.truncated)
@@ -219,7 +223,7 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
 
 
 def each_alone(asked: JudgeRequest) -> list[JudgeRequest]:
-    """What a head that scores answers one at a time is asked of each side."""
+    """Return the request for each side, for a head that scores answers one at a time."""
     # The judgments of a conversation's turns are of both sides, and would tell of the other one.
     shown = (replace(asked.material, sides=[side], verdicts=[], turned=None) for side in asked.material.sides)
     alone = [inquiry(ONE_SIDE[asked.name], asked.prompt.language, material, asked.prompt.sees) for material in shown]

@@ -104,7 +104,7 @@ class Judge:
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
-        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
+        """Return who stands first in each question to the judge. A random order is the same in every run."""
         sample = planned.sample
         if not form_of(planned.form).pair:
             return records.PLAYERS[:1]
@@ -116,12 +116,12 @@ class Judge:
         return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     def hash_of(self, form: str) -> str:
-        """The hash of a form's prompt, in the wordings that are used."""
+        """Return the hash of a form's prompt in the wordings that are used."""
         return prompt_hash(forms.ONE_SIDE[form] if self._compares else form, self.sees)
 
     @property
     def _compares(self) -> bool:
-        """Whether a head decides comparisons, which scores answers one at a time."""
+        """Whether comparisons are decided by a head that scores answers one at a time."""
         return self.backend.served.tie_band is not None
 
     async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
@@ -222,7 +222,7 @@ class Judge:
 
 
 def _winner(verdict: Verdict, first: Position) -> str:
-    """The better side in the names that they have with the model as A, whoever stood first."""
+    """Return the better side, named as if the model stood first (A)."""
     value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
@@ -233,13 +233,13 @@ def _call(asked: JudgeRequest, reply: Reply, verdict: Verdict | None, first: Pos
 
 
 def _detail(reply: Reply) -> str | None:
-    """What is known of a reply that is no answer."""
+    """Return what is known of a reply that is no answer, or None."""
     lost = unanswered(reply)
     return lost[1] if lost else None
 
 
 def _shown(verdict: Verdict) -> str | None:
-    """What was read, in short."""
+    """Return what was read, in short."""
     if verdict.answers:
         return " ".join("?" if answer is None else "yes" if answer else "no" for answer in verdict.answers)
     return verdict.value if verdict.rating is None else graded(verdict.rating)
@@ -265,7 +265,7 @@ class ResponseJudge(Judge):
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 
     async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
-        """The judgment of `response` or, in a form that compares, of it beside the `other`."""
+        """Judge a response; in a form that compares, beside the `other` one."""
         sample, material = Sample.of(response, other), self.form.material(response, other)
         return await self.verdict_on(PlannedVerdict(sample=sample, form=self.prompt, material=material))
 

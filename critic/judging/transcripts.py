@@ -24,11 +24,11 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> range:
-        """The turns that the condition has the model answer."""
+        """Return the turns, from 1, that the model answers under the condition."""
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
     def problem(self, turns: Iterable[int]) -> tuple[records.Failure, str] | None:
-        """Why one of these turns has no reply: the failure's name and a sentence."""
+        """Return why one of these turns has no reply, as the failure's name and a sentence, or None if all have one."""
         for number in turns:
             line = self.turns.get(number)
             if line is None:
@@ -38,7 +38,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return None
 
     def answer(self, turn: int) -> str:
-        """The reply to a turn, or the reference where the condition gives it."""
+        """Return the reply to a turn, or the reference if the condition gives it."""
         line = self.turns.get(turn)
         text = self.conversation.turns[turn - 1].reference if line is None else line.reply
         # A turn without a reply is a `problem`, which is asked for first.
@@ -46,7 +46,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return text
 
     def earlier(self, turn: int) -> list[Exchange]:
-        """The exchanges that the model saw before a turn: those that were left out are not judged by."""
+        """Return the exchanges that the model saw before a turn, without those that were left out."""
         sent = self.turns[turn].seen[:-1]  # without the question itself
         pairs = list(zip(sent[::2], sent[1::2], strict=True))
         whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
@@ -54,7 +54,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [Exchange(user.content, reply.content, names) for (user, reply), names in zip(pairs, shown, strict=True)]
 
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
-        """What was said before, and all turns or the first few, with the `answers` by number."""
+        """Return the given history and all turns, or the first few, answered by `answers` (turn number to text)."""
         # What was said before turn 1 is about its images.
         shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
         history = zip(self.conversation.history, shown, strict=False)
@@ -63,7 +63,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
-        """The exchanges behind a turn, as far as the model replied: with its replies, or other `answers` by number."""
+        """Return the exchanges behind a turn that the model replied to, with its replies or with other `answers`."""
         # What a model saw apart is no conversation that goes on.
         numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
         return [
@@ -73,7 +73,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         ]
 
     def images(self, turn: int) -> list[str]:
-        """Those of a turn and of all before it, whether or not the model saw them."""
+        """Return the images of a turn and of all turns before it, whether or not the model saw them."""
         return [name for question in self.conversation.turns[:turn] for name in question.images]
 
     def reference(self, turn: int) -> str:
@@ -90,9 +90,16 @@ Pair = tuple[Transcript, Transcript | None]
 def read_transcripts(
     path: Path, benchmark: str, conversations: Sequence[records.Conversation] = (), name: str | None = None
 ) -> Transcripts:
-    """A model's transcripts, in the file's order: of what critic infer wrote, or of another program's replies to the
-    `conversations`, whose model is called `name`. Raises UsageError for replies to another benchmark, by several
-    models, or twice to one turn."""
+    """Read a model's transcripts in the file's order.
+
+    Args:
+        path: What critic infer wrote, or a table of another program's replies to the `conversations`.
+        benchmark: The benchmark that the replies must be of.
+        conversations: The benchmark's own, which a table needs.
+        name: The model of a table; its default is the file's stem.
+
+    Raises UsageError for replies to another benchmark, by several models, or twice to one turn.
+    """
     transcripts: Transcripts = {}
     system: str | None = None
     # Only what critic infer wrote has the conversation beside each reply.
@@ -121,7 +128,7 @@ def read_transcripts(
 
 
 def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
-    """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
+    """Pair each transcript with the other model's. Raises UsageError if the two files are of other conversations."""
     # The first file says what is judged: conversations that the other alone has are left out.
     for name, transcript in mine.items():
         if name not in theirs:
@@ -137,8 +144,11 @@ def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
 
 
 def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
-    """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each (of
-    a newcomer: the first) with an opponent drawn for it, the same in every run; those who drew each other meet once."""
+    """Pair the transcripts of several models, conversation by conversation.
+
+    `all`: every two models meet. `random`: each meets an opponent that is drawn for it, the same in every run, and two
+    that drew each other meet once. `newcomer`: only the first model draws.
+    """
     pairs: list[Pair] = []
     for name in models[0]:
         met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
@@ -150,6 +160,6 @@ def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> l
 
 
 def _drawn(index: int, models: int, *words: object) -> int:
-    """The index of an opponent of a model, anyone but itself."""
+    """Return the index of an opponent for a model, never its own."""
     digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
     return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models

@@ -52,7 +52,7 @@ class JudgeConversations(JudgeSamples[list[Pair]]):
             await judge_all(pair, self._plan.protocols, self._plan.judgings, self.judge.setup, judged)
 
     async def nothing_left(self) -> None:
-        """Raises UsageError where what is known was made of other replies."""
+        """Raise UsageError if what is known was made of other replies."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
@@ -121,8 +121,10 @@ def judge_conversations(
 
 
 def _say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
-    """Says how many calls the verdicts take, and how many they would take as the paper asks. What is shown alike is
-    asked once, which only the replies tell: there may be fewer."""
+    """Print how many calls the verdicts take, and how many they would take as the paper asks.
+
+    Prompts that are alike are asked once, which only the replies tell: there may be fewer.
+    """
     by_protocol = Counter(protocol for *_, protocol, _, _, _ in plan.wanted())
     paper = benchmarks.load(benchmark).paper_setup(plan.protocols)
 
@@ -135,7 +137,7 @@ def _say_calls(plan: VerdictPlan, benchmark: str, setup: JudgeConfig) -> None:
 
 
 def _check_plan(plan: VerdictPlan, replies: Path) -> None:
-    """Raises UsageError where nothing is to be judged."""
+    """Raise UsageError if nothing is to be judged."""
     if not any(plan.wanted()):
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
@@ -152,8 +154,10 @@ def _say_unfinished(files: Iterable[Path]) -> None:
 
 
 def _pairs(models: Sequence[Transcripts], files: Sequence[Path], setup: JudgeConfig) -> list[Pair]:
-    """What is judged: the first file's transcripts alone, beside those of each other file, or as battles of all. Raises
-    UsageError where two files are of one model, or of other conversations."""
+    """Return what is judged: the first file's transcripts, paired with each other file's or in battles of all.
+
+    Raises UsageError if two files are of one model, or of other conversations.
+    """
     mine, *others = models
     if not others:
         return [(transcript, None) for transcript in mine.values()]

@@ -97,7 +97,7 @@ class JudgeSamples(Stage[Item, Judgment]):
     async def _judged(
         self, planned: PlannedVerdict, asking: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
     ) -> Judgment:
-        """The judgment that is in the file, or one that is made now: verdicts that are shown alike are asked once."""
+        """Return the judgment in the file, or make one; verdicts whose prompts are alike are asked once."""
         shown = self.judge.asked(planned)
         line = self.done.get(key_in_file(planned))
         if line is not None:
@@ -138,7 +138,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
 
 def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
-    """What a file of judgments adds up to. What several judgments share was asked once, and its tokens count once."""
+    """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
     failures, counts, spent = Counter[str](), Counter[str](), Spent()
     requests = set[tuple[str, str | None]]()
     count = 0

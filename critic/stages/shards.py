@@ -67,7 +67,7 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mappin
 
 
 def _check_alike(shards: Sequence[ShardFile]) -> None:
-    """Raises UsageError where one was made otherwise than the first."""
+    """Raise UsageError if a shard was made otherwise than the first."""
     for part in shards[1:]:
         for name in HOW:
             if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
@@ -75,7 +75,7 @@ def _check_alike(shards: Sequence[ShardFile]) -> None:
 
 
 def _part(path: Path) -> ShardFile:
-    """Raises UsageError for a file that is not whole, or no shard."""
+    """Read the sidecar of a shard. Raises UsageError for a file that is not whole, or no shard."""
     facts = jsonl.facts(path)
     if not path.is_file() or not facts:
         raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
@@ -86,7 +86,7 @@ def _part(path: Path) -> ShardFile:
 
 
 def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
-    """Without the files of a panel's members, which a pattern that fits the panel's fits too."""
+    """Leave out the files of a panel's members, which a pattern that fits the panel's fits too."""
     members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
     kept = [part for part in shards if part.path.name not in members]
     if len(kept) < len(shards):
@@ -95,7 +95,7 @@ def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
 
 
 def _check_shards(shards: Sequence[ShardFile]) -> None:
-    """Raises UsageError for overlaps and gaps."""
+    """Raise UsageError for overlaps and gaps."""
     count, by_number = shards[0].shard.count, dict[int, Path]()
     for part in shards:
         if part.shard.count != count:
@@ -109,8 +109,10 @@ def _check_shards(shards: Sequence[ShardFile]) -> None:
 
 
 def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
-    """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
-    is there twice, or in another shard than its group."""
+    """Yield the lines of all files as they stand there, with one file's keys in memory at a time.
+
+    Raises UsageError for a line that is there twice, or in another shard than its group.
+    """
     decode = jsonl.decoder(record)
     for part in shards:
         keys = set[Hashable]()
@@ -132,7 +134,7 @@ def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iter
 
 
 def _wherever(value: Any) -> Any:
-    """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
+    """Return a sidecar's value without paths: the same file may be elsewhere on another machine."""
     if isinstance(value, list):
         return [_wherever(item) for item in value]
     return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value

@@ -56,14 +56,14 @@ def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale)
 
 
 def each(scores: Mapping[Key, float | None], of: Callable[[float], float]) -> dict[Key, float | None]:
-    """What `of` makes of each score; None, a failed judgment, stays None."""
+    """Apply `of` to each score. None, a failed judgment, stays None."""
     return {key: None if score is None else of(score) for key, score in scores.items()}
 
 
 def paired(
     first: Mapping[Key, float | None], second: Mapping[Key, float | None], of: Callable[[float, float], float]
 ) -> dict[Key, float | None]:
-    """What `of` makes of the two scores of each id that has both; None where either judgment failed."""
+    """Apply `of` to the two scores of each id that has both; the result is None if either judgment failed."""
     both = {key: (score, second[key]) for key, score in first.items() if key in second}
     return {key: None if left is None or right is None else of(left, right) for key, (left, right) in both.items()}
 
@@ -127,7 +127,7 @@ class Cell(Struct, frozen=True):
 
 
 def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str, float | None]]:
-    """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
+    """Return the scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale, missing
     without a failure, or beside one.
@@ -147,7 +147,7 @@ def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str,
 def groups_by(
     conversations: Iterable[Conversation], part: Callable[[Conversation], Part]
 ) -> dict[Part, dict[str, str]]:
-    """The group of each conversation by its id, in parts by what `part` says of it; parts stand as they first come."""
+    """Return the group of each conversation by its id, by the value of `part`, in the order of first occurrence."""
     parts: dict[Part, dict[str, str]] = {}
     for conversation in conversations:
         parts.setdefault(part(conversation), {})[conversation.id] = conversation.group
@@ -155,16 +155,18 @@ def groups_by(
 
 
 def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
-    """The group of each conversation by its id."""
+    """Return the group of each conversation by its id."""
     return {conversation.id: conversation.group for conversation in conversations}
 
 
 def asked_of(
     conversations: Sequence[Conversation], cell: Cell, protocol: str, *scored: Container[str], backed: bool = True
 ) -> dict[str, str]:
-    """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
-    answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
-    (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
+    """Return the conversations, with their groups, on which a protocol asks for the verdicts of a cell.
+
+    They have the turn, or several turns for a whole; the condition has it answered; and they have what the judge needs
+    (`backed`: the reference as well). People also judge what a judge is not asked for: what is `scored` counts as
+    asked, and so does all that is like it.
     """
     condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 
@@ -183,7 +185,7 @@ def asked_of(
 
 
 def check(verdict: Judgment) -> None:
-    """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
+    """Raise UsageError unless the verdict has either a score on its protocol's scale or a failure."""
     low, high = protocols.load(verdict.protocol or "pointwise").scale
     if (verdict.score is None) == (verdict.failure is None):
         raise UsageError(f"{name(verdict)}: expected either a score or a failure")
@@ -192,6 +194,6 @@ def check(verdict: Judgment) -> None:
 
 
 def name(verdict: Judgment) -> str:
-    """A verdict in an error message."""
+    """Return the name of a verdict in an error message."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
     return f"conversation {verdict.sample.id!r}, {turn}, condition {verdict.condition}"
