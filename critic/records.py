@@ -303,11 +303,6 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
 
-Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
-"""How a turn is judged: 1..10 against a reference; 1..10 with the reference's rating fixed at 10 (ConvBench's direct
-grading, MultiVerse's quality); against another answer; by yes/no questions."""
-
-
 TurnFailure = (
     Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
     | Literal["not_run"]
@@ -514,8 +509,8 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sample judged once: by the form `prompt`, which a `protocol` chose for it where a benchmark's conversations are
-    judged.
+    """A sample judged once: by the form `prompt`, which a `protocol` (critic.judging.protocols) chose for it where a
+    benchmark's conversations are judged.
 
     `score` is what counts; it is None exactly when `verdict.failure` is set. Of a rating it is 1..10: the rating, or
     the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
@@ -538,7 +533,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict
     prompt: str = ""
     prompt_hash: str = ""
-    protocol: Protocol | None = None
+    protocol: str | None = None
     judging: str = "standard"
     score: float | None = None
     unread: bool = False

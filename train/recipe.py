@@ -13,7 +13,7 @@ from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, 
 from tiny import TinySpec
 
 from critic.errors import UsageError
-from critic.judging.forms import RatingKind, check_mix, form_of
+from critic.judging.forms import check_mix, form_of
 
 
 class _Loader(yaml.SafeLoader):
@@ -151,7 +151,7 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
         by_image = recipe.images == "show" and not objective.compares
         by_image = by_image or not changed.swapped
         require(by_image, "counterfactuals: swapped teaches ratings by images (images: show) alone")
-        rated = any(isinstance(form_of(form).kind, RatingKind) for form in used)
+        rated = any(form_of(form).kind.single_rating for form in used)
         learned = "pairwise" in used if objective.compares else rated
         where = "in forms such as pointwise, or the form pairwise by objective pairwise"
         require(learned, f"counterfactuals teach ratings, {where}")

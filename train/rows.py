@@ -29,7 +29,7 @@ from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import ONE_SIDE, ChecklistKind, ChoiceKind, CriteriaKind, RatingKind, form_of, rates
+from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
@@ -249,21 +249,26 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        learned: Any = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind
         column = human_scored.column_of(name)
         scores = {
             answer.id: HumanScore(score=answer.columns[column])
             for answer in loaded.responses
             if column in answer.columns
         }
-        if name in judges(recipe)[1]:
-            learned, scores = RatingKind, _taught(name, loaded)
+        taught = name in judges(recipe)[1]
+        if taught:
+            scores = _taught(name, loaded)
         chosen = [
             msgspec.structs.replace(answer, human=msgspec.structs.replace(scores[answer.id], scope=row.scope))
             for row, answer in zip(loaded.rows, loaded.responses, strict=True)
             if answer.id in scores
         ]
-        forms = _of_kind(forms, learned)
+        # A file of judgments teaches its distributions, which forms of one rating learn.
+        forms = (
+            _single_ratings(forms)
+            if taught
+            else {form: share for form, share in forms.items() if form_of(form).kind.is_verdict}
+        )
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
@@ -300,11 +305,12 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     if objective_of(recipe).compares:  # the answer as it was is the better one
         pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
-    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _of_kind(recipe.forms, RatingKind)))]
+    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _single_ratings(recipe.forms)))]
 
 
-def _of_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
-    return {form: share for form, share in forms.items() if isinstance(form_of(form).kind, kind)}
+def _single_ratings(forms: dict[str, float]) -> dict[str, float]:
+    """Return the forms whose verdict is one rating, with their shares."""
+    return {form: share for form, share in forms.items() if form_of(form).kind.single_rating}
 
 
 def _worth_less(human: HumanScore, points: float) -> HumanScore:

@@ -25,7 +25,7 @@ from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.errors import UsageError, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Section, TableCell, interval, number
-from critic.records import Conversation, ConversationTurn, Protocol
+from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
@@ -184,7 +184,7 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     return {"score": score, "completion": completion, "quality": quality}
 
 
-def _by_turn(verdicts: Verdicts, protocol: Protocol, condition: str, unit: float) -> Scores:
+def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
     scores = {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}

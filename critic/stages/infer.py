@@ -207,6 +207,11 @@ class Infer(Stage[Conversation, ModelTurn]):
         return summary(records, self.out, self._generated)
 
 
+def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> RunSummary:
+    """Return what the records of a whole file add up to."""
+    return summary(records, run.out)
+
+
 def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
     """What the records of a file of replies add up to; a generation that several records share counts once, and what
     nothing was sent for as none. `before` are the calls of earlier runs."""
@@ -298,6 +303,8 @@ def main(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
+    if endpoint.gpus is not None:
+        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
     options.check((not (condition and published), "--as published has conditions of its own: leave --condition out"))
     of_paper = benchmarks.load(benchmark).conditions
     usual = of_paper if published else of_paper[:1]

@@ -17,7 +17,7 @@ from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
-from critic.judging.protocols import PlannedVerdict
+from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, Response, Sample
 from critic.stages.judge_samples import JudgeSamples, summary
 from critic.stages.run import RunOptions, finish, growing, known

@@ -79,6 +79,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
+Summarise = Callable[[Iterable[Any], RunOptions, str], RunSummary]
+"""What the records of a file add up to, given how it is made and what one record is called."""
+
+
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps the records it gets in one file: `run` takes note of
     what the file has, works on what is left of `wanted` (the keys of all records there are to be) side by side, keeps

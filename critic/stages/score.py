@@ -19,14 +19,15 @@ from critic import benchmarks, jsonl, tables
 from critic.benchmarks import BENCHMARKS, Benchmark, Run
 from critic.errors import UsageError, quoted, whole
 from critic.images import named_images
-from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
-from critic.judging.protocols import key as verdict_key
+from critic.judging import protocols
+from critic.judging.forms import BY_NAME
+from critic.judging.planned import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
-from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, Protocol, differing, is_judgment
+from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, differing, is_judgment
 from critic.stages.run import failed
-from critic.stats.aggregate import SCALES, asked_of, by_cell
+from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -69,8 +70,7 @@ def main(
     conversations = _conversations(runs, name, questions)
     report = chosen.report(runs, conversations)
     boards = leaderboards.leaderboards([*_rows(chosen, runs, conversations), *report.rows], baseline)
-    fighting = runs if "pairwise" in chosen.protocols else []
-    battles = tournaments(fighting, conversations, leaderboards.order_of(boards))
+    battles = tournaments(runs if chosen.compares else [], conversations, leaderboards.order_of(boards))
     sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _counts(runs, chosen)]
     print(as_text(sections))
     boards += battles.boards
@@ -198,13 +198,13 @@ def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgme
     return replace(line, sample=sample, protocol=_protocol(line))
 
 
-def _protocol(judgment: Judgment) -> Protocol:
+def _protocol(judgment: Judgment) -> str:
     """The protocol whose scale a judgment of single answers is on: yes and no, and what a text that compares comes to,
     count like a checklist's share. A form that is not ours rates."""
     if judgment.opponent is not None:
         return "pairwise"
     form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
-    return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
+    return form.kind.scored_as if form is not None else "pointwise"
 
 
 def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
@@ -299,20 +299,21 @@ def _rows(benchmark: Benchmark, runs: Sequence[Run], conversations: Sequence[Con
 def _other_rows(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> Iterator[LeaderboardRow]:
     """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
     conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
-    ways: dict[tuple[Protocol, str | None], list[Judgment]] = {}
+    ways: dict[tuple[str, str | None], list[Judgment]] = {}
     for judgment in run.turns:
         scored = judgment.protocol in benchmark.protocols and benchmark.scored(judgment)
-        in_tournament = judgment.opponent is not None and "pairwise" in benchmark.protocols
+        in_tournament = judgment.opponent is not None and benchmark.compares
         if not scored and not in_tournament:
             ways.setdefault((judgment.protocol or "pointwise", judgment.opponent), []).append(judgment)
     for (protocol, opponent), verdicts in ways.items():
         cells, scores = by_cell(verdicts, protocol), {}
+        scale = protocols.load(protocol).scale
         backed = opponent is None or run.setup.reference_backed
         for cell in sorted(cells, key=attrgetter("order")):
             asked = asked_of(conversations, cell, protocol, cells[cell], backed=backed)
-            scores[cell.words] = score_of(cells[cell], asked, SCALES[protocol])
+            scores[cell.words] = score_of(cells[cell], asked, scale)
         against = f" against {opponent}" if opponent else ""
-        low, high = SCALES[protocol]
+        low, high = scale
         caption = f"Other verdicts, in no score above: {protocol}{against}, {low:g} to {high:g}"
         row = LeaderboardRow(key=re.sub(r"\W+", "-", f"other {protocol}{against}"), caption=caption, scores=scores)
         yield benchmarks.named(row, run)

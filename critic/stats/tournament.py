@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic.errors import UsageError
+from critic.judging import protocols
 from critic.records import Judgment
 from critic.stats.aggregate import check, name
 from critic.stats.arrays import Floats
@@ -231,7 +232,7 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:
-        if verdict.protocol != "pairwise" or verdict.opponent is None:
+        if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
             continue
         check(verdict)
         models, question = (verdict.system, verdict.opponent), verdict.sample.id

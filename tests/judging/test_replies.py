@@ -13,7 +13,7 @@ from critic import benchmarks
 from critic.benchmarks.alignmmbench import read_conversations
 from critic.errors import UsageError
 from critic.judging import replies as tables_of_replies
-from critic.judging.protocols import Transcript, read_transcripts
+from critic.judging.transcripts import Transcript, read_transcripts
 from critic.records import Conversation
 
 CONVBENCH = benchmarks.read("convbench", sample("convbench"))

@@ -17,8 +17,8 @@ from critic import benchmarks, human_scored, jsonl
 from critic.backends import Reply, Request
 from critic.judging import history
 from critic.judging.answers import with_reply, without_thoughts_in
-from critic.judging.protocols import read_transcripts
 from critic.judging.thoughts import split_thoughts
+from critic.judging.transcripts import read_transcripts
 from critic.records import ModelTurn, Question, Response, Verdict
 from critic.stages.infer import summary
 from eval_agreement.reading.audit_items import items_of
