@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import JudgeConfig, Judgment
 from critic.stats.estimate import Estimate
 
@@ -156,7 +156,7 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     facts += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
     for name, then, value in facts:
         if then != value:
-            raise UsageError(f"--certificate {path}: made with {name} {then!r}, now {value!r}; audit again")
+            raise UsageError(f"--certificate {path}: made with {name} {quoted(then)}, now {quoted(value)}; audit again")
     warnings = [
         f"the processor of {name} is not told, and may have changed" for name in how.processors.keys() - processors
     ]

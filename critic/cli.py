@@ -27,7 +27,7 @@ STAGES = {
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "run": ("critic.stages.evaluate", "A benchmark in one command: infer, judge and score, resumable."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
-    "train": ("train/launch.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
+    "train": ("train/sft.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
     "base": ("train/base.py", "A pretrained base for a judge, without a model hub."),
     "serve": ("serve/judge.py", "Serve a judge with vLLM behind its OpenAI-compatible API."),
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
@@ -58,6 +58,9 @@ _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parent
 
 _FULL = "No space left on device"
 """What errors of a full disk say that are no OSError, such as those of safetensors."""
+
+_LOOP = "Symlink loop from"
+"""How paths say that they cannot be resolved."""
 
 FIRST = """Begin with one of these:
 
@@ -181,6 +184,8 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
             file = getattr(error, "filename", None) or where
             message = f"{getattr(error, 'strerror', None) or _FULL}: {file}; make room and run the same command again"
+        elif isinstance(error, RuntimeError) and _LOOP in str(error):  # of Path.resolve, before Python 3.13
+            message = f"{error}; a symbolic link leads back to itself"
         elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
             message = f"{error.filename}: {error.strerror}"
         else:

@@ -90,6 +90,29 @@ class Refused(Exception):
         return Refused, (self.failure, str(self))
 
 
+LONGEST_QUOTE = 200
+"""Characters of a cell, a line or a value that an error quotes at most."""
+
+
+def quoted(value: object) -> str:
+    """Return a value as error lines quote it, on one line: of a longer one the beginning, and how long it is.
+
+    >>> quoted("N/A"), quoted(3.5)
+    ("'N/A'", '3.5')
+    """
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= LONGEST_QUOTE:
+        return repr(value)
+    beginning = repr(text[:LONGEST_QUOTE]) if isinstance(value, str) else text[:LONGEST_QUOTE]
+    return f"{beginning}… ({len(text)} characters)"
+
+
+def shortened(text: str) -> str:
+    """Return a list of names, or a message that may quote a value, on one line: of a longer one both ends."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_QUOTE else f"{line[: LONGEST_QUOTE - 60]}…{line[-59:]}"
+
+
 def one_line(error: BaseException) -> str:
     """Return an error's kind and words on one line of at most 300 characters, without secrets."""
     return mask(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
@@ -103,6 +126,20 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
+
+
+@contextmanager
+def refusing(path: Path, problem: str) -> Iterator[None]:
+    """Turn any error of the body into one UsageError, `path: problem: …`.
+
+    A damaged file of another program raises as many kinds of errors as there are ways for it to be damaged.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
 
 
 def whole(value: Any) -> Any:
@@ -126,14 +163,23 @@ def encode(record: Any) -> bytes:
         return msgspec.json.encode(whole(msgspec.to_builtins(record)))
 
 
-def loads(content: bytes | str) -> Any:
-    """JSON of another program, its texts `whole`; NaN is taken. Raises ValueError for what is no JSON, and for what is
-    nested too deep."""
+def loads(content: bytes | str, *, unique: bool = False) -> Any:
+    """Return JSON of another program, its texts `whole`; NaN is taken. Raise ValueError for what is no JSON, for what
+    is nested too deep and, if keys are to be `unique`, for an object that has one twice."""
     text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     try:
-        return whole(json.loads(text))
+        return whole(json.loads(text, object_pairs_hook=_of_pairs if unique else None))
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {quoted(twice)} is there twice; keep the one that is meant")
+    return table
 
 
 def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -24,7 +24,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, did_you_mean, loads
+from critic.errors import UsageError, did_you_mean, loads, quoted, shortened
+from critic.judging.answers import say_thoughts, without_thoughts_in
+from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
 
 UNUSABLE_FLAGS = {
@@ -34,6 +36,9 @@ UNUSABLE_FLAGS = {
     "score_conflict_for_same_response": "the same response has two different scores",
 }
 """Flags that take a row out of training and testing, and why."""
+
+CUT_OFF = "the answer ends within the model's thoughts"
+"""Why such an answer is no label of a whole one: it was cut off, whatever people gave for it."""
 
 BLIND = "blind"
 """The flag of a row whose images are not shown, even to a judge that sees."""
@@ -109,7 +114,7 @@ class OwnColumns(Struct, frozen=True):
             column, _, name = text.rpartition("=")
             if not column or not (name in FIELDS or name.endswith("_score_1_10")):
                 choices = f"{did_you_mean(name, FIELDS)}the fields are {', '.join(FIELDS)}"
-                raise UsageError(f"--map {text!r}: expected COLUMN=FIELD, as in answer=response; {choices}")
+                raise UsageError(f"--map {quoted(text)}: expected COLUMN=FIELD, as in answer=response; {choices}")
             columns.setdefault(name, []).append(column)
         raters = columns.pop("human_score") if len(columns.get("human_score", [])) > 1 else []
         if twice := next((given for given in columns.items() if len(given[1]) > 1), None):
@@ -123,7 +128,9 @@ class OwnColumns(Struct, frozen=True):
     def renamed(self, location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         """The cells of `columns` by their fields' names, and raters' scores."""
         if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
-            raise UsageError(f"{location}: --map: there is no column {missing!r} among {', '.join(cells)}")
+            raise UsageError(
+                f"{location}: --map: there is no column {quoted(missing)} among {shortened(', '.join(cells))}"
+            )
         scores = {name: cells[name] for name in self.raters if not tables.is_empty(cells[name])}
         by_rater = {"annotators": scores, "human_score": None} if self.raters else {}
         return {name: cells[column] for name, column in self.columns.items()} | by_rater
@@ -156,9 +163,9 @@ def parse_scale(text: str) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in text.split(":"))
     except ValueError:
-        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
+        raise UsageError(f"--scale {quoted(text)}: expected LOW:HIGH, as in 1:5") from None
     if not low < high < math.inf or low == -math.inf:
-        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
+        raise UsageError(f"--scale {quoted(text)}: {low:g} is not below {high:g}, or one of them is not finite")
     return low, high
 
 
@@ -179,7 +186,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
         winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
-        return f"name the column of the preferences ({', '.join(columns)}), as in --map {winners}=preference"
+        return f"name the column of the preferences ({shortened(', '.join(columns))}), as in --map {winners}=preference"
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -188,7 +195,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         if wanted not in present and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({', '.join(columns)}), as in {command}"
+    return f"name the file's own columns ({shortened(', '.join(columns))}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -203,7 +210,7 @@ def check_criteria(criteria: Mapping[str, str], location: str) -> None:
     for name in criteria:
         if not _CRITERION.fullmatch(name) or name.lower() in taken:
             raise UsageError(
-                f"{location}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
+                f"{location}: criterion {quoted(name)}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
                 f"differs from the others not in capitals alone, and is none of {', '.join(_OTHER_KEYS)}"
             )
         taken.add(name.lower())
@@ -279,9 +286,9 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
         raw[name] = cell
         if name in _JSON_COLUMNS and isinstance(cell, str):
             try:
-                raw[name] = loads(cell) if cell else None
-            except ValueError:
-                raise UsageError(f"{location}: column {name} must hold JSON") from None
+                raw[name] = loads(cell, unique=True) if cell else None
+            except ValueError as error:
+                raise UsageError(f"{location}: column {name} must hold JSON: {error}") from None
         elif name == "image" and cell:
             raw[name] = tables.image(location, cell)
         elif name in ("human_score", "scale_min", "scale_max"):
@@ -292,7 +299,7 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             raw[name] = None
     if raw.get("images"):
         if not isinstance(raw["images"], list):
-            raise UsageError(f"{location}: images is {raw['images']!r}; expected a list of them, as JSON")
+            raise UsageError(f"{location}: images is {quoted(raw['images'])}; expected a list of them, as JSON")
         raw["images"] = [tables.image(location, image) for image in raw["images"]]
     return raw
 
@@ -327,10 +334,12 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
         row.setdefault("human_score", None)
     if not tables.is_empty(word) and (scored or _compares(row)):
         if not _compares(row):
-            raise UsageError(f"{location}: preference {word!r} beside one answer; a pair has response_a and response_b")
+            raise UsageError(
+                f"{location}: preference {quoted(word)} beside one answer; a pair has response_a and response_b"
+            )
         score = _PREFERENCES.get(str(word).strip().lower())
         if score is None:
-            raise UsageError(f"{location}: preference {word!r}; expected {', '.join(_PREFERENCES)}")
+            raise UsageError(f"{location}: preference {quoted(word)}; expected {', '.join(_PREFERENCES)}")
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
     if scored and is_empty and isinstance(given := row.get("annotators"), dict):
@@ -390,12 +399,12 @@ def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
         exchanged = bool(differs) and turned and differs[0] in _SIDES
         if differs and not exchanged:
             raise UsageError(
-                f"{location}: {differs[0]} of {key!r} is another at {first}; an id is one answer's or pair's"
+                f"{location}: {differs[0]} of {quoted(key)} is another at {first}; an id is one answer's or pair's"
             )
         if raw.get("human_score") is None:
             continue
         if (rater := str(cells["rater"])) in labels:
-            raise UsageError(f"{location}: {rater} on {key!r} is there twice; name answers apart by id or system")
+            raise UsageError(f"{location}: {rater} on {quoted(key)} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
         label = _converted(location, raw, typed, [*raw])
@@ -430,8 +439,8 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
         return cells
     try:
         judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{location}: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{location}: {shortened(str(error))}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -457,8 +466,10 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         return cells
     try:
         turn = msgspec.convert(cells, ModelTurn)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{location}: {error}") from None
+        turn.check()
+        turn = without_thoughts_in(turn)
+    except ValueError as error:
+        raise UsageError(f"{location}: {shortened(str(error))}") from None
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
         raise UsageError(
             f"{location}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle"
@@ -484,9 +495,12 @@ def files(path: Path, *outs: Path) -> list[Path]:
         sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    read = {source.resolve() for source in sources}
-    if theirs := next((out for out in outs if out.resolve() in read), None):
+    read = set(map(jsonl.identity, sources))
+    if theirs := next((out for out in outs if jsonl.identity(out) in read), None):
         raise UsageError(f"--out: {theirs} is among the rows that are read; choose another")
+    written = Counter(map(jsonl.identity, outs))
+    if theirs := next((out for out in outs if written[jsonl.identity(out)] > 1), None):
+        raise UsageError(f"--out: {theirs} is another name of what is written beside it; take the link away")
     return sources
 
 
@@ -548,7 +562,7 @@ def walk(
     UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
     twice, and where no row has a judge's score.
     """
-    ids, seen = tables.Ids(), set[str]()
+    ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
     lines = _raw_rows(path, scored, own)
     for location, cells, raw, typed in _by_rater(lines) if scored else lines:
         columns, lacks = _other_scores(raw, location), raw.get("human_score") is None
@@ -565,14 +579,33 @@ def walk(
             left_out[reason] += 1
             continue
         _check_scores(row, location)
+        has_thoughts, ends = _take_thoughts_out(row)
+        answers, thinking = answers + 1, thinking + has_thoughts
+        if any(ends) and scored:
+            left_out[CUT_OFF] += 1
+            continue
         left_out.update(f"no {name}" for name in unscored_by)
         response = response_of(row, columns)
+        if any(ends):
+            response = replace(response, cut_off=True)
         if lacks:
             response = replace(response, human=None, preference=None)
         yield row, dict(cells) if typed else _typed(raw, row, columns), response
+    say_thoughts(path, thinking, answers)
     if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
+
+
+def _take_thoughts_out(row: Row) -> tuple[bool, list[bool]]:
+    """Leave a row's answers and history without the thoughts that models wrote before them. Return whether there were
+    any, and of each answer whether it ends within them."""
+    row.history = [Turn(turn.user, split_thoughts(turn.assistant).answer) for turn in row.history]
+    splits = [split_thoughts(text) for text in (row.response, row.other) if text is not None]
+    row.response = splits[0].answer
+    if row.other is not None:
+        row.other = splits[1].answer
+    return any(split.thoughts for split in splits), [not split.closed for split in splits]
 
 
 def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
@@ -586,7 +619,7 @@ def _converted(location: str, raw: dict[str, Any], strict: bool, columns: Sequen
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
         hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
-        raise UsageError(f"{location}: {error}{hint}") from None
+        raise UsageError(f"{location}: {shortened(str(error))}{hint}") from None
 
 
 def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:

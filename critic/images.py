@@ -30,6 +30,9 @@ MAX_BYTES = 20_000_000
 MAX_PIXELS = 64_000_000
 """The largest image that is decoded, in pixels; what its header says is looked at first."""
 
+ORIENTATION = 0x0112
+"""The EXIF tag that says which side of a picture is up (1: the first row)."""
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 """What vision-language servers take."""
 
@@ -43,7 +46,7 @@ class ImageError(Exception):
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """An image as it is sent. `sha256` is that of the bytes sent; `resized`: they are not the file's own."""
+    """An image as it is sent, upright. `sha256` is that of the bytes sent; `resized`: it is smaller than its file."""
 
     path: str
     sha256: str
@@ -149,7 +152,9 @@ class Images:
                 return _smaller(image, self.resize_to), "image/png", True
             # MPO is what Pillow calls a JPEG with more pictures behind the first.
             kind = "jpeg" if image.format == "MPO" else image.format.lower()
-            return data, f"image/{kind}", False
+            # Not every server heeds the camera's note on which side is up, which people's browsers do.
+            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turned(image, kind)
+            return upright, f"image/{kind}", False
 
 
 def pillow() -> Any:
@@ -212,6 +217,16 @@ def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversati
         turns = [replace(turn, images=list(map(name, turn.images))) for turn in conversation.turns]
         named.append(replace(conversation, turns=turns))
     return named, uris
+
+
+def _turned(image: Any, kind: str) -> bytes:
+    """Return a picture in its own format as its EXIF orientation says that it stands, without that note."""
+    from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
+
+    out = io.BytesIO()
+    quality: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95}, "webp": {"lossless": True}}
+    ImageOps.exif_transpose(image).save(out, kind.upper(), **quality.get(kind, {}))
+    return out.getvalue()
 
 
 def _smaller(image: Any, pixels: int) -> bytes:

@@ -20,9 +20,11 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, decode, encode, loads, whole, writing
+from critic.errors import UsageError, decode, encode, loads, shortened, whole, writing
 
 T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
 """Where the decoder stopped."""
@@ -56,53 +58,106 @@ def _line(path: Path, record: Any) -> bytes:
 
 
 def decoder(record: type[T]) -> Callable[[bytes], T]:
-    """What reads a line of records, of today and (by the record's `upgrade`) of earlier versions; raises ValueError."""
-    today, upgrade = msgspec.json.Decoder(record), getattr(record, "upgrade", None)
+    """Return what decodes a line of records, of today's version and (by the record's `upgrade`) of earlier ones. It
+    raises ValueError for a line that is no record, also by the record's own `check`."""
+    today, upgrade, check = (
+        msgspec.json.Decoder(record),
+        getattr(record, "upgrade", None),
+        getattr(record, "check", None),
+    )
 
     def decoded(line: bytes) -> T:
         try:
-            return decode(line, today)
+            value = decode(line, today)
         except msgspec.ValidationError:
-            if upgrade is None or (upgraded := upgrade(loads(line))) is None:
+            if (upgraded := _upgraded(upgrade, line)) is None:
                 raise
-            return cast(T, upgraded)
+            value = cast(T, upgraded)
+        if check is not None:
+            check(value)
+        return value
 
     return decoded
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
-    UTF-8, or has no line."""
+def _upgraded(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
+    """Return the record of an earlier version in today's form, or None if it is none."""
+    if upgrade is None:
+        return None
+    try:
+        return upgrade(loads(line))
+    except (AttributeError, LookupError, TypeError):  # a part is of another kind than any version wrote
+        return None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a file with their numbers, from 1. Raise UsageError if the file is missing or has no
+    line."""
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     has_line = False
     with opened(path) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if not text.strip():
+            if text.isspace() or not text:
                 continue
-            try:
-                text.decode()
-            except UnicodeDecodeError as error:
-                problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
-                raise UsageError(f"{path}:{number}: {problem}") from None
             has_line = True
             yield number, text
     if not has_line:
         raise UsageError(f"{path}: the file is empty; expected one JSON object a line")
 
 
+def _check_utf8(path: Path, number: int, line: bytes) -> None:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
+        raise UsageError(f"{path}:{number}: {problem}") from None
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raise UsageError if the file is missing, is
+    not UTF-8, or has no line."""
+    for number, line in _lines(path):
+        _check_utf8(path, number, line)
+        yield number, line
+
+
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
-    """The records of a file with their line numbers. Raises UsageError naming file, line and key."""
+    """Yield the records of a file with their line numbers. Raise UsageError naming file, line and key for a line that
+    is no such record, and for a key that an object has twice, of which JSON readers keep the last."""
     decoded = decoder(record)
-    for number, line in lines(path):
+    for number, line in _lines(path):
         try:
-            yield number, decoded(line)
+            value = decoded(line)
+            _check_keys(line, value)
         except ValueError as error:
+            _check_utf8(path, number, line)
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
             hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
-            raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}{hint}") from None
+            raise UsageError(f"{path}:{number}: {shortened(str(error))}{hint}") from None
+        yield number, value
+
+
+def _check_keys(line: bytes, value: Any) -> None:
+    """Raise ValueError if an object of a line, decoded as `value`, has a key twice.
+
+    A key that comes twice leaves the value with fewer colons than the line. Counting them takes a tenth of the time of
+    a reader that sees every key, which is asked only if the counts differ (a colon may be written as an escape).
+    """
+    colons = line.count(b":")
+    if type(value) is dict and len(value) == colons:
+        return
+    try:
+        encoded = _encode(value)
+        if type(value) is not dict and encoded != line.rstrip():  # not as we write records
+            encoded = _encode(msgspec.json.decode(line))
+        if encoded.count(b":") == colons:
+            return
+    except (ValueError, RecursionError):  # halves of characters, which have to be replaced first
+        pass
+    loads(line, unique=True)
 
 
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -139,12 +194,28 @@ def _locked(name: Path, path: Path) -> BinaryIO:
         file.close()  # of a run that ended in between, and took it away
 
 
+def identity(path: Path) -> tuple[int, int] | Path:
+    """Return what all names of one file have in common, hard and symbolic links alike: of a path where nothing is yet,
+    what its links lead to."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return path.resolve()
+    return there.st_dev, there.st_ino
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
     goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
-    links lead from have the same lock. Raises UsageError where another process has it."""
+    links lead from have the same lock. Raises UsageError where another process has it, and for a file with another
+    name (a hard link), which has a lock of its own."""
     real = resolved(path)
+    if real.is_file() and (names := real.stat().st_nlink) > 1:
+        problem = (
+            f"has {names} names (hard links), by each of which a run could write it; copy it, or give another --out"
+        )
+        raise UsageError(f"{path}: {problem}")
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
     with writing(path):
         name.parent.mkdir(parents=True, exist_ok=True)

@@ -141,7 +141,8 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's answer to a question. `columns` holds other judges' scores of it, on 1..10, by column name
     (`gpt4_score_1_10`). Where people compared it, `preference` is what they said: 1 it is better, 1/2 neither, 0 the
-    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`."""
+    `other` is. Of a turn or the whole of a model's conversation, `shown` is what a judge sees in the form `form`.
+    `cut_off`: the reply ended within the model's thoughts, so that `text` is empty."""
 
     id: str
     question: Question
@@ -153,6 +154,7 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preference: float | None = None
     shown: PromptInputs | None = None
     form: str = ""
+    cut_off: bool = False
 
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
@@ -301,11 +303,6 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
 
-Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
-"""How a turn is judged: 1..10 against a reference; 1..10 with the reference's rating fixed at 10 (ConvBench's direct
-grading, MultiVerse's quality); against another answer; by yes/no questions."""
-
-
 TurnFailure = (
     Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
     | Literal["not_run"]
@@ -346,6 +343,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
     does not give them. `finish` is the server's word for why the reply ended ("length": at `max_tokens`).
     `answered_by` is who the reply says it is from: the model's name and, in brackets, its fingerprint.
+    `thoughts` stood before the reply, or came apart from it: they are judged by nobody, and no later turn shows them.
     """
 
     conversation: Conversation
@@ -356,6 +354,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     call: str | None = None
     seen: list[SentMessage] = field(default_factory=list)
     reply: str | None = None
+    thoughts: str | None = None
     finish: str | None = None
     failure: TurnFailure | None = None
     detail: str | None = None
@@ -365,6 +364,19 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float = 0.0
     attempts: int = 1
     answered_by: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ValueError if the parts of a record do not fit together."""
+        turns, behind = len(self.conversation.turns), len(self.conversation.history) + self.turn
+        if not 1 <= self.turn <= turns:
+            raise ValueError(f"turn {self.turn} of a conversation that has {turns}")
+        if (self.reply is None) == (self.failure is None):
+            raise ValueError("expected either a `reply` or a `failure`")
+        # Who makes such a file without `seen` has its turns judged without what was said before.
+        if self.reply is not None and self.seen and (len(self.seen) % 2 == 0 or len(self.seen) >= 2 * behind):
+            raise ValueError(
+                f"`seen` has {len(self.seen)} messages; expected those before turn {self.turn}, and its own"
+            )
 
 
 Order = Literal["both", "random", "forced"]
@@ -497,8 +509,8 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sample judged once: by the form `prompt`, which a `protocol` chose for it where a benchmark's conversations are
-    judged.
+    """A sample judged once: by the form `prompt`, which a `protocol` (critic.judging.protocols) chose for it where a
+    benchmark's conversations are judged.
 
     `score` is what counts; it is None exactly when `verdict.failure` is set. Of a rating it is 1..10: the rating, or
     the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
@@ -521,7 +533,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict
     prompt: str = ""
     prompt_hash: str = ""
-    protocol: Protocol | None = None
+    protocol: str | None = None
     judging: str = "standard"
     score: float | None = None
     unread: bool = False
@@ -538,6 +550,12 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answered_by: list[str] = field(default_factory=list)
     members: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise ValueError for a verdict on a turn that the conversation does not have."""
+        turn, turns = self.sample.turn, len(self.sample.conversation.turns)
+        if turn is not None and not 1 <= turn <= turns:
+            raise ValueError(f"a verdict on turn {turn} of a conversation that has {turns}")
 
     @property
     def judge(self) -> str:
@@ -676,7 +694,7 @@ def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_judgment(row: Any) -> bool:
-    """Whether a line of JSON is a judgment, of today or of an earlier version."""
+    """Return whether a line of JSON is meant as a judgment, of today or of an earlier version."""
     if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
         return False
     return bool({"sample", "response"} & row.keys()) or {"conversation", "setup"} <= row.keys()

@@ -1,17 +1,19 @@
-"""Tables in files: rows of .csv, .tsv, .jsonl, .parquet and .xlsx, each with the place that an error names."""
+"""Tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with the place that an error names."""
 
 import base64
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from critic import jsonl
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,13 +23,22 @@ Row = dict[str, Any]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
-"""What can be read, .parquet by a library that is not part of a plain installation."""
+"""Tables that a folder of rows may hold, .parquet by a library that is not part of a plain installation."""
+
+READABLE = (*FORMATS, ".json")
+"""Formats that are read where a file is named. A folder's .json may be anything: a summary, a configuration."""
+
+CELL_LIMIT = 32_767
+"""Characters that a cell of a workbook can hold (Excel's specifications and limits); writers cut longer texts there."""
 
 _SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 
 _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
 """How a workbook says that its formulas are yet to be computed, as those do that pandas, xlsxwriter, openpyxl write."""
+
+_ESCAPED, _TO_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_"), re.compile("\r|_(?=x[0-9A-Fa-f]{4}_)")
+"""Escapes of UTF-16 code units in a workbook's texts, and what is escaped when one is written."""
 
 _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
 """What spreadsheet programs and data frames make of a long whole number."""
@@ -51,31 +62,40 @@ def place(path: Path, number: int) -> str:
     return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
-def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
-    """The rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and of .xlsx,
-    of which one sheet has rows, is the first line. Raises UsageError for a file that is missing, empty, torn or of
-    another format, naming the line, and where the library that reads it is not installed."""
+def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a table by column, each with its place. Cells of .csv are text; the header of .csv and of
+    .xlsx, of which one sheet has rows, is the first line.
+
+    Raises UsageError for a file that is missing, empty, torn or of another format, naming the line; for a text that a
+    workbook's cell has cut; and if the library that reads the format is not installed.
+    """
+    in_workbook = jsonl.suffix(path) == ".xlsx"
     for number, row in _numbered(path, formats):
+        if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
+            raise UsageError(
+                f"{place(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook holds, and "
+                "is probably cut: write the table again from its source as .csv or .jsonl, or leave the row out"
+            )
         yield place(path, number), row
 
 
 def frame(path: Path) -> "pd.DataFrame":
-    """A table as a data frame: cells as they stand there, the index is the line that a row begins on (spreadsheets: the
-    row, parquet: the row from 1). Raises UsageError as `rows` does."""
+    """Return a table as a data frame: cells as they stand there, the index is the line that a row begins on
+    (spreadsheets: the row, parquet and .json: the row from 1). Raises UsageError as `rows` does, but keeps cells that a
+    workbook has cut (`is_cut`): of an audit they are a note."""
     if jsonl.suffix(path) in _SEPARATORS and path.is_file():
         return _csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
-    numbers, records = zip(*_numbered(path, FORMATS), strict=True)
+    numbers, records = zip(*_numbered(path, READABLE), strict=True)
     return pd.DataFrame(records, index=numbers, dtype=object)
 
 
 def first(path: Path) -> Row | None:
-    """The first row of a table; None for another file, or one that begins otherwise. Never raises."""
+    """Return the first row of a table; None for another file, or one that begins otherwise. Never raises."""
     try:
-        read = (
-            jsonl.read(path, Row) if jsonl.suffix(path) not in FORMATS or jsonl.suffix(path) == ".jsonl" else rows(path)
-        )
+        is_other = jsonl.suffix(path) not in READABLE or jsonl.suffix(path) == ".jsonl"
+        read = jsonl.read(path, Row) if is_other else rows(path)
         return next((row for _, row in read), None)
     except (OSError, UsageError):
         return None
@@ -93,11 +113,57 @@ def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]
         yield from jsonl.read(path, Row)
         return
     number = 0
-    readers = {".xlsx": _xlsx, ".parquet": _parquet}
+    readers = {".xlsx": _xlsx, ".parquet": _parquet, ".json": _json}
     for number, row in readers[kind](path) if kind in readers else _csv_rows(path):
         yield number, row
     if not number:
         raise UsageError(f"{path}: no rows")
+
+
+def _json(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a .json table, numbered from 1. Raises UsageError for any other document."""
+    document = as_records(read_json(path))
+    if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
+        raise UsageError(f"{path}: no table; expected a list of rows, or a mapping from columns to their cells")
+    yield from enumerate(document, 1)
+
+
+def read_json(path: Path) -> Any:
+    """Return the document in a .json file, packed or not. Raises UsageError if it is torn."""
+    try:
+        with jsonl.opened(path) as plain:
+            return json.load(plain)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not .json: {one_line(error)}") from None
+
+
+def as_records(document: Any) -> Any:
+    """Return the rows of a table that is written by columns, as pandas writes it (`orient` split, list or columns), as
+    a list of rows; any other document as it is.
+
+    >>> as_records({"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": "three"}})
+    [{'index': 7, 'prediction': 'two'}, {'index': 8, 'prediction': 'three'}]
+    """
+    if not isinstance(document, dict) or not document:
+        return document
+    columns, data = document.get("columns"), document.get("data")
+    if isinstance(columns, list) and isinstance(data, list) and data and all(isinstance(row, list) for row in data):
+        return [dict(zip(columns, cells, strict=False)) for cells in data]
+    values = list(document.values())
+    if all(isinstance(cells, dict) for cells in values):
+        # Rows by key look the same: their inner keys are names of columns, not numbers of rows.
+        numbers = list(values[0])
+        if any(list(cells) != numbers for cells in values) or not all(number.isdecimal() for number in numbers):
+            return document
+        values = [list(cells.values()) for cells in values]
+    of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
+    if not values[1:] or not of_cells or len({len(cells) for cells in values}) > 1:
+        return document
+    return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]
+
+
+def _is_list_of_rows(cells: list[Any]) -> bool:
+    return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -189,16 +255,15 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows of the only sheet that has some. Pandas makes whole numbers of rounded ones, and knows no formulas."""
-    import openpyxl  # noqa: PLC0415 - only such tables need it
-
+    """Yield the rows of the only sheet that has some. Pandas makes whole numbers of rounded ones, and knows no
+    formulas."""
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
     records = list[tuple[int, Row]]()
     try:
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
+        values, sources = (_workbook(path, data_only=only) for only in (True, False))
         title = _only_sheet(path, values)
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(sheets, 1):
@@ -210,7 +275,7 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
                 (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
             ]
             if any(cell.value is not None for cell in cells):
-                records.append((number, {column: _number(cell.value) for column, cell, _ in named}))
+                records.append((number, {column: _value(cell.value) for column, cell, _ in named}))
     except UsageError:
         raise
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
@@ -219,6 +284,55 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     _check_header(path, header)
     _check_formulas(path, formulas)
     yield from records
+
+
+def _workbook(path: Path, *, data_only: bool) -> Any:
+    """Open a workbook whose texts are as they stand in the file. openpyxl drops `x005F_` from shared strings, after
+    which `_x005F_x000D_`, the escape of a written `_x000D_`, could not be told from a carriage return."""
+    from openpyxl.cell.text import Text  # noqa: PLC0415 - only such tables need it
+    from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader  # noqa: PLC0415
+    from openpyxl.xml.constants import SHEET_MAIN_NS  # noqa: PLC0415
+    from openpyxl.xml.functions import iterparse  # noqa: PLC0415
+
+    class Reader(ExcelReader):  # type: ignore[misc] # openpyxl has no types
+        def read_strings(self) -> None:
+            part = self.package.find(SHARED_STRINGS)
+            if part is None:
+                return
+            with self.archive.open(part.PartName[1:]) as source:
+                for _, node in iterparse(source):
+                    if node.tag == f"{{{SHEET_MAIN_NS}}}si":
+                        self.shared_strings.append(Text.from_tree(node).content)
+                        node.clear()
+
+    reader = Reader(path, read_only=True, data_only=data_only)
+    reader.read()
+    return reader.wb
+
+
+def decode_xstring(text: str) -> str:
+    """Return a workbook's text with its escapes `_xHHHH_` read as the UTF-16 code units that they stand for; `_x005F_`
+    is an underscore (ECMA-376-1, 22.9.2.19, ST_Xstring).
+
+    >>> decode_xstring("one_x000D_\\ntwo _x005F_x000D_")
+    'one\\r\\ntwo _x000D_'
+    """
+    if "_x" not in text:
+        return text
+    decoded = _ESCAPED.sub(lambda unit: chr(int(unit[1], 16)), text)
+    # Characters above U+FFFF are two units, which are joined here.
+    return decoded.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
+
+
+def encode_xstring(text: str) -> str:
+    """Return a text as a workbook holds it. Escaped are carriage returns, which XML reads as line feeds, and
+    underscores that would begin an escape (ECMA-376-1, 22.9.2.19)."""
+    return _TO_ESCAPE.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+
+
+def is_cut(cell: Any) -> bool:
+    """Return whether a workbook's cell is a text of the greatest length: longer ones were cut when it was written."""
+    return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
 def _only_sheet(path: Path, book: Any) -> str:
@@ -230,7 +344,7 @@ def _only_sheet(path: Path, book: Any) -> str:
 
 
 def _header(cells: Iterable[Any]) -> list[str]:
-    return ["" if cell.value is None else str(cell.value).strip() for cell in cells]
+    return ["" if cell.value is None else str(_value(cell.value)).strip() for cell in cells]
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
@@ -248,8 +362,11 @@ def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
         )
 
 
-def _number(cell: Any) -> Any:
-    """A cell of a sheet, where every number is a float, also one that its writer wrote out as a whole one."""
+def _value(cell: Any) -> Any:
+    """Return a cell of a sheet: a text without escapes, or a number. Every number there is a float, also one that its
+    writer wrote out as a whole one."""
+    if isinstance(cell, str):
+        return decode_xstring(cell)
     return float(cell) if type(cell) is int and abs(cell) >= _EXACT else cell
 
 
@@ -258,14 +375,14 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     if not names:
         raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
     if twice := sorted({column for column in names if names.count(column) > 1}):
-        raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
+        raise UsageError(f"{path}:1: the column {quoted(twice[0])} is there twice")
 
 
 def text(location: str, row: Mapping[str, Any], column: str) -> str:
     """A cell that must say something. Raises UsageError naming location and column for an empty one."""
     cell = optional_text(row, column)
     if cell is None:
-        raise UsageError(f"{location}: {column!r} is empty")
+        raise UsageError(f"{location}: {quoted(column)} is empty")
     return cell
 
 
@@ -316,7 +433,7 @@ def optional_number(location: str | Callable[[], str], column: str, cell: Any, b
         value = number(cell, below)
     except ValueError as error:
         where = location if isinstance(location, str) else location()
-        raise UsageError(f"{where}: {column} {cell!r} {error}") from None
+        raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
     return None if math.isnan(value) else value
 
 
@@ -334,7 +451,7 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
     number, key = rounded[0]
     where = location if isinstance(location, str) else location(number)
     raise UsageError(
-        f"{where}: the {column} {key!r}{first_of(len(rounded))} is a long "
+        f"{where}: the {column} {quoted(key)}{first_of(len(rounded))} is a long "
         "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
         f"{column} as text, and open it in no such program before"
     )
@@ -344,7 +461,7 @@ def language(location: str, row: Mapping[str, Any]) -> Any:
     """The row's own `lang`, a column that published files lack: they are English."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
-        raise UsageError(f"{location}: 'lang' is {lang!r}; expected zh or en")
+        raise UsageError(f"{location}: 'lang' is {quoted(lang)}; expected zh or en")
     return lang
 
 
@@ -373,22 +490,24 @@ class Ids:
     def add(self, location: str, key: str) -> str:
         check_ids([key], location)
         if key in self._locations:
-            raise UsageError(f"{location}: duplicate id {key!r}, first at {self._locations[key]}")
+            raise UsageError(f"{location}: duplicate id {quoted(key)}, first at {self._locations[key]}")
         self._locations[key] = location
         return key
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Rows as CSV in one step; what a spreadsheet would take for a formula stays text."""
-    text = io.StringIO()
+    """Write rows as CSV in one step and return how many there are; all CSV of the project is written here. Cells and
+    headers that a spreadsheet program would take for a formula stay text, and any line break is inside quotes."""
+    lines = list[str]()
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
-    jsonl.write_text(path, text.getvalue())
+    # Before Python 3.13 csv quotes only the line breaks of its own line terminator, which has to hold both of them.
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
+    writer.writerow(map(harmless, columns))
+    writer.writerows([harmless(row.get(column, "")) for column in columns] for row in rows)
+    jsonl.write_text(path, "".join(line.removesuffix("\r\n") + "\n" for line in lines))
     return len(rows)
 
 
 def harmless(value: Any) -> Any:
-    """A cell that no spreadsheet reads as a formula."""
+    """Return a cell that no spreadsheet program reads as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value

@@ -23,7 +23,7 @@ import typer
 
 from critic import human_scored, jsonl
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.human_scored import Loaded, Row
 from critic.stages import options
 
@@ -126,7 +126,7 @@ def main(
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
     systems = set[str]().union(*map(_systems, loaded.rows))
     if external is not None and external not in systems:
-        raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
+        raise UsageError(f"no answer is by --external {quoted(external)}; the systems are {', '.join(sorted(systems))}")
     parts, leaks = split(loaded, external, per_task)
     _check_parts(rows, loaded, parts, external, leaks)
     jsonl.write_json(

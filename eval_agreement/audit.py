@@ -153,7 +153,11 @@ def main(
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 if a larger share failed.")] = 0.02,
     columns: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="COLUMN=FIELD", help="Meaning of a column: people, judge, id, model, text, …"),
+        typer.Option(
+            "--map",
+            metavar="COLUMN=FIELD",
+            help="Meaning of a column: people, judge, id, model, text, …; of a number: a, b, tie.",
+        ),
     ] = None,
 ) -> int:
     """Measure how well a judge agrees with people, beside other judges, trivial judges and people themselves.
@@ -172,22 +176,24 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, limits=[], max_failed=max_failed, certificate=certificate)
     mapped = inputs.parse_map(columns or [])
+    codes = inputs.parse_codes(columns or [])
     scale_of_each = [human_scored.parse_scale(text) if text else None for text in (scale, judge_scale or scale)]
     files = inputs.named_files(judgments or [])
     # Two judges of the same answers need no people: what follows them has no use here.
     if since or exchange:
         unused: dict[str, object] = {"--human": human, "--gate": gates, "--certificate": certificate, "--train": train}
         _refuse({**unused, "--attacked": attacked, "--target-half-width": within}, "two judges of the same answers")
+        _refuse({"--map CODE=": codes}, "scores, which --since and --exchange compare")
         named = [f"{name}={path}" for name, path in files.items()]
         then_and_now = _then_and_now(since, exchange, named or judge or [], mapped=mapped, scales=scale_of_each)
         return _audit_two_judges(inputs.of_judges(then_and_now, mapped), target)
     scales: dict[str, object] = {"--scale": scale, "--judge-scale": judge_scale}
-    people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each)
-    find = partial(inputs.found_sources, mapped=mapped, scales=scale_of_each)
+    people, judges = inputs.parse_sources(human, judge or [], mapped, scale_of_each, codes)
+    find = partial(inputs.found_sources, mapped=mapped, scales=scale_of_each, codes=codes)
     kind, sources = _find_sources(files, find, people=people, judges=judges)
     # Judgments say in their own records who scored what, and on which scale.
     if not all(judges_of for _, judges_of in sources.values()):
-        _refuse({"--map": mapped}, "files of judgments")
+        _refuse({"--map": mapped or codes}, "files of judgments")
         _refuse(scales, f"judgments, which are on {_SCALE}")
     target = replace(target, limits=gate.parse(gates, _GATED[kind]) if gates is not None else [])
     # Verdicts have no scale, and the trivial judges that are fitted on rows give scores.

@@ -30,6 +30,26 @@ class Known(msgspec.Struct):
     stream: bool | None = None
 
 
+GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+GUIDED |= {"guided_whitespace_pattern": "whitespace_pattern"}
+"""Fields that vLLM had before 0.12 and now ignores, and their names in `structured_outputs`."""
+
+
+def with_structured_outputs(request: Request) -> Request:
+    """Return the request with its `guided_*` fields as `structured_outputs`.
+
+    Raises ValueError if it has several of them, or one beside `structured_outputs`."""
+    guided = {GUIDED[name]: request[name] for name in GUIDED if request.get(name) is not None}
+    forms = guided.keys() - {"whitespace_pattern"}
+    if not forms:
+        return request
+    if len(forms) > 1 or request.get("structured_outputs"):
+        names = " and ".join(f"guided_{form}" for form in sorted(forms))
+        raise ValueError(f'{names}: write one form only, as "structured_outputs": {{"{min(forms)}": ...}}')
+    kept = {name: value for name, value in request.items() if name not in GUIDED}
+    return {**kept, "structured_outputs": guided}
+
+
 def with_named_tool(request: Request) -> Request:
     """The request with its only tool named, where the client requires a call: which of several is called is the model's
     to say, and vLLM's to read."""

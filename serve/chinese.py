@@ -2,8 +2,9 @@
 is asked for, and no translation. What stands in quotation marks is left as it is: a reply has to say it. All is pure.
 """
 
-import re
 from string import ascii_letters, digits
+
+import regex as re
 
 HAN = "\u4e00-\u9fff"
 WIDE = {ord(mark) + 0xFEE0: mark for mark in digits + ascii_letters}
@@ -54,4 +55,5 @@ def in_english(text: str) -> str:
         text = re.sub(pattern, english, text)
     text = re.sub(f"(?<=[{HAN}])(?=[!-~])|(?<=[!-~])(?=[{HAN}])", " ", text)
     text = re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
-    return re.sub(KEPT, lambda _: next(quoted), text)
+    restored: str = re.sub(KEPT, lambda _: next(quoted), text)
+    return restored

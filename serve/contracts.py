@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import reader
+import regex
 import typer
 from api_formats import forced_tool, parameters
 from chinese import in_english
-from reader import ASKS, OBJECT, any_of, closed, escaped
-from scales import choices, labels_in, limits, numbers, range_in, scale_of
+from reader import ASKS, OBJECT, closed
+from scales import OUT_OF, any_of, choices, escaped, labels_in, limits, points_pattern, range_in
 from schemas import Limits, Unbounded, bounded
 
 from critic.cli import run_program
@@ -38,8 +39,15 @@ REASONING_TOKENS = 400
 ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
 """Fields that say what a reply is and when it ends: under a contract its form says that."""
 
+FORBIDDING = ("bad_words", "allowed_token_ids")
+"""Fields that forbid words or tokens."""
+
 EDGE = 100_000
 """Characters at either end of a long request that are looked at: while Python searches a text, nobody is answered."""
+
+SEARCH_SECONDS = 3.0
+"""Seconds of processor time that one expression of a table may take for a text: an operator's own may be slow. Unlike
+those of `re`, searches of `regex` leave the interpreter to other threads meanwhile."""
 
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
@@ -75,6 +83,7 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     client: str
     room: Annotated[int, msgspec.Meta(ge=1)]
     asks: str | None = None
+    unless: str | None = None
     where: Literal["head", "tail", "asked"] = "head"
     data: str | None = None
     forms: tuple[Form, ...] = ("text",)
@@ -90,13 +99,14 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     schema: Schema | None = None
     follow: str = ""
     found: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
 
     @cached_property
-    def pattern(self) -> re.Pattern[str] | None:
+    def pattern(self) -> regex.Pattern[str] | None:
         """What recognises the words asked with; of a tail only at the end of a text without space behind it."""
         if self.asks is None:
             return None
-        return re.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, re.DOTALL)
+        return regex.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, regex.DOTALL)
 
     @property
     def least_tokens(self) -> int:
@@ -115,10 +125,10 @@ class Contracts(msgspec.Struct, frozen=True, dict=True):
     tables: list[list[Contract]]
 
     @cached_property
-    def data(self) -> re.Pattern[str]:
+    def data(self) -> regex.Pattern[str]:
         """What opens the data of a request of any of the forms."""
         openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
-        return re.compile("|".join(openings) or r"\Z", re.DOTALL)
+        return regex.compile("|".join(openings) or r"\Z", regex.DOTALL)
 
     @cached_property
     def laid_out(self) -> list[Contract]:
@@ -149,9 +159,9 @@ def _problem(contract: Contract) -> str | None:
     """What is wrong with an entry."""
     keys = contract.keys
     try:
-        for pattern in (contract.asks, contract.data, keys and keys.section, keys and keys.each):
-            re.compile(pattern or "")
-    except re.error as error:
+        for pattern in (contract.asks, contract.unless, contract.data, keys and keys.section, keys and keys.each):
+            regex.compile(pattern or "")
+    except regex.error as error:
         return f"no regular expression: {error.pattern!r}: {error}"
     replies = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
     wide = re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}")
@@ -185,7 +195,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     if form is None:
         return None
     tool, text = forced_tool(request), wording(request)
-    data = contracts.data.search(text)
+    data = contracts.data.search(text, timeout=SEARCH_SECONDS)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
         fitting = [entry for entry in table if form in entry.forms and entry.tool in (None, tool)]
@@ -201,7 +211,11 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
     matches: list[tuple[bool, int, Contract]] = []
     for contract in contracts:
         searched = {"head": head, "tail": text}.get(contract.where)
-        if contract.pattern and searched is not None and (match := contract.pattern.search(searched)):
+        if (
+            contract.pattern
+            and searched is not None
+            and (match := contract.pattern.search(searched, timeout=SEARCH_SECONDS))
+        ):
             is_tail = contract.where == "tail"
             matches.append((is_tail, -match.start() if is_tail else match.start(), contract))
     if matches:
@@ -227,35 +241,56 @@ PLACEHOLDER = re.compile(r"\{(?P<name>[a-z]+)\}")
 
 
 def _filled(contract: Contract, text: str) -> Contract | None:
-    """The contract, if its words stand in what a request asks that judges answers, with what is put in the place of
-    `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; None where it lacks one, or they differ."""
+    """Return the contract if its words stand in what a request asks, with `{scale}`, `{labels}`, `{options}` and the
+    other groups of `asks` filled in, or None if one of them is missing or two places differ."""
+    if contract.verdict == "{fields}":
+        return _in_fields(contract, text)
     fields = {name: getattr(contract, name) or "" for name in (*REGEXES, *TEXTS)}
     wanted = {placeholder["name"] for words in fields.values() for placeholder in PLACEHOLDER.finditer(words)}
-    matches = contract.pattern.finditer(text) if contract.pattern else ()
+    if contract.unless and regex.search(contract.unless, text, timeout=SEARCH_SECONDS):
+        return None
+    matches = contract.pattern.finditer(text, timeout=SEARCH_SECONDS) if contract.pattern else ()
     groups = {match.groups(): match.groupdict() for match in matches}
     fillings = [_values_of(wanted, named, text) for named in list(groups.values())[:8]]
     if not fillings or not all(fillings[0].values()) or any(filling != fillings[0] for filling in fillings):
         return None
-    regexes = {name: any_of(values) for name, values in fillings[0].items()}
+    # Numbers with two decimals are too many to list: `points` is an expression already.
+    regexes = {name: values[0] if name == "points" else any_of(values) for name, values in fillings[0].items()}
     texts = {name: values[0] for name, values in fillings[0].items()}
     for name, words in fields.items():
         values = regexes if name in REGEXES else texts
         fields[name] = PLACEHOLDER.sub(lambda placeholder, values=values: values[placeholder["name"]], words)
-    longest = re._parser.parse(fields["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
-    room = len(fields["lead"].encode()) + 4 * longest
+    room = len(fields["lead"].encode()) + 4 * _longest(fields["verdict"])
     return msgspec.structs.replace(contract, **fields, room=room, found=fields["verdict"])
 
 
+def _in_fields(contract: Contract, text: str) -> Contract | None:
+    """Return the contract of a reply in DSPy's fields, or None if the text names none or several lists of them."""
+    lists = {match[0] for match in contract.pattern.finditer(text)} if contract.pattern else set()
+    fields = reader.marked_fields(lists.pop(), text) if len(lists) == 1 else []
+    if not fields:
+        return None
+    fields = [(f"[[ ## {name} ## ]]\n", pattern) for name, pattern in fields]
+    room = sum(len(opening.encode()) + 2 + (4 * _longest(pattern) or LEAST_REASONING) for opening, pattern in fields)
+    found = "".join(f"{escaped(opening)}({pattern or '.*'})" for opening, pattern in fields)
+    return msgspec.structs.replace(contract, verdict=found, fields=tuple(fields), room=room, found=found)
+
+
+def _longest(pattern: str) -> int:
+    return int(re._parser.parse(pattern).getwidth()[1])  # type: ignore[attr-defined]
+
+
 def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    """What is put in place of each placeholder: nothing where the words are not understood."""
+    """Return the values in place of each placeholder, none for words that are not understood."""
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:
         # It stands before each of the labels: 'Verdict: A' or 'Verdict: B'.
         labels = labels.replace(name + (groups.get("colon") or ""), "")
     known: dict[str, Callable[[], list[str]]] = {
-        "scale": lambda: numbers(scale_of(text), text),
+        "scale": lambda: choices(labels if OUT_OF.match(labels) else "", text),
         "options": lambda: reader.options(text),
         "labels": lambda: choices(labels, text),
+        "points": lambda: [points_pattern(labels, text)],
         "list": lambda: labels_in(groups.get("list") or "") or [],
     }
     return {key: known[key]() if key in known else [groups[key] or ""] for key in wanted}
@@ -276,6 +311,8 @@ def judges(request: Request) -> bool:
 def form_of(request: Request) -> Form | None:
     """How the request asks for its reply; None if it leaves nothing to a contract."""
     constrained = request.get("structured_outputs") or request.get("continue_final_message")
+    # Words that may not be written could leave a form nothing to go on with, which ends in vLLM's error 500.
+    constrained = constrained or any(request.get(name) for name in FORBIDDING)
     if constrained or request.get("use_beam_search"):  # which follows no grammar
         return None
     if forced_tool(request) is not None:
@@ -344,7 +381,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 
 
 def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schema | None:
-    """The schema of the reply, by its contract or by the client."""
+    """Return the schema of the reply, by its contract or by the client, or None if neither names a key."""
     properties = _from_keys(contract.keys, request) if contract.keys else _in_range(contract, request)
     schema = contract.schema or closed(properties)
     if form == "tool":
@@ -353,30 +390,50 @@ def _schema_of(contract: Contract, request: Request, form: Form | None) -> Schem
         schema = request["response_format"]["json_schema"]["schema"]
     elif not (contract.schema or properties):
         return None
+    if form in ("tool", "json_schema"):
+        schema = _with_ranges(schema, request)
     own = schema.get("properties") or {}
     ours = {name: properties[name] for name in own.keys() & properties.keys()}
     return {**schema, "properties": {**own, **ours}} if ours else schema
 
 
+def _with_ranges(schema: Schema, request: Request) -> Schema:
+    """Return the client's schema in which a key without a range is described by the system message's words on it."""
+    system = "\n\n".join(text for role, text in turns_of(request) if role == "system")[: reader.HEAD]
+    fields = schema.get("properties")
+    # More keys than an honest schema has would each search the message.
+    if not isinstance(fields, dict) or len(fields) > 50:
+        return schema
+    words = {name: reader.words_for(name, system) for name, field in fields.items() if isinstance(field, dict)}
+    ranges = {
+        name: {"description": f"{fields[name].get('description', '')} {said}"} for name, said in words.items() if said
+    }
+    return {**schema, "properties": {name: field | ranges.get(name, {}) for name, field in fields.items()}}
+
+
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
     """The properties of a contract; a whole number without bounds has the range that the words of `asks` name."""
     properties = contract.properties or {}
-    match = contract.pattern.search(wording(request)) if contract.pattern and properties else None
+    match = (
+        contract.pattern.search(wording(request), timeout=SEARCH_SECONDS) if contract.pattern and properties else None
+    )
     bounds = limits(range_in(match[0])) if match else {}
     return {name: {**field, **bounds} if field == {"type": "integer"} else field for name, field in properties.items()}
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
-    section = re.search(keys.section, wording(request), re.DOTALL)
-    names = re.findall(keys.each, section[1]) if section else []
+    section = regex.search(keys.section, wording(request), regex.DOTALL, timeout=SEARCH_SECONDS)
+    names = regex.findall(keys.each, section[1], timeout=SEARCH_SECONDS) if section else []
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in names}
 
 
 def grammar(contract: Contract, reasoning: int) -> str:
-    """A grammar (Lark, as llguidance reads it) of the reply, with up to `reasoning` tokens besides the verdict."""
+    """Return a grammar of the reply (Lark, as llguidance reads it), with up to `reasoning` tokens of reasoning."""
     assert contract.verdict is not None
     verdict = _literal(contract.verdict)
     budget = min(reasoning, REASONING_TOKENS)
+    if contract.fields:
+        return _in_order(contract, budget)
     if contract.reasoning == "none" or budget < 1:
         return f"start: {verdict}\n"
     if contract.reasoning == "after":
@@ -414,6 +471,29 @@ def grammar(contract: Contract, reasoning: int) -> str:
         f"REASONING: /(?s:.*)/{once}\n"
         f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}\n"
     )
+
+
+def _in_order(contract: Contract, budget: int) -> str:
+    """Write a grammar of fields in their order, with up to `budget` tokens shared by those of free text."""
+    free = sum(not pattern for _, pattern in contract.fields)
+    share = max(budget // max(free, 1), 1)
+    openings = [opening for opening, _ in contract.fields] + [contract.follow]
+    never = any_of(openings)
+    parts, rules = [json.dumps(openings[0])], []
+    for at, (_, pattern) in enumerate(contract.fields):
+        after = openings[at + 1]
+        if pattern:
+            parts += [_literal(pattern), json.dumps(f"{contract.lead}{after}")]
+            continue
+        parts.append(f"(cut{at} | opened{at})")
+        rules += [
+            f"cut{at}: text{at} {json.dumps(contract.lead + after)}",
+            f"text{at}[max_tokens={share}]: TEXT",
+            f"opened{at}[max_tokens={share}]: OPENED{at}",
+            f"OPENED{at}: {_literal(f'(?s:.*){escaped(after)}')} & ~{_literal(f'(?s:.*)({never})(?s:.+)')}",
+        ]
+    text = [f"TEXT: /(?s:.*)/ & ~{_literal(f'(?s:.*)({never})(?s:.*)')}"] if rules else []
+    return "\n".join([f"start: {' '.join(parts)}", *rules, *text, ""])
 
 
 def _literal(pattern: str) -> str:

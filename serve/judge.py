@@ -24,11 +24,12 @@ import contracts
 import httpx
 import msgspec
 import typer
+from control_tokens import FILES, tokens_of
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
 from critic import jsonl
-from critic.backends.identity import learned_forms, notes, of_head, own_name, processor_hash, sees_images
+from critic.backends.identity import is_classifier, learned_forms, notes, of_head, own_name, processor_hash, sees_images
 from critic.backends.vllm import build, devices, end_with_parent, environment, gpus, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
@@ -94,6 +95,21 @@ def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: st
     if api_key:
         ours["VLLM_API_KEY"] = api_key
     return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
+
+
+def control_tokens(model: str) -> list[str]:
+    """Return the control tokens of a judge, by the files of its tokenizer; of a model on the hub by those that vLLM is
+    about to load, too."""
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with vLLM
+
+        try:
+            folder = Path(snapshot_download(model, allow_patterns=[*FILES, "*.jinja"]))
+        except (OSError, ValueError) as error:
+            print(f"{model}: control tokens in messages are not respelt: {error}"[:300], file=sys.stderr)
+            return []
+    return tokens_of(folder)
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:
@@ -217,11 +233,14 @@ def main(
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint) is not False,
         about=about,
+        control_tokens=control_tokens(checkpoint),
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     environ = server_environment(checkpoint, settings, on_cpu, api_key)
     environ |= {"CUDA_VISIBLE_DEVICES": ",".join(engines)} if engines else {}
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
+    if is_classifier(facts):
+        print("this judge is a scoring head: it answers /classify and no chat request", file=sys.stderr, flush=True)
     entry = SEVERAL if engines else (ENTRY,)
     words = [sys.executable, "-m", *entry, "--served-model-name", *names, *ours, *extra, *LAYER]
     return attend(words, environ, url, names, ready_timeout, log)

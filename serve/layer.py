@@ -24,6 +24,7 @@ import ratings
 import request_limits
 from api_formats import CUT_OFF, Known, as_seen, forced_tool, sent_on, with_named_tool
 from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from control_tokens import ControlTokens
 from replies import (
     Answer,
     App,
@@ -51,6 +52,19 @@ SETTINGS = "CRITIC_SERVE_LAYER"
 
 CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
+SERVED = re.compile(
+    r"/(?:health|ping|version|load|metrics|docs|redoc|openapi\.json|tokenize|detokenize|invocations|"
+    r"classify|pooling|score|rerank|generative_scoring|"
+    r"v[12]/(?:models|chat/completions|completions|responses|messages|embeddings|embed|score|rerank)(?:/.*)?)?/?"
+)
+"""Routes for clients. vLLM has others, which resize, profile or change the server."""
+
+WRITES = re.compile("/v1/(?:chat/completions|completions|responses|messages)")
+"""Routes whose reply is a text."""
+
+MOST_NAME = 200
+"""Characters of a client's own that stand in a header."""
+
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
@@ -59,7 +73,7 @@ MOST_PREPARED = 8
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name; `contracts` are the operator's files; `images` says whether the judge sees them.
     `about` stands beside the judge's name under /v1/models: the hash of its processor, the forms that it was trained
-    in, its certificate and that one's hash."""
+    in, its certificate and that one's hash. `control_tokens` are the judge's own, which no message may hold."""
 
     model: str
     aliases: list[str]
@@ -67,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     images: bool
     about: dict[str, Any] = {}
+    control_tokens: list[str] = []
 
 
 class JudgeLayer:
@@ -74,6 +89,7 @@ class JudgeLayer:
         self.app = app
         self.settings = msgspec.json.decode(os.environ[SETTINGS], type=Settings)
         self.contracts = load([Path(file) for file in self.settings.contracts])
+        self.control_tokens = ControlTokens(self.settings.control_tokens)
         self.key = os.environ.get("VLLM_API_KEY")
         self.context: int | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
@@ -103,8 +119,13 @@ class JudgeLayer:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that has the key. Raises Refusal."""
         method, path = scope["method"], scope["path"]
+        if not SERVED.fullmatch(path):
+            raise Refusal(HTTPStatus.NOT_FOUND, None, "Not Found")
         body = await self._read(receive) if method == "POST" else b""
-        request = await asyncio.to_thread(request_limits.read, body) if body else None
+        request, body = await asyncio.to_thread(self._parsed, path, body) if body else (None, body)
+        if "gives" in self.settings.about and WRITES.match(path):
+            reason = "this judge is a scoring head: ask /classify, or serve a judge that writes"
+            raise Refusal(HTTPStatus.BAD_REQUEST, "scoring_head", reason)
         if path == "/metrics":
             await send_answer(send, await self._metrics(scope, receive))
         elif path == "/v1/models" and method == "GET" and self.settings.about:
@@ -113,6 +134,17 @@ class JudgeLayer:
             await self._generate(scope, body, request, receive, send)
         else:
             await self._inner(scope, body, receive, shaping(send))
+
+    def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
+        """Return a request's JSON (None if it is none) and its body, without `guided_*` fields and control tokens.
+
+        Raises Refusal beyond a bound."""
+        request, changed = request_limits.read(body)
+        try:
+            respelt = self.control_tokens.respelt(path, request)
+        except RecursionError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, "the request is nested too deep") from None
+        return respelt, json.dumps(respelt).encode() if changed or respelt is not request else body
 
     def _authorised(self, scope: Scope) -> bool:
         if not self.key:
@@ -193,7 +225,7 @@ class JudgeLayer:
         # The judge answers to its aliases and to no name, an adapter to its own.
         name = request.get("model")
         keeps_name = isinstance(name, str) and name.isprintable() and name not in self.settings.aliases
-        model = str(name if keeps_name else self.settings.model).encode("latin-1", "replace")
+        model = str(name if keeps_name else self.settings.model)[:MOST_NAME].encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
         if contract and contract.found:
             headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
@@ -206,7 +238,7 @@ class JudgeLayer:
         read. Raises Refusal when it cannot fit the context."""
         try:
             return await self._constrained(scope, body, request, count)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             stream = bool(request.get("stream"))
             return Asked(request=request, body=body, headers=self._headers(request), stream=stream)
@@ -251,10 +283,14 @@ class JudgeLayer:
         it is looked at for the `first` time."""
         if _header(scope, b"x-critic-contract") == "none":
             return None, True
-        contract = await asyncio.to_thread(recognise, chat, self.contracts)
+        try:
+            contract = await asyncio.to_thread(recognise, chat, self.contracts)
+        except TimeoutError:
+            reason = "the words of the request take too long to read; send fewer, or the header x-critic-contract: none"
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, reason) from None
         if first:
             self.counts["requests", contract.name if contract else "none"] += 1
-        if first and contract is None and judges(chat):
+        if first and contract is None and await asyncio.to_thread(judges, chat):
             known = sum(name == "unknown_forms" for name, _ in self.counts)
             counter = ("unknown_forms", fingerprint(chat))
             self.counts[counter if known < 100 or counter in self.counts else ("unknown_forms", "others")] += 1

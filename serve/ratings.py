@@ -20,6 +20,7 @@ from critic.backends import Token
 from critic.judging import distribution, parse
 from critic.judging.grader import ALTERNATIVES, NEGLIGIBLE
 from critic.judging.targets import RATING
+from critic.records import TEN
 
 Generate = Callable[..., AsyncIterator[Any]]
 
@@ -58,23 +59,34 @@ async def _with_ten(
     replies: AsyncIterator[Any], room: Room, form: dict[str, Any], ask: Callable[..., AsyncIterator[Any]]
 ) -> AsyncIterator[Any]:
     """The replies, without alternatives but at the rating and behind it; sets the room's `ten`."""
-    field = form.get("properties", {}).get(RATING, {})
+    scale = _scale(form)
     async for reply in replies:
         (written,) = reply.outputs
-        if reply.finished and written.logprobs and "maximum" in field:
+        if reply.finished and written.logprobs and scale is not None:
             flat = written.logprobs
             texts = [flat.decoded_tokens[start] for start in flat.start_indices]
             if (index := _rating_index(texts)) is not None:
                 ends = zip(flat.start_indices, flat.end_indices, strict=True)
                 # The token that was written stands first.
                 flat.end_indices = [end if at - index in (0, 1) else start + 1 for at, (start, end) in enumerate(ends)]
-                one_id = _open_one(flat[index], (field["minimum"], field["maximum"]))
+                one_id = _open_one(flat[index], scale)
                 behind = "".join(texts[index:])[1:2]
                 if one_id is not None and behind and not texts[index].startswith("1"):
                     with suppress(ValueError):  # the prompt fills the context
                         async for continuation in ask([*written.token_ids[:index], one_id], f"[0{behind}].*"):
                             room.ten = distribution.zero_share([_token(continuation.outputs[0].logprobs[0])])
         yield reply
+
+
+def _scale(form: Any) -> tuple[int, int] | None:
+    """Return the range of a schema's rating, None unless it has a 1 and ends with 10: a client may send anything."""
+    try:
+        field = form["properties"][RATING]
+        low, high = field["minimum"], field["maximum"]
+    except (LookupError, TypeError):
+        return None
+    is_scale = type(low) is int and low in (0, 1) and type(high) is int and high == TEN[1]
+    return (low, high) if is_scale else None
 
 
 def _rating_index(texts: list[str]) -> int | None:

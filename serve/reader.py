@@ -5,21 +5,23 @@ same text, without the data. A request is left alone unless it judges answers an
 """
 
 import functools
+import itertools
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
+import regex as re
 from chinese import in_english
-from scales import Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of
+from scales import ZERO_OR_ONE, Schema, digits_of, labels_in, limits, names_verdict, range_in, scale_of, value_pattern
 
 HEAD, TAIL = 20_000, 6_000
 """Characters that are read of a long request, at its beginning and at its end."""
 
 JUDGED = (
     r"(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|solutions?|candidates?|assistants?|summar(?:y|ies)|"
-    r"translations?|claims?|statements?|conversations?|essays?)"
+    r"translations?|claims?|statements?|conversations?|essays?|contexts?|"
+    r"(?:written|reference) texts?|text content|writing)"
 )
 RATES = r"(?:evaluat\w*|grad(?:e|es|ing)|judg\w+|rat(?:e|es|ing)|assess\w*|scor(?:e|es|ing))"
 SPEAKS = re.compile(rf"(?i)\b(?:{RATES}|judge|criteria|rubric)\b")
@@ -27,7 +29,7 @@ JUDGING = re.compile(
     rf"(?i)\b(?:{RATES}|compar(?:e|ing)|check|determine|classify|correctness)\b[^.\n]{{0,90}}\b{JUDGED}\b|"
     rf"\b(?:two|both) (?:assistants|answers|responses|outputs)\b|\bmatch an answer\b|\byou (?:grade|judge|rate)\b|"
     rf"\byou are an? [^.\n]{{0,30}}(?:judge|grader|evaluator)\b|"
-    rf"\b{JUDGED} (?:is|are) (?:supported|correct|better)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
+    rf"\b(?:{JUDGED}|information) (?:is|are) (?:supported|correct|better|relevant)\b|\b{JUDGED}[^.\n]{{0,3}} {RATES}\b"
 )
 """What judges answers: forms that texts of all kinds have are a verdict's only there."""
 
@@ -50,21 +52,63 @@ SCHEMA = re.compile(r"(?i)(?:schema|json format)\W[^{}]{0,80}$")
 NEAR = 250
 """Characters before an object that may ask for it."""
 
-LISTED = re.compile(r"(?m)^ *[-*•] ?[`\"*]{0,2}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,2} ?\((?P<type>[^()\n]{1,60})\) ?:")
-NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,40}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,300})")
-NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,80})\))?")
+MOST_OBJECTS = 100
+"""Objects of a text that are read, and keys of each: what an answer's form may have, with room to spare."""
+
+LISTED = re.compile(
+    r"(?m)^ *(?:[-*•]|[0-9]{1,2}[.)]) ?[`\"*]{0,3}(?P<name>[A-Za-z_]\w{0,30})[`\"*]{0,3} ?"
+    r"(?:\((?P<type>[^()\n]{1,60})\) ?)?:[`\"*]{0,3} ?(?P<words>[^\n]{0,400}(?:\n {3,}[^\n]{1,200}){0,6})"
+)
+"""A bullet or a numbered line that explains a key, with its continuation lines."""
+
+KEYED = re.compile(r"(?i)\b(?:keys|fields|properties)\b[^{}\n]{0,80}\n(?=\s{0,6}[-*•1])")
+"""Words right before such a list."""
+
+NAMED = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,60}\b(?:keys|fields|properties)\b(?P<names>(?:[^.{}\n]|\.(?!\s)){4,1500})")
+KEY_LIST = re.compile(r"(?i)\bJSON\b[^.{}\n]{0,60}\b(?:keys|fields)\b:?\s{0,4}\[(?P<names>[^\[\]{}\n]{2,300})\]")
+NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,300})\))?")
+NOTE = re.compile(r"\{\w+\}\s*# note: the value you produce must (?:be )?(?P<words>.+)", re.DOTALL)
+"""DSPy's note on the value of a key, in the object that it shows."""
+
+TEXT = re.compile(r"(?i)\b(?:str|strings?|texts?|sentences?|words?)\b")
+STRING: Schema = {"type": "string"}
+TRUTH = re.compile(r"(?i)\W*(?:an? )?(?:bool(?:ean)?\b|true ?(?:or\b|if\b|/|\|))")
+LIST = re.compile(r"(?i)(?:list|array)(?:\[(?P<item>.+)\]| of (?P<items>.+))")
+NUMERIC = re.compile(r"(?i)\b(?:(?P<whole>int(?:eger)?|whole)|number|float|numeric|decimal)s?\b")
+NULL = re.compile(r"\b(?:null|None(?:Type)?)\b|\bOptional\[")
+FIELD = re.compile(
+    r"`\[\[ ## (?P<name>\w+) ## \]\]`(?: \(must be formatted as a valid Python (?P<type>[^\n()]{1,300})\))?"
+)
+"""DSPy's fields in the order of the reply, with their types."""
+
+RULE = re.compile(
+    r"[\"'`](?P<name>[^\"'`\n]{1,80})[\"'`]"
+    r"(?=(?P<says> (?:(?:field|key|value) )?(?:must|should)(?: only| strictly)? (?:STRICTLY )?be [^.\n]{2,120}))"
+)
+"""What a sentence says that the field of a quoted name must be."""
+
+OUTPUT = re.compile(r"Outputs?:\s*\Z")
+"""The line before an example's reply, in prompts that list their keys."""
+
 SKETCHED = re.compile(
     r"(?<=:)\s*(?P<value><[^<>\n]*>|\"[^\"\n]*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")+|[^\s\"'{}\[\],<][^,{}\[\]\n\"]*)"
 )
 """A value that is described and not written, behind its key."""
 
-ENDING = re.compile(r",?\s*(?:\.\.\.|…)?,?\s*(?=[}\]])")
+SEVERAL = re.compile(r"(?<=:)\s*\[([A-Za-z<][^\[\]\"'{},]{0,60})(?:,[^\[\]\"'{}]{0,200})?\]")
+"""A list of values that are described: `[score1, score2]`."""
+
+ENDING = re.compile(r"(?<![\s,.…])(?:[\s,…]|\.\.\.)++(?=[}\]])")
 
 BRACES = r"\{[^{}]*+\}"
 for _ in range(8):
     BRACES = rf"\{{(?:[^{{}}]++|{BRACES})*+\}}"
 OBJECTS = re.compile(BRACES)
 """Outermost pairs of braces."""
+
+
+class Unread(Exception):
+    """A type or a verdict that is named but not understood: the request is left alone."""
 
 
 def asked_texts(turns: list[tuple[str, str]]) -> list[str]:
@@ -84,44 +128,246 @@ def clipped(text: str, head: int = HEAD, tail: int = TAIL) -> str:
 
 
 def object_in(text: str, *, wanted: bool) -> Schema | None:
-    """The schema of the JSON object that is asked for, empty where there are several. `wanted` says that the request
-    asks for an object by itself."""
-    schemas = [*objects(text, wanted)]
-    if any([*schema["properties"]] != [*schemas[0]["properties"]] for schema in schemas):
+    """Return the schema of the JSON object that a request asks for: {} if it shows several that cannot be joined or has
+    a type that is not known, None if it shows none. `wanted`: the request's own fields ask for an object."""
+    try:
+        schemas = [*objects(text, wanted)]
+    except Unread:
         return {}
-    return schemas[0] if schemas else None
+    # A client's own JSON Schema is taken as it is: only an object that is shown has exactly the fields of `closed`.
+    shown = [schema["properties"] if set(schema) == set(closed({})) else schema for schema in schemas]
+    return _joined(shown) if shown else None
+
+
+def _joined(shown: list[Schema]) -> Schema:
+    """Join the objects that a request shows into one schema, or return {} if their keys differ.
+
+    A client shows one object for each outcome: what either has as a value is allowed. Keys that only some have may be
+    left out, if one object has all keys.
+    """
+    if "properties" in shown[0]:
+        return shown[0] if all([*other.get("properties", {})] == [*shown[0]["properties"]] for other in shown) else {}
+    largest = max(shown, key=len)
+    if any(other.keys() - largest.keys() for other in shown) or not set.intersection(*map(set, shown)):
+        return {}
+    fields = {name: _either([other[name] for other in shown if name in other]) for name in largest}
+    return {**closed(fields), "required": [name for name in largest if all(name in other for other in shown)]}
+
+
+def _either(fields: list[Schema]) -> Schema:
+    """Return a schema of all values that one key has in several objects; a described value rules out an example's."""
+    kinds: dict[str, Schema] = {}
+    for field in (branch for shown in fields for branch in shown.get("anyOf", [shown])):
+        words = all(isinstance(value, str) for value in field.get("enum", []))
+        kind = field.get("type", "string" if words else "number").replace("integer", "number")
+        known = kinds.get(kind, {})
+        if "enum" in field:
+            kinds[kind] = {"enum": [*dict.fromkeys(known.get("enum", []) + field["enum"])]}
+        elif "enum" not in known and len(field) > len(known):
+            kinds[kind] = field
+    # A key that is null in each object has a text where it is given.
+    branches = [*kinds.values()] if set(kinds) != {"null"} else [STRING, *kinds.values()]
+    return branches[0] if len(branches) == 1 else {"anyOf": branches}
 
 
 @functools.lru_cache(8)
 def judges(text: str) -> bool:
-    """Whether the words around objects judge answers: what the fields of these are called asks for nothing."""
+    """Return whether the words around objects judge answers. Names of an object's fields ask for nothing."""
     return bool(JUDGING.search(OBJECTS.sub(" ", text)))
 
 
 def closed(fields: Schema) -> Schema:
-    """An object of exactly these keys, in this order."""
+    """Return the schema of an object of exactly these keys, in this order."""
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
 def objects(text: str, wanted: bool) -> Iterator[Schema]:
-    """JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with their
-    types or ranges."""
+    """Yield JSON Schemas that a reply has to follow, objects that are shown as an example, and keys that are named with
+    their types or ranges."""
     judging = judges(text)
-    for match in OBJECTS.finditer(text):
+    listed = _key_list(text) if judging else {}
+    yield from _object(listed)
+    for match in _objects(text):
         before, sketch = text[max(0, match.start() - NEAR) : match.start()], _sketch(match[0]) or {}
         asked_for = OBJECT.search(before)
+        # An example's reply has told the types of the listed keys already.
+        if listed and sketch.keys() == listed.keys():
+            continue
         if isinstance(sketch.get("properties"), dict):
             if asked_for and SCHEMA.search(before) and not EXAMPLE.search(before):
                 yield sketch
         elif judging and (wanted or asked_for):
             yield from _object({name: _described(name, value, text) for name, value in sketch.items()})
+    if judging and not listed and (wanted or OBJECT.search(text)):
+        yield from _object(_rows(text) or _named(text))
+
+
+def _objects(text: str) -> Iterator[re.Match[str]]:
+    """Yield the objects that a text holds, at most MOST_OBJECTS of them, without those that have more keys."""
+    for match in itertools.islice(OBJECTS.finditer(text), MOST_OBJECTS):
+        if match[0].count(":") <= MOST_OBJECTS:
+            yield match
+
+
+def _named(text: str) -> dict[str, Schema]:
+    """Return the keys that a sentence names with their types, or none if a verdict has no type."""
     named = NAMED.search(text)
     keys = [*NAME.finditer(named["names"])] if named else []
-    rows = [*LISTED.finditer(text)] if OBJECT.search(text) else []
-    if judging and (rows or all(key["type"] or not names_verdict(key["name"]) for key in keys)):
-        yield from _object(
-            {row["name"]: _described(row["name"], f"<{row['type'] or ''}>", text) for row in rows or keys}
-        )
+    if not all(key["type"] or not names_verdict(key["name"]) for key in keys):
+        return {}
+    return {key["name"]: _typed(key["name"], key["type"] or "", "", text) for key in keys}
+
+
+def _rows(text: str) -> dict[str, Schema]:
+    """Return the keys of a list of bullets that follows words for keys, or whose bullets have types."""
+    header = KEYED.search(text)
+    rows, at = list[re.Match[str]](), header.end() if header else len(text)
+    while row := LISTED.search(text, at):
+        # Bullets behind other words are of another list.
+        if text[at : row.start()].strip():
+            break
+        rows, at = [*rows, row], row.end()
+    rows = rows or [row for row in itertools.islice(LISTED.finditer(text), MOST_OBJECTS) if row["type"]]
+    return {row["name"]: _typed(row["name"], row["type"] or "", row["words"], text) for row in rows[:MOST_OBJECTS]}
+
+
+def _key_list(text: str) -> dict[str, Schema]:
+    """Return the keys of a list of names, with types by the examples' replies."""
+    if not (listed := KEY_LIST.search(text)):
+        return {}
+    replies = [reply for match in _objects(text) if isinstance(reply := _sketch(match[0]), dict)]
+    names = [key["name"] for key in NAME.finditer(listed["names"])]
+    return {name: _of_examples(name, [reply[name] for reply in replies if name in reply], text) for name in names}
+
+
+def _of_examples(name: str, values: list[Any], text: str) -> Schema:
+    """Return what the values of a key in examples' replies have in common."""
+    if not values:
+        return _typed(name, "", "", text)
+    if all(isinstance(value, list) for value in values):
+        return {"type": "array", "items": _of_examples(name, [item for value in values for item in value], text)}
+    if all(value in (0, 1) and type(value) is int for value in values) and scale_of(text) is None:
+        return {"enum": [0, 1]}
+    return _either([_described(name, value, text) for value in values])
+
+
+class Key(NamedTuple):
+    """A key of an object as a request writes it: its name, its type and the words beside it (each "" if there is none),
+    and the whole text."""
+
+    name: str
+    type_name: str
+    words: str
+    text: str
+
+    @property
+    def spoken(self) -> str:
+        return f"{self.type_name}: {self.words}".strip(": ")
+
+
+def _typed(name: str, kind: str, words: str, text: str) -> Schema:
+    """Return what the words beside a key allow: its type, in brackets or in Python's words, and its description.
+
+    Raises Unread for a type that is not known, and for a verdict without a type, a scale or labels.
+    """
+    type_name = re.sub(r"\A(?:must be formatted as an? )?(?:valid )?Python ", "", kind.strip())
+    key = Key(name, type_name, words, text)
+    field = next(filter(None, (read(key) for read in READERS)), None) or _open(key)
+    other = re.search(r"(?i)\bset [`\"'*]{0,2}(\w+)[`\"'*]{0,2} to (?:null|None)\b", key.spoken)
+    is_nullable = NULL.search(key.spoken) and (not other or other[1] in (name, "it", "this"))
+    return {"anyOf": [field, {"type": "null"}]} if is_nullable else field
+
+
+def _truth(key: Key) -> Schema | None:
+    return {"type": "boolean"} if TRUTH.match(key.spoken) else None
+
+
+def _list(key: Key) -> Schema | None:
+    if not (match := LIST.fullmatch(key.type_name)):
+        return None
+    items = _typed(key.name, match["item"] or match["items"], key.words, key.text)
+    return {"type": "array", "items": items, "minItems": int(names_verdict(key.name))}
+
+
+def _listed(key: Key) -> Schema | None:
+    """Read Python's Literal, "0 if …, 1 if …", quoted values behind "one of", and DSPy's list behind "one of:"."""
+    if literal := re.fullmatch(r"Literal\[(.+)\]", key.type_name):
+        values = re.findall(r"'[^']*'|\"[^\"]*\"|[^,\s'\"]+", literal[1])
+        whole = all(re.fullmatch("-?[0-9]+", value) for value in values)
+        return {"enum": [int(value) if whole else value.strip("\"'") for value in values]}
+    if ZERO_OR_ONE.search(key.spoken) and not TEXT.match(key.type_name):
+        return {"enum": [0, 1]}
+    listed = re.split(r"(?i)\bone of\b", key.spoken, maxsplit=1)[1:]
+    quoted = re.findall(r"[\"'`]([\w -]{1,30})[\"'`]", listed[0]) if listed else []
+    if listed and not quoted and ";" in listed[0]:
+        quoted = [value.strip() for value in listed[0].strip(": ").split(";")]
+    return {"enum": [*dict.fromkeys(quoted)]} if quoted else None
+
+
+def _number(key: Key) -> Schema | None:
+    number = NUMERIC.search(key.spoken[:60])
+    own = re.split(r"\.\s", key.spoken)[0]
+    bounds = range_in(own) or range_in(words_for(key.name, key.text) if number else "")
+    if TEXT.match(key.type_name) or not (number or (bounds and names_verdict(key.name))):
+        return None
+    bounds = bounds or (scale_of(key.text) if names_verdict(key.name) else None)
+    whole = number["whole"] if number else not digits_of(bounds, key.spoken)
+    return {"type": "integer" if whole else "number", **limits(bounds)}
+
+
+def _labels(key: Key) -> Schema | None:
+    field = STRING if TEXT.match(key.type_name) else _in_words(key.type_name, is_text=False)
+    if field != STRING:
+        return field
+    labels = labels_in(key.words) if names_verdict(key.name) else None
+    return {"enum": labels} if labels else None
+
+
+def _open(key: Key) -> Schema:
+    """Return a number of the request's scale for a verdict without a type, and free text for other keys."""
+    if TEXT.search(key.spoken):
+        return STRING
+    if names_verdict(key.name) and (bounds := scale_of(key.text)):
+        return {"type": "number" if digits_of(bounds, key.text) else "integer", **limits(bounds)}
+    # DSPy says of objects that they "adhere to the JSON schema".
+    is_type = re.fullmatch(r"(?!(?i:any|optional)\Z)[A-Za-z_][\w.]*(?:\[.*\])?|adhere to .*", key.type_name, re.DOTALL)
+    if names_verdict(key.name) or is_type:
+        raise Unread(key.name)
+    return STRING
+
+
+READERS: tuple[Callable[[Key], Schema | None], ...] = (_truth, _list, _listed, _number, _labels)
+"""Ways of writing what a key may be, in the order in which they are tried: the first that fits counts."""
+
+
+@functools.lru_cache(64)
+def words_for(name: str, text: str) -> str:
+    """Return the first words that give a range to a key of this very name, in a bullet or a sentence, or ""."""
+    key = rf"(?:^[ \t]*(?:[-*•]|[0-9]{{1,2}}[.)])? ?|[\"'`*]|\b(?:the|a) ){re.escape(name)}[\"'`*]{{0,3}}"
+    begins = r"\(|:|is |must |should |from |between |ranges "
+    for match in re.finditer(rf"(?im){key} ?(?P<words>(?:{begins})[^\n]{{1,200}})", text):
+        words: str = re.split(r"\.\s", match["words"])[0]
+        words = re.sub(r"(?i)out of 1(?:\.0)?(?![\w.]*[0-9])", "from 0 to 1", words)
+        if range_in(words):
+            return words
+    return ""
+
+
+def marked_fields(text: str, whole: str) -> list[tuple[str, str]]:
+    """Return DSPy's fields with an expression of each value, "" for free text; none if a type is not understood."""
+    fields = list[tuple[str, str]]()
+    for field in FIELD.finditer(text):
+        name, type_name = field["name"], field["type"] or "str"
+        if name == "completed":
+            break
+        try:
+            schema = _typed(name, type_name, words_for(name, whole), whole)
+        except Unread:
+            return []
+        if not (pattern := value_pattern(schema)) and type_name != "str":
+            return []
+        fields.append((name, pattern if type_name != "str" else ""))
+    return fields if any(pattern for _, pattern in fields) else []
 
 
 def _object(fields: Schema) -> Iterator[Schema]:
@@ -131,8 +377,9 @@ def _object(fields: Schema) -> Iterator[Schema]:
 
 
 def _sketch(written: str) -> Any:
-    """The object that is written, with what stands for a value as a text: `{"score": <1-5>}`. None if it is none."""
-    plain = ENDING.sub("", written.replace("{{", "{").replace("}}", "}"))
+    """Return a written object, with words that stand for a value as a string (`{"score": <1-5>}`), or None."""
+    plain = SEVERAL.sub(' ["<\\1>"]', written)
+    plain = ENDING.sub("", plain.replace("{{", "{").replace("}}", "}"))
     plain = plain if '"' in plain else plain.replace("'", '"')
     for words in (written, SKETCHED.sub(_quoted, plain)):
         try:
@@ -143,33 +390,57 @@ def _sketch(written: str) -> Any:
 
 
 def _quoted(match: re.Match[str]) -> str:
-    words = match["value"].strip()
+    words: str = match["value"].strip()
     if re.fullmatch(r"-?[0-9.]+|true|false|null|\"[^\"]*\"", words):
         return words
-    words = words.strip(" <>").replace('"', "")
+    words = words.strip(" <>").replace('"', "'" if words.startswith('"') else "")
     return json.dumps(f"<{words}>", ensure_ascii=False)
 
 
 def _described(name: str, value: Any, text: str) -> Schema:
-    """What a value that is written as an example or described allows, or what the words say by its name."""
+    """Return what a value that is written as an example or described allows, or what the words say by its name."""
     if isinstance(value, dict):
         return closed({key: _described(key, inner, text) for key, inner in value.items()})
     if isinstance(value, list):
-        items = _described(name, value[0], text) if value else {"type": "string"}
+        items = _described(name, value[0], text) if value else STRING
+        if value and all(isinstance(item, dict) for item in value):
+            items = _joined([_described(name, item, text)["properties"] for item in value]) or items
         return {"type": "array", "items": items, "minItems": int(names_verdict(name))}
-    if isinstance(value, bool) or value is None:
-        return {"type": "boolean" if value is not None else ["string", "null"]}
+    if value is None or isinstance(value, bool):
+        return {"type": "null" if value is None else "boolean"}
     if isinstance(value, int | float):
-        bounds = scale_of(text)
+        bounds = scale_of(text) or range_in(words_for(name, text))
         whole = isinstance(value, int) and not digits_of(bounds, text)
         return {"type": "integer" if whole else "number", **(limits(bounds) if names_verdict(name) else {})}
-    field = _in_words(value.strip("<>[] "), is_text=not value.startswith("<"))
-    rule = re.search(rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should) be [^.\n]{{2,120}}", text)
-    labels = labels_in(rule[0], rule[0].index(" ")) if rule and field == {"type": "string"} else None
+    return _sketched(name, value, text)
+
+
+def _sketched(name: str, value: str, text: str) -> Schema:
+    """Return what the words that stand for a value allow (in <> if they are no text), or a rule elsewhere on its key.
+
+    Raises Unread for a type that is not known.
+    """
+    word = value.strip("<>[] ")
+    field = _in_words(word, is_text=not value.startswith("<"))
+    note = NOTE.fullmatch(value)
+    is_type = field == STRING and re.fullmatch(r"<\s*[A-Za-z_][\w.]*\s*>", value) and not TEXT.search(word)
+    if note or (is_type and names_verdict(name)):
+        return _typed(name, note["words"] if note else word, "", text)
+    if names_verdict(name) and field in ({"type": "integer"}, {"type": "number"}):
+        return field | limits(range_in(words_for(name, text)) or scale_of(text))
+    rule = _rules(text).get(name) if field == STRING else None
+    labels = labels_in(rule) if rule else None
     return {"enum": labels} if labels else field
 
 
+@functools.lru_cache(8)
+def _rules(text: str) -> dict[str, str]:
+    """Return what the text first says that the field of each quoted name must be."""
+    return {rule["name"]: rule["says"] for rule in reversed([*RULE.finditer(text)])}
+
+
 def _in_words(words: str, is_text: bool) -> Schema:
+    """Return what words in place of a value or a type allow: labels, a truth value or a number; else a string."""
     options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||(?<!\bN)/|/(?!A\b)|\bor\b)\s*", words)]
     quoted = sorted({*re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", words)})
     if len(quoted) > 1:
@@ -181,19 +452,11 @@ def _in_words(words: str, is_text: bool) -> Schema:
         return {"enum": [int(option) for option in options] if whole else options}
     if bounds := range_in(words):
         kind = "number" if digits_of(bounds, words) or "." in words else "integer"
-        return {"type": kind, "minimum": bounds[0], "maximum": bounds[1]}
-    number = re.search(r"(?i)\b(?:(int(?:eger)?)|number|float|numeric|decimal)\b", words)
+        return {"type": kind, **limits(bounds)}
+    number = NUMERIC.search(words)
     if is_text or not number:
-        return {"type": "string"}
-    return {"type": "integer" if number[1] else "number"}
-
-
-def escaped(text: str) -> str:
-    return re.escape(text).replace("\\\n", "\n")
-
-
-def any_of(values: list[str]) -> str:
-    return "|".join(escaped(value) for value in sorted(values, key=len, reverse=True))
+        return STRING
+    return {"type": "integer" if number["whole"] else "number"}
 
 
 def options(text: str) -> list[str]:
@@ -203,14 +466,20 @@ def options(text: str) -> list[str]:
 
 
 ASKS = re.compile(
-    r"(?i)\W*(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W+)*"
+    r"(?i)(?<!\W)\W*+(?:(?:now|then|please|finally|first|you(?: (?:must|should))?)\W++){0,8}"
     r"(?:(?:rate|score(?= (?:the|it|each|from)\b)|grade|evaluate|judge|give|provide|return|respond|reply|use|print|"
-    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|scores go|"
-    r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line) (?:must|should|is)|"
+    r"(?:explanation|reasoning|feedback|label)(?= ?:)|"
+    r"(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|only|just|reason|think|explain|end|finish|conclude|"
+    r"scores go|"
+    r"(?:the|your) (?:\w{1,20} ){0,2}(?:score|answer|response|reply|output|verdict|judge?ment|line)(?: label)? "
+    r"(?:must|should|is)|"
     r"is\b[^?.\n]{0,80}\b(?:answer|response|it))\b|score ?\([0-9]|"
     r"[^\w\n]{0,8}(?:evaluation form|grading rubric)\b[^.:\n]{0,40}:)"
 )
 """How a sentence begins that asks for something, and does not only tell it."""
+
+CLOSING = re.compile(r"(?i)(?:stars|score|rating|grade) ?: *\Z")
+"""The last line of a request that a reply goes on from."""
 
 NAMES = (
     r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
@@ -224,21 +493,42 @@ DATA = re.compile(
 )
 """How a line begins that opens data."""
 
-TAGGED = re.compile(rf"(?is)<({NAMES})>.*?</\1>")
+TAG = re.compile(rf"(?i)<({NAMES})>")
 
 
 def without_data(text: str) -> str:
     """The text without its data, but for the names that open each piece, up to a line that asks again. Between two
     pieces such a line has to speak of judging: it may be the first one's. A text that judges only within such a piece
     is left as it is."""
-    lines = TAGGED.sub("", text).split("\n")
+    lines = _without_tagged(text).rstrip().split("\n")
     opens = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}
+    # Read from the end, so that each line is looked at once however many pieces of data there are.
+    speaks, last = list[bool](), True
+    for line in reversed(lines):
+        last = bool(SPEAKS.search(line)) or last
+        speaks.append(last)
+        last = last and len(lines) - len(speaks) not in opens
+    # A client that lists its keys encodes its data: no line of these is an example's reply.
+    listed = KEY_LIST.search(text)
     in_data, kept = False, []
     for at, line in enumerate(lines):
-        following = next((start for start in opens if start > at), None)
-        between = "\n".join(lines[at:following]) if in_data and following else "judge"
-        asks = ASKS.match(line) and SPEAKS.search(between)
+        is_last = at == len(lines) - 1
+        asks = (speaks[-1 - at] and ASKS.match(line)) or (is_last and CLOSING.match(line))
         in_data = at in opens or (in_data and not asks)
-        kept.append(opens[at][0] if at in opens else "" if in_data else line)
+        shown = in_data and listed and line.startswith("{") and OUTPUT.match(lines[at - 1])
+        kept.append(line if shown else opens[at][0] if at in opens else "" if in_data else line)
     left = "\n".join(kept)
     return text if opens and not judges(left) else left
+
+
+def _without_tagged(text: str) -> str:
+    """Return the text without each `<answer>…</answer>` and its like, in time that grows with its length only."""
+    kept, start, unclosed = list[str](), 0, set[str]()
+    while opening := TAG.search(text, start):
+        name = opening[1].lower()
+        closing = None if name in unclosed else re.compile(rf"(?i)</{name}>").search(text, opening.end())
+        if closing is None:
+            unclosed.add(name)
+        kept.append(text[start : opening.start() if closing else opening.end()])
+        start = (closing or opening).end()
+    return "".join((*kept, text[start:]))

@@ -28,6 +28,10 @@ ENDING = {
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
+MOST_MESSAGE = 2000
+"""Characters of an error's message, which may repeat what the client sent."""
+
+
 class Refusal(Exception):
     """A request that is answered with an error; `code` is OpenAI's word for it."""
 
@@ -100,7 +104,7 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and ending:
         status, message = HTTPStatus.SERVICE_UNAVAILABLE, ending
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    error = {"message": message, "type": kind, "param": details.get("param"), "code": code}
+    error = {"message": message[:MOST_MESSAGE], "type": kind, "param": details.get("param"), "code": code}
     body = json.dumps({"error": error}).encode()
     headers = [header for header in resized(answer.headers, body) if header[0].lower() != b"content-type"]
     headers += [*extra, (b"content-type", b"application/json")]

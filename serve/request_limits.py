@@ -11,6 +11,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
+from api_formats import with_structured_outputs
+from contracts import FORBIDDING
 from replies import Refusal
 from schemas import ends
 
@@ -45,20 +47,51 @@ WRITTEN = {"json", "structural_tag"}
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
 
 
-def read(body: bytes) -> Any:
-    """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound."""
+def read(body: bytes) -> tuple[Any, bool]:
+    """Return the JSON of a body, None if it is none (vLLM says what is wrong with it), and whether it was changed: see
+    `with_structured_outputs`. Raises Refusal beyond a bound."""
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
-        request = json.loads(body)
+        sent = json.loads(body)
+        request = _with_a_form(sent) if isinstance(sent, dict) else sent
         if ESCAPED_HALF.search(body) and whole(request) != request:
             raise _refused("the request holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
                 _check_constraint(name, value)
     except (ValueError, RecursionError):
-        return None
+        return None, False
+    return request, request is not sent
+
+
+def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with `guided_*` as `structured_outputs`.
+
+    Raises Refusal if it names two forms, or words that it forbids beside a form: none of the form's may be left, and
+    vLLM answers that with 500.
+    """
+    try:
+        request = with_structured_outputs(request)
+    except ValueError as error:
+        raise _refused(str(error)) from None
+    choice = request.get("tool_choice")
+    kinds = [
+        form.get("type") for form in (request.get("response_format"), _text_format(request)) if isinstance(form, dict)
+    ]
+    held = request.get("structured_outputs") or any(kind not in (None, "text") for kind in kinds)
+    forbidding = next((name for name in FORBIDDING if request.get(name)), None)
+    if forbidding and (held or (request.get("tools") and choice not in (None, "none", "auto"))):
+        raise _refused(
+            f"{forbidding} may leave the form of the reply nothing to write: leave {forbidding} or the form out"
+        )
     return request
+
+
+def _text_format(request: dict[str, Any]) -> Any:
+    """Return the form of a reply of /v1/responses."""
+    text = request.get("text")
+    return text.get("format") if isinstance(text, dict) else None
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:

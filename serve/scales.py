@@ -1,10 +1,11 @@
 """The values that words allow: ranges of numbers and lists of labels. Everything here is pure."""
 
 import functools
-import re
 from collections.abc import Iterator
+from re import escape
 from typing import Any
 
+import regex as re
 from chinese import HAN
 
 Schema = dict[str, Any]
@@ -28,15 +29,19 @@ SPOKEN = re.compile(
 """A cue with nothing between it and the range that could be what the range is of, or the name of a criterion."""
 
 RUBRIC = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]")
-ZERO_OR_ONE = re.compile(r"\b(?:1 (?:if|when) [^.;]{1,120}\b0|0 (?:if|when) [^.;]{1,120}\b1) (?:if|when|otherwise)\b")
+ZERO_OR_ONE = re.compile(
+    r"\b(?:1 (?:if|when|for|means) [^.;]{1,120}\b0|0 (?:if|when|for|means) [^.;]{1,120}\b1) "
+    r"(?:if|when|for|means|otherwise)\b"
+)
 WHOLE = re.compile(
     r"(?i)\b(?:integers?|int|whole (?:numbers?|scores?)|binary)\b|"
     r"(?<![\w.-])(?:0(?: or |/)1|1(?: or |/)0)(?![\w-]|\.[0-9])"
 )
-REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|steps of 0?\.[0-9]")
+REAL = re.compile(r"(?i)\bfloat|\bdecimal|\bhalf[- ](?:points?|steps?)|\bpartial (?:marks|points)|steps of 0?\.[0-9]")
 VERDICTS = re.compile(
     r"(?i)(?<![a-z])(?:scor|verdict|judg|evaluat|assess|result|correct|criteria met|winner|prefer|better|best|choice|"
-    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))|"
+    r"decision|label|relevan|faithful|attributed|hallucinat|ranking|success|supported|grounded|completeness|"
+    r"grad(?:e|ing)|(?:rat(?:e|ed|ing)|pass(?:ed)?)s?(?![a-z]))|"
     r"分数|评分|得分|打分|总分|等级|判断|判定|结论|结果|裁决|胜者|更好|正确|选择|标签"
 )
 
@@ -61,6 +66,7 @@ def range_in(text: str) -> Range | None:
     return named[1] if named else None
 
 
+@functools.lru_cache(16)
 def scale_of(text: str) -> Range | None:
     """The range that the text names of a score, or its rubric; of several the one that holds all others, or none."""
     spoken = {
@@ -73,6 +79,7 @@ def scale_of(text: str) -> Range | None:
     return widest if widest in spoken else None
 
 
+@functools.lru_cache(64)
 def digits_of(bounds: Range | None, words: str) -> int:
     """How many digits behind its point a number of the range takes: from 0 to 1 some, unless the words say none."""
     if bounds is None or WHOLE.search(words):
@@ -89,6 +96,46 @@ def numbers(bounds: Range | None, words: str) -> list[str]:
     for digits in range(digits_of(bounds, words) + 1):
         values += [f"{step / 10**digits:.{digits}f}" for step in range(low * 10**digits, high * 10**digits + 1)]
     return values
+
+
+def number_pattern(bounds: Range | None, decimals: bool) -> str:
+    """Return an expression of the numbers of a range (default: 0 to 100), with up to two decimals if `decimals`; "" for
+    a range that is too wide or has no whole ends."""
+    if bounds is None:
+        return r"100(\.0{1,2})?|[1-9]?[0-9](\.[0-9]{1,2})?" if decimals else "100|[1-9]?[0-9]"
+    whole = numbers(bounds, "integer")
+    # Below 0 the decimals of a number count downwards: such a range is listed.
+    if not whole or not decimals or bounds[0] < 0:
+        return any_of(numbers(bounds, "float" if decimals else "integer"))
+    return rf"({any_of(whole[:-1])})(\.[0-9]{{1,2}})?|{whole[-1]}(\.0{{1,2}})?"
+
+
+def points_pattern(words: str, text: str) -> str:
+    """Return an expression of a number behind a marker. The words beside the marker say its scale and its decimals, or
+    else the whole text. Without a scale it is from 0 to 100, with decimals unless a whole number is asked for."""
+    bounds = range_in(words) or scale_of(text)
+    near = words if WHOLE.search(words) or REAL.search(words) else text
+    return number_pattern(bounds, decimals=bool(digits_of(bounds, near)) if bounds else not WHOLE.search(near))
+
+
+def value_pattern(field: Schema) -> str:
+    """Return an expression of the values of a field as Python writes them, or "" for texts, lists and objects."""
+    field, *null = field.get("anyOf", [field])
+    pattern = any_of([*map(str, field.get("enum", (True, False) if field.get("type") == "boolean" else ()))])
+    if field.get("type") in ("integer", "number"):
+        bounds = (field["minimum"], field["maximum"]) if "minimum" in field else None
+        pattern = number_pattern(bounds, decimals=field["type"] == "number")
+    return f"{pattern}|None" if pattern and null else pattern
+
+
+def escaped(text: str) -> str:
+    """Return an expression of a text, with its line ends as they are."""
+    return escape(text).replace("\\\n", "\n")
+
+
+def any_of(values: list[str]) -> str:
+    """Return an expression of any of some texts, the longest first."""
+    return "|".join(escaped(value) for value in sorted(values, key=len, reverse=True))
 
 
 WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
@@ -110,12 +157,15 @@ LEADS = re.compile(
 
 STOPS = re.compile(
     rf"(?: ?\([^()\n]{{0,40}}\))?[\"'`]?(?:\s*\Z|[.;:!?)\n\]](?![\w.])|,? {NO_MORE}|"
-    r" (?:only|in|as|on|by|based|ONLY)\b|,? (?:and nothing|on)\b)"
+    r" (?:only|in|as|on|by|based|here|ONLY)\b|,? (?:and nothing|and (?:should|must) not|on)\b)"
 )
 """Behind a list: where it ends."""
 
 MARKED = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
 LABEL = re.compile(r"[A-Z]{1,12}(?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no|neither|equal|draw|both)")
+OUT_OF = re.compile(r"[^\n/]{1,16}?(?P<out> ?/ ?(?P<most>[2-9]|[0-9]{2,3}))(?![\w/]|\.[0-9])")
+"""A placeholder or an example of a score out of the most: `n/10`."""
+
 PLACEHOLDER = re.compile(
     r"(?i:(?:(?:your|final) )?(?:scores?|rating|grade|verdict|choice|number|letter))|X|n|[^A-Za-z]*"
 )
@@ -137,8 +187,12 @@ def labels_in(text: str, start: int = 0) -> list[str] | None:
 
 
 def choices(words: str, text: str) -> list[str]:
-    """The values that a placeholder or the words about it allow, or else the numbers of the scale that the whole text
-    names; none at all where they are not understood."""
+    """Return the values that a placeholder or the words about it allow, or else the numbers of the scale that the whole
+    text names, as in "7/10" if the words write them so; none if the words are not understood."""
+    if fraction := OUT_OF.match(words):
+        bounds = range_in(words) or scale_of(text)
+        is_most = bounds is not None and bounds[1] == int(fraction["most"])
+        return [value + fraction["out"] for value in numbers(bounds, text)] if is_most else []
     marked = [value for value in dict.fromkeys(MARKED.findall(words)) if not PLACEHOLDER.fullmatch(value)]
     if marked:
         return marked if len(marked) > 1 and all(map(LABEL.fullmatch, marked)) else []

@@ -68,7 +68,7 @@ def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
     """The schema with limits on all that has none, and nothing that the client does not name. Raises Unbounded."""
     try:
         return Bounded(*_Writer(schema, limits, pattern).write(schema, _Position()), limits)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         raise Unbounded("no schema that can be read") from None
 
 

@@ -399,6 +399,9 @@ class Scripted:
                 return parsed
 
             def do_GET(self) -> None:
+                if self.path == "/health":
+                    self.send(200, {}, b"")
+                    return
                 if listed != 200 or self.path.partition("?")[0] != f"{prefix}/models":
                     self.send(404 if listed == 200 else listed, {}, b'{"error": {"message": "no such route"}}')
                     return

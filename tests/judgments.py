@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Protocol, Response, Sample, Verdict
+from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response, Sample, Verdict
 
 
 def of_answer(response: Response, other: Response | None = None, **given: Any) -> Judgment:
@@ -23,7 +23,7 @@ def of_answer(response: Response, other: Response | None = None, **given: Any) -
     return Judgment(sample=sample, setup=setup, prompt=prompt, prompt_hash=prompt_hash, **given)
 
 
-def of_turn(conversation: Conversation | str, protocol: Protocol, **given: Any) -> Judgment:
+def of_turn(conversation: Conversation | str, protocol: str, **given: Any) -> Judgment:
     """A judgment of a model's answer to a turn of a conversation, or of the whole."""
     asked = (
         conversation

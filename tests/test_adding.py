@@ -1,4 +1,5 @@
-"""Adding a form, a history condition, an attack, a measure or a reply contract is one entry.
+"""Adding a form, a kind of verdict, a protocol, a history condition, an attack, a measure, a training objective or a
+reply contract is one object.
 
 The pages' own examples are put where they say in a copy of the packages. For a benchmark see
 benchmarks/test_add_a_benchmark.py, for a metric agreement/test_metric_table.py.
@@ -14,10 +15,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Copied, human_row, read_jsonl, write_jsonl
+from conftest import ROOT, Copied, assert_one_line_error, command, human_row, needs, read_jsonl, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -33,7 +35,7 @@ from critic.judging.examples import example_of, plan
 
 responses = human_scored.load(Path(sys.argv[1])).responses
 by_id = {one.id: one for one in responses}
-planned = plan(responses, {"coarse": 1.0}).examples
+planned = plan(responses, {sys.argv[2]: 1.0}).examples
 print(json.dumps([example_of(one, by_id, None, lambda messages: 0).target for one in planned]))
 """
 
@@ -76,10 +78,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
     (entry,) = blocks("critic/README.md", "Add a form", "python")
     put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
-    for content in blocks("critic/README.md", "Add a form", "toml"):
-        path = content.split("\n", 1)[0].removeprefix("# ")
-        assert not (package / path).exists()
-        (package / path).write_text(content, "utf-8")
+    put_prompts(package, "Add a form")
 
     assert " coarse, " in " ".join(critic("judge", "--help").stdout.split())
     judge = ["judge", rows, "--score", "argmax", "--prompt", "coarse", "--judge"]
@@ -94,11 +93,94 @@ def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     critic(*judge, judge_that_says(tmp_path, 4), "--out", out, "--max-failed", "1")
     assert {line["verdict"]["failure"] for line in read_jsonl(out)} == {"out_of_range"}
 
-    program = [sys.executable, "-c", PLANNED, str(rows)]
+    assert [target["Rating"] for target in taught(package, rows, "coarse")] == [1, 2, 3]
+
+
+def put_prompts(package: Path, heading: str) -> None:
+    """Write the prompt files of a section, each named in its first line."""
+    for content in blocks("critic/README.md", heading, "toml"):
+        path = content.split("\n", 1)[0].removeprefix("# ")
+        assert not (package / path).exists()
+        (package / path).write_text(content, "utf-8")
+
+
+def taught(package: Path, rows: Path, form: str) -> list[dict[str, Any]]:
+    """Return the verdicts that training on the rows teaches in a form."""
+    program = [sys.executable, "-c", PLANNED, str(rows), form]
     environment = os.environ | {"PYTHONPATH": str(package)}
-    planned = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    planned = subprocess.run(program, cwd=package, env=environment, capture_output=True, text=True, check=False)
     assert planned.returncode == 0, planned.stderr
-    assert [json.loads(target)["Rating"] for target in json.loads(planned.stdout)] == [1, 2, 3]
+    return [json.loads(target) for target in json.loads(planned.stdout)]
+
+
+TWO = {"Accuracy": "Is it right?", "Clarity": "Is it easy to follow?"}
+
+
+def test_a_kind_of_verdict(tmp_path: Path, package: Path, critic: Copied) -> None:
+    """Two ratings in one verdict are asked for, read, scored, taught as asked, and audited one by one."""
+    scores = [{"Accuracy": 8, "Clarity": 4}, {"Accuracy": 5, "Clarity": 7}, {"Accuracy": 2, "Clarity": 3}]
+    labels = [{"criteria": TWO, "criteria_scores": score, "system": "alpha"} for score in scores]
+    people = [human_row(number, human_score=sum(scores[number].values()) / 2, **labels[number]) for number in range(3)]
+    rows = write_jsonl(tmp_path / "rows.jsonl", people)
+    kind, entry = blocks("critic/README.md", "Add a kind of verdict", "python")
+    (package / "critic/judging/kinds/two_scores.py").write_text(kind, "utf-8")
+    put_in(package / "critic/judging/forms.py", "FORMS: dict[str, Form] = {", entry)
+    put_prompts(package, "Add a kind of verdict")
+
+    replies = [json.dumps(score | {"Reason": "so"}) for score in ({"Accuracy": 9, "Clarity": 4}, {"Accuracy": 9})]
+    for name, text in zip(("whole", "half"), replies, strict=True):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text}])
+        out = tmp_path / f"{name}-judged.jsonl"
+        judge = ["judge", rows, "--prompt", "two_scores", "--judge", tmp_path / f"{name}.jsonl", "--out", out]
+        critic(*judge, "--max-failed", "1")
+    judged = read_jsonl(tmp_path / "whole-judged.jsonl")
+    assert [(line["score"], line["verdict"]["reason"]) for line in judged] == [(6.5, "so")] * 3
+    by_name = [{name: part["rating"] for name, part in line["verdict"]["criteria"].items()} for line in judged]
+    assert by_name == [{"Accuracy": 9, "Clarity": 4}] * 3
+    half = read_jsonl(tmp_path / "half-judged.jsonl")
+    assert [(line["verdict"]["failure"], "score" in line) for line in half] == [("no_rating", False)] * 3
+
+    assert taught(package, rows, "two_scores") == [score | {"Reason": ""} for score in scores]
+    assert "6.50" in critic("score", tmp_path / "whole-judged.jsonl").stdout
+    critic("audit", f"mine={tmp_path / 'whole-judged.jsonl'}", "--out", tmp_path / "audit")
+    summary = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
+    errors = {name: summary[name]["mae"] for name in ("mine", "mine/Accuracy", "mine/Clarity")}
+    assert errors == {
+        "mine": pytest.approx(5 / 3),
+        "mine/Accuracy": pytest.approx(4),
+        "mine/Clarity": pytest.approx(4 / 3),
+    }
+
+
+def test_a_protocol(tmp_path: Path, package: Path, critic: Copied) -> None:
+    """A benchmark with a protocol of its own: in --help, inferred, judged in the protocol's form, and scored."""
+    protocol, benchmark = blocks("critic/README.md", "Add a protocol", "python")
+    (package / "critic/judging/protocols/right.py").write_text(protocol, "utf-8")
+    (package / "critic/benchmarks/quiz.py").write_text(benchmark, "utf-8")
+    assert "quality, right." in " ".join(critic("judge", "--help").stdout.split())
+
+    questions = [{"id": str(number), "question": f"{number} + 1?", "answer": str(number + 1)} for number in range(4)]
+    sheet, out = write_jsonl(tmp_path / "quiz.jsonl", questions), tmp_path / "judged.jsonl"
+    model = write_jsonl(tmp_path / "m.jsonl", [{"text": "two"}])
+    critic("infer", sheet, "--benchmark", "quiz", "--model", model, "--out", tmp_path / "replies.jsonl")
+    judge = write_jsonl(tmp_path / "judge.jsonl", [{"text": '{"Correct":"yes"}'}, {"text": '{"Correct":"no"}'}])
+    words = ["judge", tmp_path / "replies.jsonl", "--judge", judge, "--out", out]
+    critic(*words)
+    judged = read_jsonl(out)
+    right = [line["score"] for line in judged]
+    assert {line["verdict"]["value"]: line["score"] for line in judged} == {"yes": 1.0, "no": 0.0}
+    assert [(line["protocol"], line["prompt"], line["sample"]["shown"]["references"]) for line in judged] == [
+        ("right", "correct", [line["sample"]["conversation"]["turns"][0]["reference"]]) for line in judged
+    ]
+    critic("score", out, "--questions", sheet, "--out", tmp_path / "out")
+    board = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["leaderboards"]["right"]
+    share = board["m"]["right"]
+    assert (share["value"], share["n"], share["low"], share["high"]) == (sum(right) / 4, 4, *[sum(right) / 4] * 2)
+    for option, value in (("--order", "forced"), ("--prompt", "reason_first"), ("--score", "expected")):
+        refused = critic(*words[:-1], tmp_path / "other.jsonl", option, value, code=2)
+        assert option in refused.stderr and "--protocol" in refused.stderr, refused.stderr
+    unscored = [line | {"score": 0.5 if line["score"] else 7} for line in judged]
+    assert "right score 7; expected 0 to 1" in critic("score", write_jsonl(out, unscored), code=2).stderr
 
 
 def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
@@ -186,3 +268,76 @@ def test_a_reply_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for seed in range(5):
             said, _ = Decoder(held.request).babble(seed)
             assert len(re.findall("FLUENCY: [A-E]", said)) == 1 and re.search(r"\nFLUENCY: [A-E]\Z", said), said
+
+
+OBJECTIVE = """
+import os, sys
+os.environ["DS_ACCELERATOR"] = "cpu"
+sys.path.insert(0, sys.argv[1])
+import torch
+import rating_tokens, recipe_keys
+from objective_table import OBJECTIVES
+
+assert {"sft", "raft", "head", "pairwise", "ordinal"} == OBJECTIVES.keys()
+people = torch.eye(10)[[3]]
+near, far = (torch.eye(10)[[place]] * 0.9 + 0.01 for place in (4, 9))
+for name in ("ordinal", "head"):
+    error = OBJECTIVES[name].error
+    print(*(f"{float(error(None, shares.log(), people)):.4f}" for shares in (near, far)))
+"""
+
+
+@pytest.fixture
+def trainer(package: Path) -> Path:
+    """A copy of the training room too, with the page's own objective in it."""
+    needs("deepspeed")
+    shutil.copytree(ROOT / "train", package / "train", ignore=shutil.ignore_patterns("__pycache__"))
+    (entry,) = blocks("train/README.md", "Add an objective", "python")
+    path = package / "train" / entry.split("\n", 1)[0].removeprefix("# ")
+    assert path.parent.is_dir() and not path.exists()
+    path.write_text(entry, "utf-8")
+    return package
+
+
+def test_an_objective(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+    """In the table, in refusals, and what it says of itself: a miss by six costs more than one by one."""
+    program = [sys.executable, "-c", OBJECTIVE, str(trainer / "train")]
+    environment = os.environ | {"PYTHONPATH": str(trainer)}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ordinal, head = (line.split() for line in done.stdout.splitlines())
+    assert float(ordinal[1]) > 3 * float(ordinal[0]) and head[0] == head[1]
+    rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    train = ["train", "tiny", "--train", rows, "--out", tmp_path / "judge"]
+    wrong = critic(*train, "--set", "objective=ordinal", "--set", "forms={correct: 1.0}", code=2)
+    assert_one_line_error(wrong, "objective ordinal learns ratings on 1..10 alone, not correct")
+    wrong = critic(*train, "--set", "objective=ordinl", code=2)
+    assert_one_line_error(wrong, "unknown 'ordinl'; did you mean ordinal? choose head, ordinal, pairwise, raft, sft")
+
+
+@pytest.mark.e2e
+def test_a_judge_of_an_objective_of_ones_own(tmp_path: Path, trainer: Path, critic: Copied) -> None:
+    """Trained by the command itself, read by transformers, judged with by vLLM, and audited."""
+    needs("vllm")
+    rows, judge = ROOT / "data/samples/human_scored.jsonl", tmp_path / "judge"
+    few = {"objective": "ordinal", "training.max_steps": 6, "training.logging_steps": 1, "max_source_tokens": 1000}
+    changes = [word for name, value in few.items() for word in ("--set", f"{name}={value}")]
+    # The launcher's processes print past the process of `critic`, which the others share.
+    words = [*command("critic", "train", "tiny", "--train", rows, "--out", judge), "--cache", str(tmp_path), *changes]
+    environment = os.environ | {"PYTHONPATH": str(trainer), "DS_ACCELERATOR": "cpu"}
+    trained = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert trained.returncode == 0 and f"judge saved in {judge}" in trained.stdout, trained.stderr
+    losses = [line["loss"] for line in read_jsonl(judge / "loss.jsonl")]
+    assert len(losses) == 6 and max(losses) < 30.0
+    notes = json.loads((judge / "critic.json").read_text("utf-8"))
+    assert notes["recipe"]["objective"] == "ordinal" and "objective `ordinal`" in (judge / "README.md").read_text()
+    config = json.loads((judge / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 10
+
+    critic("judge", rows, "--judge", judge, "--out", tmp_path / "judged.jsonl")
+    judged = read_jsonl(tmp_path / "judged.jsonl")
+    assert len(judged) == 35 and all("failure" not in line["verdict"] for line in judged)
+    for line in judged:
+        expected = sum(share * rating for rating, share in enumerate(line["verdict"]["distribution"], 1))
+        assert line["score"] == pytest.approx(expected, abs=1e-6)
+    critic("audit", f"own={tmp_path / 'judged.jsonl'}", "--out", tmp_path / "audit")

@@ -196,6 +196,28 @@ def test_a_smaller_image_stands_upright(root: Path) -> None:
     assert sent.height > sent.width
 
 
+@pytest.mark.parametrize("name", ["turned.jpg", "turned.png", "turned.webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_that_is_small_enough_stands_upright_as_well(root: Path, name: str, orientation: int) -> None:
+    """The red corner goes where a browser shows it, and the note is gone."""
+    pixels = np.zeros((16, 32, 3), "uint8")
+    pixels[:8, :8, 0] = 255
+    image = Picture.fromarray(pixels)
+    exif = image.getexif()
+    exif[274] = orientation
+    image.save(root / name, exif=exif)
+    found = Images(root).load(name)
+    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+    assert found.uri.startswith(f"data:image/{sent.format.lower()};") and not found.resized
+    assert sent.size == ((32, 16) if orientation < 5 else (16, 32)) and sent.getexif().get(274, 1) == 1
+    corners = {1: (0, 0), 2: (1, 0), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (1, 0), 7: (1, 1), 8: (0, 1)}
+    right, low = corners[orientation]
+    corner = sent.convert("RGB").getpixel((2 + right * (sent.width - 5), 2 + low * (sent.height - 5)))
+    assert corner[0] > 200, corner
+    if orientation == 1:
+        assert base64.b64decode(found.uri.split(",")[1]) == (root / name).read_bytes()
+
+
 def test_data_uris(root: Path) -> None:
     data = (root / "in" / "a.png").read_bytes()
     uri = "data:image/png;base64," + base64.b64encode(data).decode()

@@ -1,5 +1,6 @@
 """JSON-lines files: errors that say where, resume after a torn write."""
 
+import csv
 import hashlib
 import json
 import resource
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import assert_one_line_error, human_row, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +37,78 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
         list(jsonl.read(tmp_path / "none.jsonl", Turn))
     with pytest.raises(UsageError, match="a folder; expected a file"):
         list(jsonl.read(tmp_path, Turn))
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('{"id": "a", "human_score": 1, "human_score": 10}', "human_score"),
+        ('{"human_score" :1, "id": "a", "human_score":10}', "human_score"),
+        ('{"id": "a: b", "annotators": {"A": 1, "B": {"x": 2}, "A": 5}}', "A"),
+        ('{"id": "a", "history": [{"user": "a"}, {"user": "b", "user": "c"}]}', "user"),
+        ('{"id": {"a": 1}, "id": "\\ud83d"}', "id"),
+        ('{"a": 1, "\\u0061": 2}', "a"),
+        ('{"' + "k" * 1000 + '": 1, "' + "k" * 1000 + '": 2}', "k" * 100),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_by_line(tmp_path: Path, line: str, key: str) -> None:
+    """Readers of JSON keep the last, and say nothing."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"id": "x"}}\n{line}\n', "utf-8")
+    with pytest.raises(UsageError, match=r"rows.jsonl:2: the key '.* is there twice") as raised:
+        list(jsonl.read(path, dict[str, Any]))
+    assert key in str(raised.value) and len(str(raised.value).removeprefix(str(path))) < 300
+
+
+def test_a_record_with_a_key_twice_is_refused_in_every_spelling(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    for line in ('{"user":"a","assistant":"b","user":"a"}', '{"user": "a", "assistant": "b", "assistant": "c: d"}'):
+        path.write_text(f"{line}\n")
+        with pytest.raises(UsageError, match=r"turns.jsonl:1: the key '(user|assistant)' is there twice"):
+            list(jsonl.read(path, Turn))
+
+
+LONG = "long " * 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "parts"),
+    [
+        ("rows.jsonl", {"lang": LONG}, ["rows.jsonl:2", "$.lang"]),
+        ("rows.jsonl", {"human_score": None, "annotators": {"r": LONG}}, ["rows.jsonl:2", "is not a number"]),
+        ("rows.jsonl", {"gpt4_score_1_10": LONG}, ["rows.jsonl:2", "is not a number"]),
+        ("rows.jsonl", {LONG: 1, "human_score": "x", "response": None}, ["rows.jsonl:2"]),
+        ("rows.csv", {"human_score": LONG}, ["rows.csv:3", "is not a number"]),
+        ("rows.csv", {"preference": LONG, "other": "a"}, ["rows.csv:3", "preference"]),
+        ("rows.csv", {"annotators": LONG}, ["rows.csv:3", "must hold JSON"]),
+        ("rows.csv", {LONG: "1", "lang": "xx"}, ["rows.csv:3"]),
+    ],
+)
+def test_error_lines_quote_at_most_200_characters(
+    tmp_path: Path, name: str, changes: dict[str, Any], parts: list[str]
+) -> None:
+    rows = [human_row(0), human_row(1) | changes]
+    path = tmp_path / name
+    if name.endswith(".csv"):
+        columns = list({**rows[0], **rows[1]})
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        write_jsonl(path, rows)
+    done = run("data/human_scores.py", path, "--out", tmp_path / "out")
+    assert_one_line_error(done, *parts)
+    assert len(done.stderr.replace(str(path), "")) < 500, done.stderr
+
+
+@given(st.dictionaries(st.text(max_size=4), st.one_of(st.text(), st.lists(st.dictionaries(st.text(), st.integers())))))
+def test_a_line_of_keys_that_differ_is_read(value: dict[str, Any]) -> None:
+    """Whatever its texts hold: colons, quotation marks, escapes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        path.write_text(json.dumps(value) + "\n" + json.dumps(value, ensure_ascii=False) + "\n", "utf-8")
+        assert [record for _, record in jsonl.read(path, dict[str, Any])] == [value, value]
 
 
 @pytest.mark.parametrize(

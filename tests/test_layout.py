@@ -236,9 +236,9 @@ PRODUCT_LINES, TEST_LINES = 24_500, 30_000
 """Lines of code. Docstrings, comments and blank lines are free: nothing is gained by leaving out an explanation."""
 STATEMENTS, BRANCHES = 60, 15
 """The most that one function may have."""
-NOT_YET = {"train.recipe._check_forms": 18}
+NOT_YET: dict[str, int] = {}
 """Functions with more branches than that, and how many they have: they only fall."""
-KIND_CHECKS, OBJECTIVE_CHECKS, CIRCLES = 15, 30, 3
+KIND_CHECKS, OBJECTIVE_CHECKS, CIRCLES = 0, 8, 0
 """Places where code asks for a verdict's kind or a training objective, and circles of imports. They fall to 3, 8 and 0
 once kinds and objectives are tables of objects."""
 BRANCHING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.match_case)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from conftest import ROOT, run
@@ -15,7 +14,7 @@ from test_layout import tracked
 from critic.cli import STAGES
 from critic.judging.forms import FORMS
 from critic.judging.history import CONDITIONS
-from critic.records import Protocol
+from critic.judging.protocols import PROTOCOLS
 from eval_agreement.measures.injection import suite
 
 PAGES = sorted(path.as_posix() for path in tracked() if path.suffix == ".md")
@@ -101,7 +100,7 @@ def test_the_tables_are_those_of_the_code() -> None:
     benchmarks = text("critic/benchmarks/README.md")
     conditions, protocols = re.findall(r"(?s)\n\| `--(?:condition|protocol)`.*?(?=\n\n)", benchmarks)
     assert named(conditions) == set(CONDITIONS)
-    assert named(protocols) == set(get_args(Protocol))
+    assert named(protocols) == set(PROTOCOLS)
     assert f"{text('serve/contracts.toml').count('[[contract]]')} forms" in text("serve/README.md")
     assert f"puts {len(suite()) - 1} injections" in text("eval_agreement/README.md")
 

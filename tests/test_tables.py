@@ -1,6 +1,8 @@
 """Tables in files: one reader for scores, human-scored rows and benchmarks."""
 
+import csv
 import gzip
+import io
 import json
 import math
 import re
@@ -33,6 +35,8 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("torn.xlsx", b"PK\x03\x04", "torn.xlsx: not a spreadsheet"),
     ("torn.parquet", b"PAR1", "torn.parquet: not a parquet file"),
     ("sheet.txt", b"id\n", "sheet.txt: cannot read .txt; expected .csv, .tsv, .jsonl, .parquet, .xlsx"),
+    ("torn.json", b"[{", "torn.json: not .json"),
+    ("empty.json", b"[]", "empty.json: no rows"),
     ("packed.csv.zst", b"id\n", "packed.csv.zst: cannot read .zst; expected .csv"),
     ("torn.jsonl.gz", b"{}\n", "torn.jsonl.gz: not whole, or no .gz"),
 ]
@@ -194,6 +198,106 @@ def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(
     assert [(place.rpartition("/")[2], row) for place, row in tables.rows(tmp_path / "t.csv")] == rows
     with pytest.raises(UsageError, match=r"a folder; expected a file"):
         list(tables.rows(tmp_path))
+
+
+XSTRINGS = {
+    "one_x000D_\ntwo": "one\r\ntwo",
+    "tab_x0009_bell_x0007_": "tab\tbell\a",
+    "_x005F_x000D_": "_x000D_",  # a written `_x000D_`, which is no carriage return
+    "_x005f_x005F_": "_x005F_",
+    "_xD83D__xDE00_ _xD83D_": "\U0001f600 \ufffd",
+    "_X000D_ _x00D_ a_x b_": "_X000D_ _x00D_ a_x b_",
+    "plain x005F_": "plain x005F_",
+}
+"""Texts as workbooks hold them, and what they say (ECMA-376-1, 22.9.2.19)."""
+
+
+@pytest.mark.parametrize("stored", ["inline", "shared", "formula"])
+def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stored: str) -> None:
+    """Wherever a text stands: in its cell, in the table of shared strings, as the value of a formula, in a heading."""
+    path = write_xlsx(tmp_path / "t.xlsx", [{"an_x000D_swer": text} for text in XSTRINGS])
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    sheet, strings = parts["xl/worksheets/sheet1.xml"].decode(), []
+
+    def moved(cell: re.Match[str]) -> str:
+        strings.append(cell[2])
+        if stored == "shared" or cell[1] == "A1":
+            return f'<c r="{cell[1]}" t="s"><v>{len(strings) - 1}</v></c>'
+        return f'<c r="{cell[1]}" t="str"><f>A1</f><v>{cell[2]}</v></c>'
+
+    if stored != "inline":
+        sheet = re.sub(r'<c r="(\w+)" t="inlineStr"><is><t[^>]*>(.*?)</t></is></c>', moved, sheet, flags=re.DOTALL)
+        assert len(strings) == len(XSTRINGS) + 1
+        namespace = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+        table = "".join(f'<si><t xml:space="preserve">{text}</t></si>' for text in strings)
+        parts["xl/sharedStrings.xml"] = f'<sst xmlns="{namespace}">{table}</sst>'.encode()
+        kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+        part = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
+        parts["[Content_Types].xml"] = parts["[Content_Types].xml"].replace(b"</Types>", part.encode())
+        parts["xl/worksheets/sheet1.xml"] = sheet.encode()
+        parts["xl/workbook.xml"] = parts["xl/workbook.xml"].replace(b'fullCalcOnLoad="1"', b"")
+        with zipfile.ZipFile(path, "w") as packed:
+            for name, content in parts.items():
+                packed.writestr(name, content)
+    assert [row for _, row in tables.rows(path)] == [{"an\rswer": text} for text in XSTRINGS.values()]
+    assert tables.frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
+
+
+def test_what_a_workbook_is_written_with_comes_back(tmp_path: Path) -> None:
+    texts = [*XSTRINGS, *XSTRINGS.values(), "_x_x000D__x000D_"]
+    texts = [text for text in texts if not re.search("[\a\ufffd]", text)]  # XML holds no bell
+    path = write_xlsx(tmp_path / "t.xlsx", [{"text": tables.encode_xstring(text)} for text in texts])
+    assert [row["text"] for _, row in tables.rows(path)] == texts
+
+
+def test_a_text_that_a_workbook_has_cut_is_named(tmp_path: Path) -> None:
+    rows = [{"id": "a", "response": "x" * 32_766}, {"id": "b", "response": "x" * 40_000}]
+    path = write_xlsx(tmp_path / "t.xlsx", rows)  # openpyxl, as other writers, cuts it without a word
+    with pytest.raises(UsageError, match=r"t\.xlsx:row 3: 'response' has 32767 characters, .* \.csv or \.jsonl"):
+        list(tables.rows(path))
+    assert [*tables.frame(path)["response"].str.len()] == [32_766, 32_767]
+    tables.write_csv(tmp_path / "t.csv", rows)
+    assert [row["response"] for _, row in tables.rows(tmp_path / "t.csv")] == [row["response"] for row in rows]
+
+
+def test_no_line_of_a_csv_begins_with_what_a_cell_says(tmp_path: Path) -> None:
+    cells = ["two cats\r=cmd|' /C calc'!A0", "\r\n", "a\rb,c", 'say "\r"', "=1+1", "@x", "\t1", "-2", -2]
+    path = tmp_path / "t.csv"
+    tables.write_csv(path, [{"=cmd()": cell, "+b\rc": "end"} for cell in cells])
+    text = path.read_bytes().decode()
+    lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    safe = [f"'{cell}" if cell in ("=1+1", "@x", "\t1", "-2", "\r\n") else str(cell) for cell in cells]
+    assert lines == [["'=cmd()", "'+b\rc"], *([cell, "end"] for cell in safe)]
+    assert [row["'=cmd()"] for _, row in tables.rows(path)] == safe
+    outside = re.sub('"(""|[^"])*"', "", text)
+    assert "\r" not in outside and outside.count("\n") == len(cells) + 1
+
+
+JSON_TABLES = {
+    "records": [{"index": 7, "prediction": "two"}, {"index": 8, "prediction": ["a", "b"]}],
+    "columns": {"index": {"0": 7, "1": 8}, "prediction": {"0": "two", "1": ["a", "b"]}},
+    "list": {"index": [7, 8], "prediction": ["two", ["a", "b"]]},
+    "split": {"columns": ["index", "prediction"], "index": [0, 1], "data": [[7, "two"], [8, ["a", "b"]]]},
+}
+
+
+@pytest.mark.parametrize("orient", JSON_TABLES)
+def test_a_table_in_json_is_read_however_it_is_written(tmp_path: Path, orient: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(JSON_TABLES[orient]))
+    records = JSON_TABLES["records"]
+    assert list(tables.rows(path)) == [(f"{path}:row {number}", row) for number, row in enumerate(records, 1)]
+    assert tables.frame(path).to_dict("records") == records and tables.first(path) == records[0]
+
+
+@pytest.mark.parametrize("document", [{"0": {"index": 7}, "1": {"index": 8}}, {"a": 1}, [1], 3, {"a": [1]}, {}])
+def test_other_json_is_no_table(tmp_path: Path, document: object) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    assert tables.as_records(document) == document
+    with pytest.raises(UsageError, match=r"t\.json: no table; expected a list of rows"):
+        list(tables.rows(tmp_path / "t.json"))
+    assert tables.first(tmp_path / "t.json") is None
 
 
 def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None:

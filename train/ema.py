@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recipe import EmaSpec
+from recipe_keys import EmaSpec
 
 from critic.errors import UsageError
 

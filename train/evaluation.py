@@ -8,12 +8,11 @@ import attention
 import datasets
 import numpy as np
 import torch
-from batches import Batches, Weights, prompt_row
-from cpu import is_first
+from batches import Batches, Collation, PromptCollation, Row, Weights, prompt_row
 from msgspec import Struct
 from numpy.typing import NDArray
-from objective import LOSS_INPUTS, RatingTokens, log_distribution
-from recipe import EvaluationSpec
+from rating_tokens import RatingTokens, log_distribution
+from recipe_keys import EvaluationSpec
 from vision import SeeingTokenizer, told_apart
 
 from critic import human_scored
@@ -27,8 +26,7 @@ from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
 from eval_agreement import METRICS, agreement
 from eval_agreement.metrics import resampled
 
-Row = dict[str, Any]
-_NO_WEIGHTS = Weights(1.0, [1.0])
+_NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
 
 
 class HeldOut(Struct, frozen=True):
@@ -110,30 +108,15 @@ def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArra
     return _by_all_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
 
 
-def tie_band(model: Any, rows: datasets.Dataset, tokenizer: Any) -> float:
-    """The width by `fitted_band` for 300 of the pairs `rows`, as the model scores their answers now; it is said."""
+def head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
+    """Return the scores [rows × …] that a model's head gives at the `ends` of rows, computed as in `distributions`."""
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
-    drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), 300)).astype(int).tolist())
 
-    def ahead(batch: list[Row]) -> torch.Tensor:
-        scores = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing)[0]).float()
-        return scores[:, 0] - scores[:, 1]
+    def score(batch: list[Row]) -> torch.Tensor:
+        scores: torch.Tensor = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
+        return scores.float()
 
-    difference = _by_all_processes(model, [*drawn], 8, seeing, ahead)[:, 0]
-    band = fitted_band(difference, np.array(drawn["people"])[:, 0])
-    if is_first():
-        print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
-    return band
-
-
-def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
-    """The width up to which a `difference` [n] of two answers' scores is called a tie: that by which most pairs get
-    people's verdict (`ahead` [n]: above 0 the first is better, 0 a tie); the smallest of several, 0 for none."""
-    apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
-    order = np.argsort(apart, kind="stable")
-    gained = np.cumsum(np.where(ahead == 0, 1, -1 * right)[order])
-    best = int(np.argmax([0, *gained]))
-    return float(apart[order[best - 1]]) if best else 0.0
+    return _by_all_processes(model, rows, 8, seeing, score)
 
 
 def _by_all_processes(
@@ -162,14 +145,18 @@ def _by_all_processes(
     return np.array([whole[index] for index in range(len(rows))])
 
 
-def _ends(model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the model makes [rows × width] of each row's last token and of the one before, of pairs [rows × 2 × width];
-    what rows begin with alike is computed once where its attention can."""
-    collate = Batches(pad, _NO_WEIGHTS, head=True, seeing=seeing, several=True)
+def _ends(
+    model: Any, rows: list[Row], pad: int, seeing: SeeingTokenizer | None, collation: Collation = _PROMPTS
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the model's hidden states [rows × width] at each row's last token and at the one before.
+
+    For pairs they are [rows × 2 × width]. What rows begin with alike is computed once where the attention can.
+    """
+    collate = Batches(pad, _NO_WEIGHTS, collation, seeing=seeing, several=True)
     collate.packing = collate.packing and attention.install(model)
     batch = collate(rows)
     last, device = batch["ends"], next(model.parameters()).device
-    inputs = {name: value for name, value in batch.items() if name not in LOSS_INPUTS}
+    inputs = {name: value for name, value in batch.items() if name not in collation.inputs}
     inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
     hidden = model.model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
     return hidden[last], hidden[last - 1]

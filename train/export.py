@@ -15,26 +15,27 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from transformers.models.auto import modeling_auto
 
 from critic import jsonl
-from critic.backends.identity import HEADS, processor_hash
-from critic.records import RATINGS
+from critic.backends.identity import processor_hash
 
 CARD = Path(__file__).with_name("card.jinja")
 
 
-def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
+def save(
+    trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], *, merge: bool = True
+) -> None:
     """Write what `trainer` holds now into `out`, a Hugging Face folder that vLLM serves as it is.
 
     With LoRA the adapter lies in `out`/adapter, and with `merge` `out` itself holds the base with the adapter added, so
-    that both can be served. `facts` go into critic.json, written last, and into the card. Every process must call it.
+    that both can be served. `facts` go into critic.json, written last, and into the card. `head` is what the model's
+    configuration says of a scoring head, empty for a judge that writes. Every process must call it.
     """
     adapted = hasattr(trainer.model, "peft_config")
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
-    objective = facts["recipe"]["objective"]
     if adapted and merge:
-        _merge(facts, out, trainer.args.hf_deepspeed_config)
-    if objective in HEADS and (out / "config.json").is_file():
+        _merge(facts, out, head, trainer.args.hf_deepspeed_config)
+    if head and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
@@ -45,33 +46,26 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     tokenizer.save_pretrained(out)
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
-    if objective not in HEADS:
+    if not head:
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     origins: dict[str, Any] = {"base": base and made_from(base)}
     origins |= {"weights": weights, "processor": processor_hash(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
-    (out / "README.md").write_text(card(whole), "utf-8")
+    (out / "README.md").write_text(card(whole, is_head=bool(head)), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 
 
-def labels(objective: str) -> dict[str, Any]:
-    """What a configuration says of the classes of a scoring head; nothing of a model that writes."""
-    names = {"head": [*map(str, RATINGS)], "pairwise": ["score"]}.get(objective)
-    if names is None:
-        return {}
-    # vLLM gives a regression's score as it is.
-    kind = {"problem_type": "regression"} if len(names) == 1 else {}
-    return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}, **kind}
+def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> Any:
+    """Read a base as the class of transformers that it is trained as.
 
-
-def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
-    """A base by the class of transformers that it is trained as."""
-    if not (classes := labels(objective)):
+    `head` is what its configuration says of a scoring head (Objective.head_config), empty for a judge that writes.
+    """
+    if not head:
         writes = transformers.AutoModelForImageTextToText if images == "show" else transformers.AutoModelForCausalLM
         return writes.from_pretrained(base, **options)
-    options |= {**classes, "ignore_mismatched_sizes": objective == "pairwise"}  # a base may rate, by another head
+    options |= {**head, "ignore_mismatched_sizes": True}  # a base may have the head of another objective
     if images != "show":
         return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
     config = transformers.AutoConfig.from_pretrained(base, revision=options.get("revision"))
@@ -88,15 +82,14 @@ def _name_as_vllm_does(config: Path) -> None:
     jsonl.write_json(config, settings)
 
 
-def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
+def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_config: Any) -> None:
     """The base read again at its own precision, with the adapter added to it, by this process alone."""
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
     recipe = facts["recipe"]
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        base, objective, images, revision = (recipe[key] for key in ("base", "objective", "images", "revision"))
-        model = read_base(base, objective, images, dtype="auto", revision=revision)
+        model = read_base(recipe["base"], head, recipe["images"], dtype="auto", revision=recipe["revision"])
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)
@@ -114,7 +107,7 @@ def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
     )
 
 
-def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], merge: bool) -> None:
+def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], merge: bool) -> None:
     """Like `save`, but `out` is the old folder or the new one, whole, whenever the run is
     killed (`mend` puts back what was just being exchanged)."""
     out = jsonl.resolved(out)
@@ -123,7 +116,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], merg
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
     with jsonl.removed_on_failure(fresh):
-        save(trainer, tokenizer, fresh, facts, merge=merge)
+        save(trainer, tokenizer, fresh, facts, head, merge=merge)
     if trainer.args.should_save:
         shutil.rmtree(old, ignore_errors=True)
         if out.is_dir():
@@ -141,12 +134,12 @@ def mend(out: Path) -> None:
         old.rename(out)
 
 
-def card(facts: dict[str, Any]) -> str:
+def card(facts: dict[str, Any], is_head: bool = False) -> str:
     """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
-    task = "text-classification" if recipe["objective"] in HEADS else "text-generation"
+    task = "text-classification" if is_head else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
-    return str(jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task}))
+    return str(jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task, "is_head": is_head}))
 
 
 def parameters(model: Any) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import torch
 from cpu import is_first
 from evaluation import last_hidden
 from numpy.typing import NDArray
-from recipe import Recipe
+from recipe_keys import Recipe
 
 from critic import jsonl
 from critic.errors import UsageError

@@ -5,6 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import HeldOut, beside_base, distributions, figures, scored, tie_band
-from objective import RatingTokens
+from evaluation import HeldOut, beside_base, distributions, figures, head_scores, scored
+from objective import Objective
 from packing import meeting
-from recipe import Recipe
+from recipe_keys import Recipe
 from throughput import Meter
 from vision import SeeingTokenizer, told_apart
 
@@ -103,8 +104,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
-        if self.watch.recipe.together:
-            most = self.watch.recipe.together
+        if self.watch.recipe.group_by_question:
+            most = self.watch.recipe.group_by_question
             sampler = GroupedSampler(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
@@ -162,11 +163,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         notes: dict[str, Any],
         model: Any,
         tokenizer: Any,
-        tokens: RatingTokens | None,
+        objective: Objective,
         watched: dict[str, HeldOut],
     ) -> None:
         self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
-        self.tokenizer, self.tokens, self.watched = tokenizer, tokens, watched
+        self.tokenizer, self.objective, self.watched = tokenizer, objective, watched
         self.meter = Meter(model, tokenizer.pad_token_id)
         self.log = out / "loss.jsonl"
         self.ema: ShardedEma | None = None
@@ -256,13 +257,14 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
     def _evaluate(self, step: int) -> None:
         spec = self.recipe.evaluation
         assert spec is not None
+        objective = self.objective
         model, pad = export.bare(self.trainer.model), self.tokenizer.pad_token_id
         seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
         with self._averaged():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                scores[name] = scored(distributions(model, held.rows, self.tokens, *settings))
+                scores[name] = scored(distributions(model, held.rows, objective.tokens, *settings))
             metrics = figures(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
             if chooses:
@@ -274,7 +276,8 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
                 metrics |= {f"foreign_{name}": sides["judge"][0] for name, sides in foreign if "judge" in sides}
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), chooses)
+                head = objective.head_config()
+                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(), head, chooses)
         if worse and self.trainer.state.is_world_process_zero:
             print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
         self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
@@ -313,12 +316,13 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
 
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""
+        objective = self.objective
         if "foreign" not in self.watched:
             with self._averaged():
-                if self.recipe.objective == "pairwise":
-                    model = export.bare(self.trainer.model)
-                    self.notes["tie_band"] = tie_band(model, self.trainer.train_dataset, self.tokenizer)
-                export.save(self.trainer, self.tokenizer, self.out, self._notes())
+                model = export.bare(self.trainer.model)
+                score = partial(head_scores, model, self.tokenizer)
+                self.notes |= objective.notes(score, self.trainer.train_dataset)
+                export.save(self.trainer, self.tokenizer, self.out, self._notes(), objective.head_config())
         elif self.trainer.args.should_save:
             best, note = self.out / "best", "critic.json"
             shutil.copytree(best, self.out, ignore=shutil.ignore_patterns(note), dirs_exist_ok=True)

@@ -7,10 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import datasets
 import msgspec
+import pyarrow.compute
 import torch
 import transformers
-from recipe import Recipe
+from recipe_keys import Recipe
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils.hub import resolve_revision
 
@@ -53,6 +55,26 @@ def require_served_tokens(recipe: Recipe) -> None:
             f"{longest} tokens, but base {recipe.base} is served with {most:.0f} at most: set max_source_tokens to "
             f"{max(1, int(most) - recipe.max_target_tokens)}"
         )
+
+
+def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base: str) -> None:
+    """Raise UsageError if prompts may have token ids for which the model has no embedding.
+
+    Such are tokens that were added to a tokenizer without resizing its model: those that plain text can contain, those
+    that the tokenizer names (padding among them), and whatever else stands in `rows` (rows.Data). Of other special
+    tokens there may be more than embeddings, as in Gemma 3 without its part that sees.
+    """
+    known = model.get_input_embeddings().num_embeddings
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    named = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id} - {None}
+    ids = [*({*tokenizer.get_vocab().values()} - special), *named]
+    for column in ("input_ids", "other_ids"):
+        most = pyarrow.compute.max(pyarrow.compute.list_flatten(rows.with_format("arrow")[column])).as_py()
+        ids.append(most or 0)
+    if max(ids) >= known:
+        problem = f"the tokenizer has ids up to {max(ids)}, the base has embeddings for {known}"
+        advice = "resize the model's embeddings and save it, or take the tokenizer it came with"
+        raise UsageError(f"base {base!r}: {problem} (ids 0 to {known - 1}); {advice}")
 
 
 def require_device(recipe: Recipe) -> None:

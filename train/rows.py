@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 from bisect import bisect
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import transformers
 from msgspec import Struct
-from recipe import PEOPLE, Recipe, judges, labels, made_files
+from objective_table import objective_of
+from recipe_keys import PEOPLE, Recipe, judges, labels, made_files
 from tiny import tiny_processor, train_tokenizer
 from vision import SeeingTokenizer, read_processor
 
@@ -28,7 +29,7 @@ from critic.human_scored import EDITED, SWAPPED, Loaded
 from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, TooLong, example_of, plan
-from critic.judging.forms import ONE_SIDE, ChecklistKind, ChoiceKind, CriteriaKind, RatingKind, form_of, rates
+from critic.judging.forms import ONE_SIDE, form_of, rates
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
@@ -38,6 +39,9 @@ FORMAT = 7
 
 FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
+
+FAR_APART = 5.0
+"""Points on 1..10 by which scores of one answer differ that are no noise: half of the scale."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
@@ -56,7 +60,7 @@ class Data(Struct, frozen=True):
 
 def prompt_names(recipe: Recipe) -> list[str]:
     used = (form for form, share in recipe.forms.items() if share > 0.0)
-    return sorted(ONE_SIDE[form] if recipe.objective == "pairwise" else form for form in used)
+    return sorted(map(objective_of(recipe).prompt_form, used))
 
 
 def sees(recipe: Recipe) -> bool:
@@ -71,7 +75,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
         "teachers": [jsonl.sha256(Path(name)) for name in made_files(recipe)],
-        **({"arms": msgspec.to_builtins(recipe.arms)} if recipe.arms else {}),
+        **({"arms": msgspec.to_builtins(recipe.counterfactuals)} if recipe.counterfactuals else {}),
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -157,7 +161,9 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
         why = f"{len(changed)} answers that `critic attack --images` changed ({changed[0]}) have no score by people"
-        raise UsageError(f"{train}: {why}; train on the rows as they were, and name this file in arms of the recipe")
+        raise UsageError(
+            f"{train}: {why}; train on the rows as they were, and name this file in counterfactuals of the recipe"
+        )
     return loaded
 
 
@@ -175,6 +181,30 @@ def _content(response: Response, images: bool = True) -> str:
     question = response.question
     text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
+
+
+def far_apart(responses: Sequence[Response]) -> str | None:
+    """Return what to say of answers that people scored `FAR_APART` points or more apart, or None if there are none.
+
+    An answer's scores are those of its raters where a row names them, else the row's; all rows of the same answer to
+    the same question count, whatever their ids.
+    """
+    scores = defaultdict[tuple[str, str], list[tuple[float, str]]](list)
+    for response in responses:
+        if (human := response.human) is not None and response.preference is None:
+            given = human.raters.values() or [human.score]
+            scores[human.scope, _content(response)] += [(score, response.id) for score in given]
+    spans = [(min(given), max(given)) for given in scores.values()]
+    wide = [(low, high) for low, high in spans if high[0] - low[0] >= FAR_APART]
+    if not wide:
+        return None
+    (low, first), (high, second) = wide[0]
+    ids = first if first == second else f"{first} and {second}"
+    count = f"{len(wide)} answer{'s' if len(wide) > 1 else ''}"
+    return (
+        f"people's scores of {count} are {FAR_APART:g} points or more apart on 1..10 ({ids}: {low:g} and {high:g}); "
+        "the judge learns all of them: look whether a label is wrong"
+    )
 
 
 def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
@@ -219,60 +249,68 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
     else:
-        learned: Any = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind
         column = human_scored.column_of(name)
         scores = {
             answer.id: HumanScore(score=answer.columns[column])
             for answer in loaded.responses
             if column in answer.columns
         }
-        if name in judges(recipe)[1]:
-            learned, scores = RatingKind, _taught(name, loaded)
+        taught = name in judges(recipe)[1]
+        if taught:
+            scores = _taught(name, loaded)
         chosen = [
             msgspec.structs.replace(answer, human=msgspec.structs.replace(scores[answer.id], scope=row.scope))
             for row, answer in zip(loaded.rows, loaded.responses, strict=True)
             if answer.id in scores
         ]
-        forms = _of_kind(forms, learned)
+        # A file of judgments teaches its distributions, which forms of one rating learn.
+        forms = (
+            _single_ratings(forms)
+            if taught
+            else {form: share for form, share in forms.items() if form_of(form).kind.is_verdict}
+        )
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
-    if recipe.objective == "pairwise":  # which of two stands first makes no difference
-        once = {(pair.form, *sorted(pair.ids)): Planned(ONE_SIDE[pair.form], pair.ids) for pair in planned.examples}
-        planned = Plan([*once.values()], planned.left_out)
+    planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
 
 
 def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
-    """The answers of the recipe's `arms`, with the scores that it takes them to be worth; in a pair beside what they
-    were. Raises UsageError for arms of other rows than --train's, and where there is nothing to learn from."""
-    arms = recipe.arms
+    """Return the recipe's `counterfactuals`, with the scores that it takes them to be worth; in pairs beside originals.
+
+    Raises UsageError for answers of other rows than --train's, and if there is nothing to learn from.
+    """
+    arms = recipe.counterfactuals
     if arms is None:
         return []
     altered = human_scored.load(Path(arms.file), pictures=sees(recipe))
     points = {EDITED: arms.edited, SWAPPED: arms.swapped}
     originals = {response.id: response for response in loaded.responses}
-    changed, pairs, unused = dict[str, Response](), list[Planned](), Counter[str]()
+    changed, unused = dict[str, Response](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
         if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
-            problem = f"arms: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
+            problem = f"counterfactuals: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
         if kind and less is None:
             unused[f"{kind}, to which arms gives no points"] += 1
         elif less is not None and response.human is not None:
             changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
-            pairs.append(Planned(ONE_SIDE["pairwise"], (original, row.id)))
     if not changed:
-        problem = "has no answer with one fact edited or another image, to which arms gives points"
-        raise UsageError(f"arms: {arms.file} {problem}; give --train answers with images that people scored 7 or more")
+        problem = "has no answer with one fact edited or another image that has points"
+        raise UsageError(
+            f"counterfactuals: {arms.file} {problem}; give --train answers with images that people scored 7 or more"
+        )
     loaded.left_out.update(unused)
-    if recipe.objective == "pairwise":
+    if objective_of(recipe).compares:  # the answer as it was is the better one
+        pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
-    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _of_kind(recipe.forms, RatingKind)))]
+    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _single_ratings(recipe.forms)))]
 
 
-def _of_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
-    return {form: share for form, share in forms.items() if isinstance(form_of(form).kind, kind)}
+def _single_ratings(forms: dict[str, float]) -> dict[str, float]:
+    """Return the forms whose verdict is one rating, with their shares."""
+    return {form: share for form, share in forms.items() if form_of(form).kind.single_rating}
 
 
 def _worth_less(human: HumanScore, points: float) -> HumanScore:
@@ -311,8 +349,9 @@ def _build(
             "left_out": dict(left_out + failed),
             "rows": len(rows),
             "forms": dict(sorted(Counter(rows["form"]).items())),
-            **({"labels": by_source} if recipe.labels or recipe.arms else {}),
+            **({"labels": by_source} if recipe.labels or recipe.counterfactuals else {}),
             "one_class": human_scored.one_class(every_row),
+            **({"far_apart": conflict} if (conflict := far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows
         shutil.rmtree(partial / "building")

@@ -13,7 +13,7 @@ import msgspec
 import torch
 import transformers
 from cpu import allowed_cores, is_first
-from recipe import Recipe
+from recipe_keys import Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
 from critic.errors import UsageError

@@ -15,7 +15,6 @@ from PIL import Image, ImageOps
 from critic.backends import parts_of
 from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
-from critic.judging.render import images_in
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
@@ -69,7 +68,7 @@ class SeeingTokenizer:
         text: str = self.processor.tokenizer.apply_chat_template(
             in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
-        names = images_in(messages)
+        names = [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
         first, *behind = text.split(self.processor.image_token)
         if len(behind) != len(names):
             raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")

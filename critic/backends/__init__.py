@@ -54,7 +54,8 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
     ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
-    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight.
+    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight;
+    `thoughts` is that reasoning, if the server gives it.
     `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache.
     `ten_given_one`: the probability that a 1 at the rating would have been a 10, where another rating was written and
     the source of replies tells. `answered_by`: the model's name and, in brackets, its fingerprint, if the
@@ -69,6 +70,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     attempts: int = 1
     finish: str = "stop"
     reasoned: bool = False
+    thoughts: str = ""
     classes: list[float] | None = None
     counted: bool = True
     ten_given_one: float | None = None

@@ -15,6 +15,10 @@ from critic.errors import UsageError, loads
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Files of a model's folder that make text and images ready for it."""
 
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+MOST_HEADER = 100_000_000
+"""Bytes; safetensors itself allows no longer header."""
+
 OTHERS = (
     *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
     *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
@@ -29,8 +33,10 @@ SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 
 
 def notes(folder: Path) -> dict[str, Any]:
-    """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
-    holds no model, and for notes that are none."""
+    """Return what training wrote about a judge (`critic.json`) with its `architectures` (config.json).
+
+    Empty for other models. Raises UsageError for a folder that holds no model, and for notes that are none.
+    """
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
@@ -44,7 +50,8 @@ def notes(folder: Path) -> dict[str, Any]:
     recipe = facts.get("recipe", {}) if isinstance(facts, dict) else None
     if not isinstance(recipe, dict) or (recipe and not recipe.keys() >= {"max_source_tokens", "max_target_tokens"}):
         raise UsageError(f"{file}: not what training wrote (a recipe with its limits); copy the judge's folder anew")
-    return facts
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {**facts, "architectures": config.get("architectures") or []}
 
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
@@ -52,13 +59,35 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
     where that is not as training left it, and of `other_settings`; the hub's name of another model."""
     if not Path(model).is_dir():
         return model
-    made_of = "".join(facts.get("weights", {}).values())
+    made_of = "".join(facts.get("weights", {}).values()) or _mark_of_weights(Path(model))
     if made_of:
         processor = processor_hash(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
     mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
     return Path(model).resolve().name + mark
+
+
+EDGE = 65_536
+"""Bytes at the end of a file of weights that tell two trainings of one base apart; the header is the same."""
+
+
+def _mark_of_weights(folder: Path) -> str:
+    """Return a hash of what a folder without notes holds: its configuration, and of each file of weights the name, the
+    size, the header (safetensors: the names, types and shapes of its tensors) and the last bytes. Reading them all
+    would take minutes."""
+    config = folder / "config.json"
+    digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
+    files = sorted(file for kind in WEIGHTS for file in folder.glob(kind))
+    for path in files:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            start = file.read(8)
+            header = int.from_bytes(start, "little") if path.suffix == ".safetensors" else 0
+            digest.update(f"{path.name} {size} ".encode() + start + file.read(min(header, size, MOST_HEADER)))
+            file.seek(max(0, size - EDGE))
+            digest.update(file.read())
+    return digest.hexdigest() if files else ""
 
 
 def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
@@ -108,20 +137,19 @@ def sees_images(model: str) -> bool | None:
     )
 
 
-HEADS = ("head", "pairwise")
-"""The objectives of training that make a scoring head: one that rates, one that scores answers to compare them."""
-
-
 def is_classifier(facts: dict[str, Any]) -> bool:
-    """Whether a judge's notes say that it is a scoring head."""
-    return facts.get("recipe", {}).get("objective") in HEADS
+    """Return whether a judge is a scoring head, by its `notes`."""
+    return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
 def of_head(facts: dict[str, Any]) -> dict[str, Any]:
-    """What a server says of a scoring head by its notes: what it gives, and of one that compares the difference of two
-    scores up to which it says tie. Empty for a judge that writes."""
-    if facts.get("recipe", {}).get("objective") == "pairwise":
-        return {"gives": "one score of each answer that is compared", "tie_band": float(facts.get("tie_band", 0.0))}
+    """Return what a server says of a scoring head by its `notes`; nothing of a judge that writes.
+
+    `gives` is what it gives. A head that compares has a `tie_band` as well: the difference of two scores up to which
+    it says tie.
+    """
+    if "tie_band" in facts:
+        return {"gives": "one score of each answer that is compared", "tie_band": float(facts["tie_band"])}
     return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
 
 

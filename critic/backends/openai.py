@@ -33,6 +33,9 @@ TOO_LONG = (
 ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading an answer raises that is not as it should be."""
 
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The fields of a message in which servers give thoughts apart from the answer (DeepSeek's name, and vLLM's)."""
+
 RED = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQC"
     "gUAgEAgEgi/BAjLD/C5w/SM9AAAAAElFTkSuQmCC"
@@ -444,6 +447,7 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
         counted=bool(prompt or completion),
         reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
         answered_by=_answered_by(answer),
+        thoughts=next((said for name in THOUGHTS if isinstance(said := message.get(name), str) and said.strip()), ""),
     )
 
 

@@ -11,8 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.errors import UsageError, did_you_mean
+from critic.judging import protocols
 from critic.page.blocks import Section
-from critic.records import Conversation, JudgeConfig, Judgment, Protocol
+from critic.records import Conversation, JudgeConfig, Judgment
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.stats.leaderboard import LeaderboardRow
@@ -54,10 +55,10 @@ class Run(Struct, frozen=True, kw_only=True):
         return [judgment for judgment in self.turns if judgment.opponent is not None]
 
     def counted(self, of: Callable[[Judgment], Any]) -> Counter[Any]:
-        """How many verdicts there are of what `of` says of one."""
+        """Count the verdicts by the value of `of`."""
         return Counter(map(of, self.turns))
 
-    def protocols(self) -> list[Protocol]:
+    def protocols(self) -> list[str]:
         return list(dict.fromkeys(judgment.protocol for judgment in self.verdicts if judgment.protocol))
 
     def conditions(self) -> list[str]:
@@ -85,21 +86,26 @@ class Benchmark(Struct, frozen=True, kw_only=True):
 
     title: str
     read: Callable[[Path], list[Conversation]]
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[str, ...]
     conditions: tuple[str, ...] = ("own",)
     entries: "Callable[[Run, Conversations], list[LeaderboardRow]]"
     report: Callable[[Sequence[Run], Conversations], Report] = lambda *_: Report()
     published: JudgeConfig = JudgeConfig(judge="", score_kind="argmax")
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
-    def paper_setup(self, protocols: Collection[Protocol] = ()) -> JudgeConfig:
-        """How the paper asks a judge for verdicts by these protocols; none: by its own."""
-        compares = "pairwise" in (protocols or self.protocols)
+    def paper_setup(self, used: Collection[str] = ()) -> JudgeConfig:
+        """Return how the paper asks a judge for verdicts by these protocols (default: its own)."""
         # Only comparisons have an order, and ties: other protocols refuse what sets them.
+        compares = any_compares(used or self.protocols)
         return self.published if compares else replace(self.published, order="both", unread="fail")
 
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared, by one of the benchmark's protocols."""
+        return any_compares(self.protocols)
+
     def departures(self, run: Run) -> list[str]:
-        """In what a file was made otherwise than the paper says, in words; nothing where it is as published."""
+        """List the run's deviations from the paper's setup; empty if as published."""
         used = list(dict.fromkeys(judgment.protocol for judgment in run.turns if judgment.protocol))
         paper = self.paper_setup(used)
         words = [
@@ -118,8 +124,13 @@ class Benchmark(Struct, frozen=True, kw_only=True):
         return words + [f"no condition {condition}" for condition in self.conditions if condition not in seen]
 
 
+def any_compares(names: Iterable[str]) -> bool:
+    """Return whether one of the protocols compares two answers."""
+    return any(protocols.load(name).compares for name in names)
+
+
 def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
-    """A row with the model's name, and its condition where that is not the usual one."""
+    """Return a row with the model's name, and its condition if that is not the usual one."""
     name = {"own": run.name, "no_image": f"{run.name}, without image"}.get(
         row.condition, f"{run.name}, {row.condition}"
     )
@@ -127,7 +138,7 @@ def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
 
 
 def load(name: str) -> Benchmark:
-    """Raises UsageError for an unknown benchmark."""
+    """Return the benchmark of a name. Raises UsageError for an unknown one."""
     if name not in BENCHMARKS:
         raise UsageError(f"{name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}choose {', '.join(BENCHMARKS)}")
     benchmark: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
@@ -151,7 +162,7 @@ def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
 
 
 def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
-    """Whether the replies of two files, `answers_of`, are the same on all turns of both; None where they share none."""
+    """Return whether two files' replies (`answers_of`) are equal on all shared turns, or None if they share none."""
     shared = mine.keys() & theirs.keys()
     return all(mine[key] == theirs[key] for key in shared) if shared else None
 
@@ -165,7 +176,7 @@ def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
     whether that is much."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
-        pairwise = (judgment for judgment in run.turns if judgment.protocol == "pairwise")
+        pairwise = (judgment for judgment in run.turns if judgment.protocol and any_compares([judgment.protocol]))
         # A head scores each answer alone, in no order.
         compared.setdefault(run.judge, []).extend(line for line in pairwise if any(call.first for call in line.calls))
     return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Run
-from critic.errors import UsageError
-from critic.records import Conversation, Question, Turn
-from critic.stats.aggregate import SCALES, Cell, by_cell, combine, groups_by, groups_of, mean
+from critic.errors import UsageError, quoted
+from critic.records import TEN, Conversation, Question, Turn
+from critic.stats.aggregate import Cell, by_cell, combine, groups_by, groups_of, mean
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
 CATEGORIES = {
@@ -51,9 +51,9 @@ def read_questions(path: Path) -> dict[str, Question]:
     questions: dict[str, Question] = {}
     for number, line in jsonl.read(path, _QuestionLine):
         if line.task not in CATEGORY_OF:
-            raise UsageError(f"{path}:{number}: unknown task {line.task!r}; expected one of {', '.join(TASKS)}")
+            raise UsageError(f"{path}:{number}: unknown task {quoted(line.task)}; expected one of {', '.join(TASKS)}")
         if line.question_id in questions:
-            raise UsageError(f"{path}:{number}: duplicate question_id {line.question_id!r}")
+            raise UsageError(f"{path}:{number}: duplicate question_id {quoted(line.question_id)}")
         questions[line.question_id] = Question(
             id=line.question_id,
             prompt=line.prompt,
@@ -84,7 +84,7 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
 def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
     parts = groups_by(conversations, _task)
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
-    return {task: Term(1.0, ratings, parts[task], SCALES["pointwise"], task) for task in order}
+    return {task: Term(1.0, ratings, parts[task], TEN, task) for task in order}
 
 
 def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
@@ -105,7 +105,7 @@ def overviews(ratings: Mapping[str, float | None], conversations: Conversations)
     terms, means = _terms(ratings, conversations), dict[str, Score]()
     for category, own in CATEGORIES.items():
         means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
-    return means | {"mean of the questions": score_of(ratings, groups_of(conversations), SCALES["pointwise"])}
+    return means | {"mean of the questions": score_of(ratings, groups_of(conversations), TEN)}
 
 
 def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, alike, answers_of
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment, Protocol
+from critic.records import Conversation, ConversationTurn, JudgeConfig, Judgment
 from critic.stats.aggregate import Cell, Scale, by_cell, each, groups_by, groups_of, paired
 from critic.stats.leaderboard import LeaderboardRow, Score, Term, score_of
 
@@ -69,7 +69,7 @@ that perfection adds, positive where the model's own errors had cost something."
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
 """The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
 
-SCALE: dict[Protocol, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
+SCALE: dict[str, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
 """Scores as the paper prints them: pairwise in per cent."""
 
 HEADINGS = {
@@ -80,7 +80,7 @@ HEADINGS = {
 }
 """The columns of tables 1 and 8, in their order."""
 
-TITLES: dict[Protocol, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
+TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -121,7 +121,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return conversations
 
 
-def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
+def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
     """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name, in the paper's
     order: the cells that have a verdict, and the derived ones for which there is all that they follow from."""
     judged, groups = _scores(verdicts, protocol), groups_of(conversations)
@@ -146,7 +146,7 @@ def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Sc
 
 
 def pairs_of_tasks(
-    models: Sequence[Verdicts], conversations: Conversations, protocol: Protocol
+    models: Sequence[Verdicts], conversations: Conversations, protocol: str
 ) -> dict[str, dict[str, Score]]:
     """By pair of tasks, how many points of what a perfect step adds to a score are due to it (§5.1), over the models:
     the sum over all pairs is what the step adds."""
@@ -166,7 +166,7 @@ def pairs_of_tasks(
     return adds
 
 
-def errors(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Score]:
+def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Where a model's errors come from, by column, of what was judged: in % of conversations, which turn is the first
     to fail, that is below the middle of the scale; the verdicts that flip; what a perfect step adds (§5.1), what the
     whole adds to the turns, and what a turn loses that is asked alone (figure 8)."""
@@ -206,7 +206,7 @@ def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str
     return columns
 
 
-def _first_failure(turns: Sequence[float | None], protocol: Protocol) -> float | None:
+def _first_failure(turns: Sequence[float | None], protocol: str) -> float | None:
     """The number of the first turn that fails, 0 for none; None where a missing verdict leaves that open."""
     for turn, score in enumerate(turns, 1):
         if score is None or score < sum(SCALE[protocol]) / 2:
@@ -225,7 +225,7 @@ def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], count
 
 
 def agreement(
-    pairs: Sequence[tuple[Verdicts, Verdicts]], conversations: Conversations, protocol: Protocol
+    pairs: Sequence[tuple[Verdicts, Verdicts]], conversations: Conversations, protocol: str
 ) -> dict[str, Score]:
     """How often two judges, or a judge and a person, give equal verdicts, in per cent: over `all` cells (table 3), and
     by cell (tables 4 to 7), for the cells that both judged. Verdicts are equal when their scores are. Of several models
@@ -246,7 +246,7 @@ def agreement(
     return {"all": score_of(*every, (0, 100)), **by_heading}
 
 
-def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
+def _scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
     return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
 

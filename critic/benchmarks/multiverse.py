@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.judging.history import CONDITIONS
 from critic.page.blocks import Columns, Section, TableCell, interval, number
-from critic.records import Conversation, ConversationTurn, Protocol
+from critic.records import Conversation, ConversationTurn
 from critic.stats.aggregate import Cell, Scale, by_cell, each, paired
 from critic.stats.arrays import ratio
 from critic.stats.estimate import Bootstrap, Interval
@@ -109,7 +109,7 @@ def _listed(location: str, key: str, value: Any) -> Any:
     try:
         return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     except (TypeError, ValueError):
-        raise UsageError(f"{location}: {key!r} has lists of different lengths; expected one entry each") from None
+        raise UsageError(f"{location}: {quoted(key)} has lists of different lengths; expected one entry each") from None
 
 
 def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
@@ -119,10 +119,12 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
     if "assistant" in names[0]:
-        raise UsageError(f"{location}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
+        raise UsageError(
+            f"{location}: conversation[0].speaker is {quoted(spoken[0].speaker)}; expected the user to begin"
+        )
     for position, name in enumerate(names):
         if name != names[position % 2] or (position % 2 and name == names[0]):
-            speaker = f"conversation[{position}].speaker is {spoken[position].speaker!r}"
+            speaker = f"conversation[{position}].speaker is {quoted(spoken[position].speaker)}"
             raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
@@ -182,7 +184,7 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
     return {"score": score, "completion": completion, "quality": quality}
 
 
-def _by_turn(verdicts: Verdicts, protocol: Protocol, condition: str, unit: float) -> Scores:
+def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
     scores = {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}

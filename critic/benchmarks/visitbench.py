@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Run
-from critic.errors import UsageError, loads
+from critic.errors import UsageError, loads, quoted
 from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Cell, by_cell, each, groups_by, groups_of
 from critic.stats.leaderboard import LeaderboardRow, score_of
@@ -89,7 +89,7 @@ def _images(location: str, row: tables.Row) -> list[str]:
     images = [tables.image(location, value) for value in _listed(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
     if not images or len(set(images)) < len(images):
-        raise UsageError(f"{location}: {column!r} has {'one image twice' if images else 'no image'}")
+        raise UsageError(f"{location}: {quoted(column)} has {'one image twice' if images else 'no image'}")
     return images
 
 
@@ -99,7 +99,7 @@ def _caption(location: str, row: tables.Row, images: int) -> str:
     captions = [tables.optional_text({column: value}, column) for value in _listed(location, row, column)]
     known = [caption for caption in captions if caption is not None]
     if len(known) != images:
-        raise UsageError(f"{location}: {column!r} has {len(known)} captions for {images} images")
+        raise UsageError(f"{location}: {quoted(column)} has {len(known)} captions for {images} images")
     if images == 1:
         return known[0]
     return "\n".join(f"{number}. {caption}" for number, caption in enumerate(known, 1))
@@ -114,9 +114,9 @@ def _listed(location: str, row: tables.Row, column: str) -> list[object]:
         try:
             value = loads(value)
         except ValueError:
-            raise UsageError(f"{location}: {column!r} is not a JSON list") from None
+            raise UsageError(f"{location}: {quoted(column)} is not a JSON list") from None
     if not isinstance(value, list):
-        raise UsageError(f"{location}: {column!r} is not a list")
+        raise UsageError(f"{location}: {quoted(column)} is not a list")
     return value
 
 
@@ -130,7 +130,7 @@ def _reference(location: str, row: tables.Row) -> str | None:
 def _is_true(location: str, row: tables.Row, column: str) -> bool:
     text = tables.text(location, row, column).lower()
     if text not in TRUE | FALSE:
-        raise UsageError(f"{location}: {column!r} is {text!r}; expected true or false")
+        raise UsageError(f"{location}: {quoted(column)} is {quoted(text)}; expected true or false")
     return text in TRUE
 
 

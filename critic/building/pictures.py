@@ -4,6 +4,7 @@ image was left out (MultiVerse §2.1, step 1; AlignMMBench §3.2). Pillow and Sc
 import hashlib
 import math
 import os
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,10 @@ def image_file(root: Path, name: str) -> ImageFile:
     """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": ""}
     try:
-        if (root / name).stat().st_size > MAX_BYTES:
+        there = (root / name).stat()
+        if not stat.S_ISREG(there.st_mode):  # to read a pipe waits for whoever writes into it
+            raise ImageError("image_unreadable", "no file, but a pipe, a socket or a device")
+        if there.st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
         data = (root / name).read_bytes()
         facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from critic import tables
 from critic.building.replies import Made
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
 """Column of the sheet, and the reason for which a conversation goes where the answer is no."""
@@ -58,7 +58,7 @@ def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
 
 def _is_yes(location: str, column: str, cell: str) -> bool:
     if cell not in YES | NO:
-        raise UsageError(f"{location}: {column!r} is {cell!r}; expected yes or no")
+        raise UsageError(f"{location}: {quoted(column)} is {quoted(cell)}; expected yes or no")
     return cell in YES
 
 

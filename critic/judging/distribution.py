@@ -30,6 +30,10 @@ _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 
 
+MOST_RATINGS = 1000
+"""The widest scale whose ratings are listed: a number behind a schema's `maximum` must not take all memory."""
+
+
 class FirstDigit(Struct, frozen=True):
     """Probabilities read at the rating's first token: `mass[i]` of the scale's rating lowest + i, where that of a 1 is
     of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
@@ -56,6 +60,8 @@ def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, beh
 
 
 def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
+    if high - low > MOST_RATINGS:
+        return None
     mass = [0.0] * (high - low + 1)
     for text, logprob in tokens[0].alternatives:
         number = _NUMBER.match(text)

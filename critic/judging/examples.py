@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from critic.judging import forms
 from critic.judging.distribution import probabilities
+from critic.judging.kinds import human_score
 from critic.judging.prompt import Prompt, load
 from critic.judging.render import escape_control_tokens, images_in, in_orders, truncate_to_fit
 from critic.judging.targets import target
@@ -79,10 +80,7 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
         orders = [Planned(name, (response.id,), first) for first in PLAYERS]
         return OPEN if form.kind.label(prompt, [response]) is None else orders
     if form.shown == 1:
-        if (
-            isinstance(form.kind, forms.AnswerKind)
-            and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id
-        ):
+        if not form.kind.is_verdict and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id:
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
     others = [other for other in answers if comparable(response, other)]
@@ -95,14 +93,14 @@ def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Resp
 
 
 def comparable(response: Response, other: Response) -> bool:
-    """Whether two answers to one question are by two systems, differ in their text, and are no pairs themselves."""
+    """Return whether two answers to one question are by two systems, differ in text, and are no pairs themselves."""
     by_another = response.system is None or response.system != other.system
     alone = all(each.preference is None and each.other is None for each in (response, other))
     return alone and by_another and response.id != other.id and response.text.strip() != other.text.strip()
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
-    """Of several answers the one that a response meets in a form: that with the lowest hash."""
+    """Return the answer that a response meets in a form: of several the one with the lowest hash."""
     return min(others, key=lambda candidate: _draw(form, response.id, candidate.id))
 
 
@@ -157,7 +155,7 @@ def example(
         return TooLong(name, form)
     reason = escape_control_tokens(human.reason or "")
     soft = None
-    if human.raters and isinstance(spec.kind, forms.RatingKind | forms.CriteriaKind):
+    if human.raters and spec.kind.rates:
         of_raters = (probabilities(score, prompt.scale) for score in human.raters.values())
         soft = [fmean(shares) for shares in zip(*of_raters, strict=True)]
     return Example(
@@ -192,7 +190,7 @@ def _pair(
     if response.preference is not None:
         ahead = 2 * response.preference - 1
     else:
-        better, worse = (forms.human_score(answer).score for answer in answers)
+        better, worse = (human_score(answer).score for answer in answers)
         ahead = (better - worse) / (TEN[1] - TEN[0])
     return Example(
         id=name,

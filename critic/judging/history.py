@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from critic.records import Conversation, ConversationTurn, Language, Protocol
+from critic.records import Conversation, Language
 
 EVERY = 10**9
 """As the number of turns: all of them."""
@@ -79,15 +79,6 @@ def missing_reference(conversation: Conversation, condition: Condition) -> int |
     count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
     turns = enumerate(conversation.turns[:count], 1)
     return next((number for number, turn in turns if turn.reference is None), None)
-
-
-def lacks(turn: ConversationTurn, protocol: Protocol, judging: str = "standard", backed: bool = True) -> str | None:
-    """What a turn lacks that its judge is to see, in sight of the reference (`backed`) or not; it is not judged."""
-    if judging == "no_focus" and turn.focus is None:
-        return "focus points"
-    if protocol == "checklist" and not turn.checklist:
-        return "checklist"
-    return "reference" if turn.reference is None and backed else None
 
 
 def messages(

@@ -15,10 +15,11 @@ from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
 from critic.judging import distribution, forms
 from critic.judging.distribution import Aggregation
-from critic.judging.forms import POINTS, UNREADABLE, JudgeRequest, form_of, graded, inquiry
+from critic.judging.forms import UNREADABLE, JudgeRequest, form_of, inquiry
 from critic.judging.grader import Grader, all_of, call_of, with_mixture
+from critic.judging.kinds import POINTS, graded
+from critic.judging.planned import PlannedVerdict
 from critic.judging.prompt import prompt_hash
-from critic.judging.protocols import PlannedVerdict
 from critic.judging.render import in_orders, render
 from critic.judging.targets import target
 from critic.records import GREEDY, Call, JudgeConfig, Judgment, Position, Sample, Verdict
@@ -104,9 +105,9 @@ class Judge:
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def presentation_orders(self, planned: PlannedVerdict) -> tuple[Position, ...]:
-        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
+        """Return who stands first in each question to the judge. A random order is the same in every run."""
         sample = planned.sample
-        if planned.protocol not in (None, "pairwise"):
+        if not form_of(planned.form).pair:
             return records.PLAYERS[:1]
         if self.setup.order == "both":
             return records.PLAYERS
@@ -116,12 +117,12 @@ class Judge:
         return (records.PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     def hash_of(self, form: str) -> str:
-        """The hash of a form's prompt, in the wordings that are used."""
+        """Return the hash of a form's prompt in the wordings that are used."""
         return prompt_hash(forms.ONE_SIDE[form] if self._compares else form, self.sees)
 
     @property
     def _compares(self) -> bool:
-        """Whether a head decides comparisons, which scores answers one at a time."""
+        """Whether comparisons are decided by a head that scores answers one at a time."""
         return self.backend.served.tie_band is not None
 
     async def opinion(self, asked: JudgeRequest, presentation_orders: Sequence[Position] = ("model",)) -> JudgeResult:
@@ -155,10 +156,10 @@ class Judge:
             result = await self._scored(asked)
         elif asked.form.pair:
             result = await self._compared(asked, presentation_orders)
-        elif isinstance(asked.form.kind, forms.ChoiceKind | forms.ChecklistKind):
-            result = await self._chosen(asked)
-        else:
+        elif asked.form.kind.rates:
             result = await self._rated(asked)
+        else:
+            result = await self._chosen(asked)
         return replace(result, calls=[*before, *result.calls])
 
     async def _rated(self, asked: JudgeRequest) -> JudgeResult:
@@ -174,15 +175,14 @@ class Judge:
         )
 
     async def _chosen(self, asked: JudgeRequest, first: Position | None = None) -> JudgeResult:
-        """A choice, or the answers to a checklist, of what is shown as it stands."""
+        """Ask for a verdict that counts as it is stated, on what is shown in the order in which it stands."""
         asked, reply = await self.grader.ask(asked)
         verdict = asked.answer(reply)
         call = _call(asked, reply, verdict, first)
         unread = asked.form.pair and self.setup.unread == "tie" and verdict.failure in (*UNREADABLE, "empty")
-        verdict, score = Verdict(value="tie", reason=verdict.reason) if unread else verdict, None
-        if verdict.failure is None:  # of a checklist the share of yes (MultiVerse §4)
-            answers = verdict.answers
-            score = sum(map(bool, answers)) / len(answers) if answers else POINTS[verdict.value or ""]
+        if unread:
+            verdict = Verdict(value="tie", reason=verdict.reason)
+        score = asked.form.kind.score(verdict) if verdict.failure is None else None
         return JudgeResult(
             verdict=verdict, score=score, reply=reply.text, calls=[call], unread=unread, detail=_detail(reply)
         )
@@ -223,7 +223,7 @@ class Judge:
 
 
 def _winner(verdict: Verdict, first: Position) -> str:
-    """The better side in the names that they have with the model as A, whoever stood first."""
+    """Return the better side, named as if the model stood first (A)."""
     value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
@@ -234,13 +234,13 @@ def _call(asked: JudgeRequest, reply: Reply, verdict: Verdict | None, first: Pos
 
 
 def _detail(reply: Reply) -> str | None:
-    """What is known of a reply that is no answer."""
+    """Return what is known of a reply that is no answer, or None."""
     lost = unanswered(reply)
     return lost[1] if lost else None
 
 
 def _shown(verdict: Verdict) -> str | None:
-    """What was read, in short."""
+    """Return what was read, in short."""
     if verdict.answers:
         return " ".join("?" if answer is None else "yes" if answer else "no" for answer in verdict.answers)
     return verdict.value if verdict.rating is None else graded(verdict.rating)
@@ -266,7 +266,7 @@ class ResponseJudge(Judge):
         self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 
     async def judge(self, response: records.Response, other: records.Response | None = None) -> Judgment:
-        """The judgment of `response` or, in a form that compares, of it beside the `other`."""
+        """Judge a response; in a form that compares, beside the `other` one."""
         sample, material = Sample.of(response, other), self.form.material(response, other)
         return await self.verdict_on(PlannedVerdict(sample=sample, form=self.prompt, material=material))
 

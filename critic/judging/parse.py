@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic.judging.material import NUMBERS, NUMERALS
 from critic.judging.statements import AnswerText, Sought, Statement, half_width
 from critic.records import TEN, Failure, Scale, Verdict, to_ten
 
@@ -70,7 +71,7 @@ _ENDS = (
 
 _FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
 _PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
-_COMPARED = r"A\s*(?:=|[<>]{1,2})\s*B"
+_COMPARED = r"(?:A\s*(?:=|[<>]{1,2})\s*B|B\s*(?:=|[<>]{1,2})\s*A)"
 
 _STATED_CHOICES = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
@@ -124,7 +125,7 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
     item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
     answer = AnswerText(text)
-    read = [_settled(answer.statements(_item(number)), "no_verdict") for number in range(1, items + 1)]
+    read = [_answered(answer, number, truncated) for number in range(1, items + 1)]
     # Where an object answers items, what stands elsewhere answers no other ones.
     in_object = any(item.whole for item in read)
     answers = [item.value == "yes" if item.value and (item.whole or not in_object) else None for item in read]
@@ -156,7 +157,7 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
         return _Read(failure="empty")
     answer = AnswerText(text)
     statements, plain = answer.statements(sought), answer.plain
-    read = _settled(statements, missing)
+    read = _settled(answer, statements, missing)
     if not statements:
         # Cut off before the key, where the value should stand, or within it.
         at = answer.unfinished_at(sought)
@@ -166,6 +167,10 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
     if read.failure is not None:
         stands = any(statement.stands for statement in statements)
         return _Read(failure="truncated") if truncated and not stands else read
+    own = (statement for statement in statements if statement.stands)
+    # Elsewhere the judge was still on its way to a verdict.
+    if truncated and not any(answer.is_settled(each.at, each.end, sought.several) for each in own):
+        return _Read(failure="truncated")
     # Not every server says that it cut a reply off; an open brace does.
     cut_off = truncated or plain.count("{") > plain.count("}")
     # A whole object was finished, and so is its value.
@@ -176,15 +181,33 @@ def _parsed(text: str, truncated: bool, sought: Sought, values: Sequence[str], m
     return read if read.whole else replace(read, reason=answer.loose_reason(sought.several))
 
 
+def _answered(answer: AnswerText, number: int, truncated: bool) -> _Read:
+    """Return the answer to item `number` of a checklist."""
+    statements = answer.statements(_item(number))
+    read = _settled(answer, statements, "no_verdict")
+    settled = not truncated or any(
+        answer.is_settled(each.at, each.end, several=True) for each in statements if each.stands
+    )
+    return read if settled else _Read(failure="truncated")
+
+
 def _begins_any(start: str, values: Sequence[str], longer: bool = False) -> bool:
     return any(value.lower().startswith(start.lower()) and (len(value) > len(start) or not longer) for value in values)
 
 
-def _settled(statements: Sequence[Statement], missing: Failure) -> _Read:
-    """The one value that is stated: where others contradict it, none is."""
+def _settled(answer: AnswerText, statements: Sequence[Statement], missing: Failure) -> _Read:
+    """Return the one value that is stated, or `missing` if others contradict it.
+
+    What is told of another contradicts the verdict as well, since words mislead, unless the verdict opens the answer or
+    comes later. A text planted before a verdict could end so that the verdict itself seems to be told.
+    """
     standing = [statement for statement in statements if statement.stands]
-    # A draft or a quotation is no verdict, but it can make one doubtful. A value that the form lacks is none either.
-    if not standing or len({statement.value for statement in statements}) > 1 or standing[0].value is None:
+    if not standing:
+        return _Read(failure=missing)
+    opens, last = answer.opens_with(standing[0].at), max(statement.at for statement in standing)
+    counting = {each.value for each in statements if not each.told or (not opens and each.at > last)}
+    # A value that the form lacks is no verdict.
+    if len(counting) > 1 or standing[0].value is None:
         return _Read(failure=missing)
     reason = next((statement.reason for statement in standing if statement.reason is not None), None)
     return _Read(standing[0].value, reason, whole=any(statement.whole for statement in standing))
@@ -227,7 +250,22 @@ def _rating(scale: Scale, key: str, criteria: bool) -> Sought:
     )
     if criteria:
         return Sought(names, value, number, several=True)
-    return Sought(names, value, number, (marked,), prose=True)
+    low, high = scale
+    out_of = re.compile(
+        rf"\(?(?:(?:\bout of|\bof|/|满分)\s*(?:{high}(?!\d)|{NUMBERS[high]}\b)"
+        rf"|\b{low}\s*(?:to|[-~–到至])\s*{high}\b)\s*分?\)?",
+        re.IGNORECASE,
+    )
+
+    def rated(sentence: str) -> tuple[list[float | str | None], str]:
+        """Return the numbers in a sentence but for the scale's ends: in digits, in words, in stars."""
+        sentence = out_of.sub(" ", sentence)
+        found = [match[0] for match in _ANY_NUMBER.finditer(sentence)]
+        # "One" is a pronoun as well.
+        numbers = [word for word in found if word.lower() != "one"] or found
+        return [_number_of(word, high) for word in numbers], _ANY_NUMBER.sub(" ", sentence)
+
+    return Sought(names, value, number, (marked,), prose=True, mentioned=rated)
 
 
 @cache
@@ -241,10 +279,65 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
     def compared(stated: str) -> str | None:
         """Which side a statement of the papers puts first; None for a tie where none is offered."""
         compact = re.sub(r"\s", "", stated).lower()
-        side = "A" if compact in ("a", "a>b", "a>>b") else "B" if compact in ("b", "a<b", "a<<b") else "tie"
+        first, mark, second = compact[:1], compact[1:2], compact[-1:]
+        side = {">": first.upper(), "<": second.upper()}.get(mark, compact.upper() if compact in ("a", "b") else "tie")
         return side if side in values else None
 
-    return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=compared)
+    mentioned = _sides if "A" in values else _judged
+    return Sought(NAMES[key], pattern, lambda value: _meant(value, values), papers, compared, mentioned=mentioned)
+
+
+_ANY_NUMBER = re.compile(
+    rf"(?<![A-Za-z\d.])[-+]?\d+(?:\.\d+)?%?(?![A-Za-z])|\b(?:{'|'.join(NUMBERS)})\b|[★⭐]+☆*"
+    rf"|[{NUMERALS}]+(?=\s*[分星]|\W*\Z)",
+    re.IGNORECASE,
+)
+
+
+def _number_of(word: str, highest: int) -> float | None:
+    """Return the number that a match of `_ANY_NUMBER` means; None for a share, and for stars of another scale."""
+    if word[0] in "★⭐":
+        return len(word.rstrip("☆")) if len(word) == highest else None
+    if word[0] in NUMERALS:
+        return NUMERALS.index(word) if len(word) == 1 else None
+    if word.lower() in NUMBERS:
+        return NUMBERS.index(word.lower())
+    return None if word.endswith("%") else float(word)
+
+
+_BEATS = re.compile(
+    rf"\b(A|B)\s*(?:>{{1,2}}|(?:is\s+)?(?:slightly\s+|much\s+|clearly\s+)?better than|beats|wins over"
+    rf"|is preferred (?:over|to)|优于|胜过|好于)\s*(?i:{_PLAYER})?[AB]\b|\b[AB]\s*<{{1,2}}\s*(A|B)\b",
+    re.ASCII,
+)
+_SIDE = re.compile(r"\b(?:[AB](?![A-Za-z'])|(?i:a tie|tie|draw|equal(?:ly good)?)\b)|平局|平手", re.ASCII)
+
+
+def _sides(sentence: str) -> tuple[list[float | str | None], str]:
+    """Return the sides that a sentence names; of two that it compares, the one that it puts first."""
+    sentence = _BEATS.sub(lambda match: f" {match[1] or match[2]} ", sentence)
+    sides = [match[0] for match in _SIDE.finditer(sentence)]
+    return [side if side in ("A", "B") else "tie" for side in sides], _SIDE.sub(" ", sentence)
+
+
+_ASKED_CORRECT = re.compile(
+    r"^\W*(?:(?:is (?:it|the \w+) )?correct(?:ness)?|是否正确|正确性)\s*[*_]*[:?=>|]|</?correct>", re.I
+)
+_JUDGED_WRONG = re.compile(
+    r"\b(?:not |in)(?:correct|right|true)\b|\b(?:wrong|false|no)\b|不正确|错误|不对|错|否(?=\W*\Z)", re.I
+)
+_JUDGED_RIGHT = re.compile(r"\b(?:correct|right|true|yes)\b|正确|对|是(?=\W*\Z)", re.I)
+
+
+def _judged(sentence: str) -> tuple[list[float | str | None], str]:
+    """Return whether a sentence calls something wrong, right or both."""
+    # A key, or a heading, rather than an answer.
+    if sentence.strip(" *_#\"'{:").lower() == "correct":
+        return [None], ""
+    rest = _ASKED_CORRECT.sub(" ", sentence)
+    rest, wrong = _JUDGED_WRONG.subn(" ", rest)
+    rest, right = _JUDGED_RIGHT.subn(" ", rest)
+    return [*["no"] * wrong, *["yes"] * right], rest
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jinja2
 import msgspec
@@ -21,10 +21,6 @@ from critic.errors import UsageError
 from critic.records import RATINGS, Language
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
-
-VerdictKey = Literal["Rating", "Verdict", "Correct", "Checklist", "Answer"]
-"""Under which key a verdict says what it says: a rating, which of two is better, whether an answer is right. A
-checklist has a key for each of its items instead, and an answer of the judge's own is free text."""
 
 
 class Range(Struct, frozen=True):
@@ -45,7 +41,9 @@ class TaskRules(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A judging prompt in one language. `hash` identifies its whole content; `key` is that of a verdict's value.
+    """A judging prompt in one language. `hash` identifies its whole content; `key` is that of a verdict's value:
+    a rating ("Rating"), which of two is better ("Verdict"), whether an answer is right ("Correct"). A checklist has a
+    key for each of its items instead, and an answer of the judge's own is free text.
 
     `general` are the rules for all tasks, `tasks` those of single ones and `other_rules` those of any other. `indent`
     sets in the further lines of an earlier message, so that none of them passes for another message. `sides` name the
@@ -63,7 +61,7 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     other_rules: list[str] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     tasks: dict[str, TaskRules] = field(default_factory=dict)
-    key: VerdictKey = "Rating"
+    key: str = "Rating"
     general: list[str] = field(default_factory=list)
     turn: str = ""
     item: str = ""

@@ -281,7 +281,9 @@ _CONTROL_TOKEN = re.compile(
     r"|<</?SYS>>|\[/?(?:INST|[A-Za-z]?MASK|IMG|ARGS|THINK|PREFIX|SUFFIX|MIDDLE|(?-i:[A-Z]+_[A-Z_]+))\]",
     re.IGNORECASE,
 )
-_LOOKALIKE = str.maketrans("<>[]|｜", "‹›［］¦¦")
+LOOKALIKES = str.maketrans("<>[]|｜", "‹›［］¦¦")
+"""Characters that control tokens consist of, and what is written in their place."""
+
 _JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x00-\x7f])")
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
@@ -319,6 +321,6 @@ def quote_untrusted(text: str) -> str:
 def escape_control_tokens(text: str) -> str:
     """Text whose control tokens, as `quote_untrusted` says, are read as text."""
     # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
-    while (respelt := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
+    while (respelt := _CONTROL_TOKEN.sub(lambda token: token[0].translate(LOOKALIKES), text)) != text:
         text = respelt
     return text

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted, shortened
+from critic.judging.answers import with_reply
 from critic.judging.history import CONDITIONS, messages
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
 
@@ -61,7 +63,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         texts = list(_texts(row[self.text]))
         turn = tables.optional_text(row, self.turn) if self.turn else None
         if turn is not None and not turn.isdigit():
-            raise UsageError(f"{location}: {self.turn!r} is {turn!r}; expected a turn's number, from 1")
+            raise UsageError(f"{location}: {quoted(self.turn)} is {quoted(turn)}; expected a turn's number, from 1")
         yield from enumerate(texts or [None], int(turn or 1))
 
 
@@ -121,11 +123,11 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds replies that another program made, rather than what critic infer writes."""
+    """Return whether a file holds replies that another program made, rather than what critic infer writes."""
     if jsonl.suffix(path) == ".jsonl":
         row = tables.first(path)
         return row is not None and "conversation" not in row
-    return jsonl.suffix(path) in tables.FORMATS
+    return jsonl.suffix(path) in tables.READABLE
 
 
 def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
@@ -144,19 +146,19 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
         if key not in by_id:
-            raise UsageError(f"{location}: {layout.id} {key!r} is not in the benchmark's file")
+            raise UsageError(f"{location}: {layout.id} {quoted(key)} is not in the benchmark's file")
         if condition not in CONDITIONS:
-            raise UsageError(f"{location}: no {condition!r}")
+            raise UsageError(f"{location}: no {quoted(condition)}")
         turns, texts = by_id[key].turns, replies.setdefault((key, condition), {})
         prompts = []
         for turn, text in layout.replies(location, row):
             if turn not in CONDITIONS[condition].asked(len(turns)) or turn in texts:
                 twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
-                raise UsageError(f"{location}: turn {turn} of {key!r} ({condition}) {twice}")
+                raise UsageError(f"{location}: turn {turn} of {quoted(key)} ({condition}) {twice}")
             texts[turn] = text
             prompts.append(turns[turn - 1].prompt)
         if why := _contradiction(row, prompts):
-            differ.append(f"{location}: {layout.id} {key!r} {why}")
+            differ.append(f"{location}: {layout.id} {quoted(key)} {why}")
     _check_questions(differ)
     return [turn for (key, name), texts in replies.items() for turn in _turns(by_id[key], name, texts, system, path)]
 
@@ -166,7 +168,7 @@ def _layout(location: str, row: tables.Row) -> Layout:
     known = next((layout for layout in LAYOUTS if layout.fits(row)), None)
     if known is None:
         layouts = "; ".join(f"{layout.id}, {layout.text}" for layout in LAYOUTS)
-        raise UsageError(f"{location}: columns {', '.join(row)} are no known layout of replies: {layouts}")
+        raise UsageError(f"{location}: columns {shortened(', '.join(row))} are no known layout of replies: {layouts}")
     return known
 
 
@@ -175,22 +177,25 @@ def _turns(
 ) -> Iterator[ModelTurn]:
     condition, earlier = CONDITIONS[name], dict[int, str]()
     for turn in sorted(replies):
-        text, seen = replies[turn], list[SentMessage]()
+        text = replies[turn]
         behind = next((number for number in condition.own(turn) if number not in earlier), None)
         failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
-        if failure is None and text is not None:
-            if behind is not None:
-                raise UsageError(f"{path}: turn {turn} of {conversation.id!r} ({name}) is there, turn {behind} is not")
-            shown = messages(conversation, turn, earlier, condition)
-            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
-            earlier[turn] = text
-        yield ModelTurn(
+        record = ModelTurn(
             conversation=conversation,
             condition=name,
             turn=turn,
             system=system,
             sampling=Sampling(max_tokens=0),
-            seen=seen,
-            reply=text if failure is None else None,
             failure=failure,
         )
+        if failure is None and text is not None:
+            if behind is not None:
+                raise UsageError(
+                    f"{path}: turn {turn} of {quoted(conversation.id)} ({name}) is there, turn {behind} is not"
+                )
+            shown = messages(conversation, turn, earlier, condition)
+            seen = [SentMessage(role=message.role, content=message.content) for message in shown]
+            record = with_reply(replace(record, seen=seen), text)
+            if record.reply is not None:
+                earlier[turn] = record.reply
+        yield record

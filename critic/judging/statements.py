@@ -1,37 +1,25 @@
 """Where an answer states a value: in a whole JSON object, in the rest of a torn one, on a line of its own, in prose.
 
 Only what stands where a verdict stands may be one. What is quoted in a block (`> `), told of the response ("it ends
-with …"), in the middle of a sentence, or inside an unfinished object can only contradict it; what stands in quotation
-marks, in thoughts or inside a reason says nothing.
+with …"), shown as material (material.py), in the middle of a sentence, or inside an unfinished object can only
+contradict it, as can a sentence that mentions a verdict in its own notation (the same); what stands in
+quotation marks, in thoughts or inside a reason says nothing.
 """
 
 import json
 import re
-import tomllib
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic.judging import material
+from critic.judging.material import MATERIAL, RETOLD, TELLER, Values, any_of, is_material, mentions
 from critic.judging.thoughts import QUOTED_REASON, QUOTED_TEXT, REASON, answer_at, later_thoughts
-
-_LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
-
-
-def _any_of(name: str, before: str = "", behind: str = "") -> str:
-    """A pattern of the words of a list (words.toml), what stands `before` and `behind` English ones included."""
-    english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
-    return f"(?:{before}(?:{english}){behind}|{chinese})"
-
-
-def _words(name: str) -> re.Pattern[str]:
-    return re.compile(_any_of(name, r"\b", r"\b"), re.IGNORECASE)
-
 
 _MASK = "\ufffc"
 """Stands for each character of a whole object, whose strings are settled."""
@@ -60,7 +48,8 @@ _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
 _CLOSING = {"“": "”"}
 
 _OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
-_REASON_LINE = re.compile(rf"[\s>*#_-]*{_any_of('reason')}[\s*_]*:", re.IGNORECASE)
+_REASON_LINE = re.compile(rf"[\s>*#_-]*{any_of('reason')}[\s*_]*:", re.IGNORECASE)
+_REASON_FOLLOWS = re.compile(rf"""[\s"'”’*_`,;.)\]}}>#-]*{any_of("reason")}["'”’*_]*\s*:""", re.IGNORECASE)
 
 # What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
 _QUOTATION = re.compile(
@@ -71,7 +60,7 @@ _QUOTATION = re.compile(
 
 # What may stand before a judge's own statement in its line or sentence.
 _WORD_ENDS = r"\b"
-_LEAD = rf"""[\s*_#>`({{-]*(?:{_any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
+_LEAD = rf"""[\s*_#>`({{-]*(?:{any_of("lead", behind=_WORD_ENDS)}[\s*_:,]*)*["'“]?"""
 _LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
@@ -83,7 +72,8 @@ _LONGEST_LEAD = 80
 
 # Material that a judge shows as such.
 _SHOWN = re.compile(
-    r"<((?:\w+_)?(?:quote|blockquote|reply|candidate|assistant|student|material)(?:_\w+)?)>(?:(?!<\1>|</\1>).)*</\1>"
+    r"<((?:\w+_)?(?:quote|blockquote|reply|response|candidate|assistant|student|material|submission|text|content|transcript"
+    r"|message|document|passage|excerpt|user|model|input|answer(?=_)|(?<=_)answer)(?:_\w+)?)>(?:(?!<\1>|</\1>).)*</\1>"
     r"|<!--(?:(?!<!--|-->).)*-->|<<<[^<>]*>>>|«[^«»]*»|《[^《》]*》|〈[^〈〉]*〉"
     r"|\"{3}(?:(?!\"{3}).)*\"{3}|'{3}(?:(?!'{3}).)*'{3}",
     re.DOTALL | re.IGNORECASE,
@@ -95,19 +85,29 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
-_RETOLD, _MATERIAL, _JUDGING, _TELLER = map(_words, ("retold", "material", "judging", "teller"))
-_CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
 _OPEN_END = re.compile(
     r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
     r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",
     re.IGNORECASE,
 )
+_LIST_BEGINS = re.compile(
+    r"[:|{]|^[^\w\n]*(?:Q|Item |Question |第)?(?=\d{1,2}\s*[项题]?\s*[:.)、|-])", re.IGNORECASE | re.MULTILINE
+)
+_GOES_ON = re.compile(r"^(?![ \t]*(?:[-*•+|>#]|\d{1,2}[.)、]))[^:\n]*\w\Z", re.MULTILINE)
 # What takes back the statement before it.
 _TAKEN_BACK = re.compile(
     r"""[\s"'`>)\]}*.,(]*(?:(?:hmm|wait|scratch that|等等|不对|is what|but (?:no|not|that|this)|(?:from|in) the"""
     r" (?:reply|response|answer)|from (?:reply|response))\b|(?:but |however,? )?(?:this|that|it|which|这|那)\s*"
-    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))",
+    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))"
+    # In its own line, words that make it part of what somebody wrote.
+    r"|[ \t\"'`>)\]}*.,;”’]*(?:(?:comes?|came|appears?|stands|stood|occurs?|was|is|were|are) (?:\w+ ){0,2}?"
+    r"(?:part|from|in|at|on|found|written|placed|put|within|inside|quoted|copied|addressed)\b"
+    r"|(?:which|that) (?:the|it|they|its)\b"
+    r"|是(?:材料|作答|回答|回复|原文|对方|学生|模型)|(?:来自|出自|出现在|取自|摘自))"
+    # Behind an object or brackets, words go on in a sentence about it.
+    r"|(?<=[}\]\ufffc])[ \t]*(?:(?!because|since|as\b|for\b|with\b|or\b|and\b|but\b|not\b)(?-i:[a-z])"
+    r"|[\u4e00-\u9fff]|\(sic|<-)",
     re.IGNORECASE,
 )
 
@@ -122,14 +122,15 @@ _OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 
 class Statement(Struct, frozen=True):
-    """A value that an answer states, None where it is no value of the form; it begins at `at` in the answer and ends at
-    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `whole`: it is in a whole object,
-    whose reason is `reason`."""
+    """A value that an answer states, None if it is no value of the form; it begins at `at` in the answer and ends at
+    `end`. `stands`: it may be the verdict by itself; another can only contradict one. `told`: the words around it
+    say that it is another's. `whole`: it is in a whole object, whose reason is `reason`."""
 
     value: float | str | None
     at: int
     end: int
     stands: bool = True
+    told: bool = False
     whole: bool = False
     reason: str | None = None
 
@@ -147,6 +148,7 @@ class Sought(Struct, frozen=True):
     compared: Callable[[Any], float | str | None] | None = None
     several: bool = False
     prose: bool = False
+    mentioned: Values | None = None
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
@@ -203,20 +205,37 @@ class AnswerText:
         self._unfinished = QUOTED_REASON.search(self.plain) is not None
         self._reason = _OPEN_REASON.search(self.plain)
         self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
+        self._shown = material.spans(self.plain)
         self._weighed = 0  # statements of which it was asked whether they stand
+        self._told = set[int]()  # where those end that are another's
 
     def statements(self, sought: Sought) -> list[Statement]:
-        """What the answer states of what is `sought`; prose only where it has neither an object nor a line of it."""
+        """Return what the answer states of what is `sought`; prose only if no object and no line states any."""
         self._weighed = 0
+        self._told.clear()
+        return [replace(statement, told=statement.end in self._told) for statement in self._statements(sought)]
+
+    def _statements(self, sought: Sought) -> list[Statement]:
         torn = list(self._torn(sought))
+        mentioned = list(self._mentioned(sought, torn))
         structured = [*self._in_objects(sought, torn), *self._in_torn(sought, torn), *self._on_lines(sought, torn)]
         if not structured:
-            return [] if self._unfinished else list(self._in_prose(sought, sought.prose))
+            return mentioned if self._unfinished else [*self._in_prose(sought, sought.prose), *mentioned]
         # A sentence that says so at the end of its line can only contradict them.
         prose = [] if sought.several else self._in_prose(sought, True)
         ends = (statement for statement in prose if statement.stands and _LINE_ENDS.match(self.plain, statement.end))
         doubts = (statement for statement in ends if not self._is_within(statement.at, torn))
-        return structured + [replace(statement, stands=False) for statement in doubts]
+        return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
+
+    def _mentioned(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
+        """Yield what sentences can only mean as a verdict. One that does not say so can only contradict another."""
+        for mention in mentions(self.plain, sought.mentioned):
+            at, end = mention.start, mention.end
+            argued = self._reason is not None and self._reason.end() <= at and not _led(_LINE_BEGINS, self.plain, at)
+            if argued or self._is_quoted(at, end) or self._is_within(at, torn):
+                continue
+            stands = mention.states and self._stands(at, end, torn, False) and self._opens_or_closes(at, end)
+            yield Statement(mention.value, at, end, stands)
 
     def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Where a key stands, also right behind another one that has no value."""
@@ -258,12 +277,15 @@ class AnswerText:
             reasons = [*_under(obj.content, Sought(REASON, sought.value, lambda value: value))]
             reason = next((reason for reason in reasons if isinstance(reason, str)), None)
             stands = self._stands(obj.start, obj.end, torn, False)
+            if self._is_quoted(obj.start, obj.end):
+                stands = False
+                self._told.add(obj.end)
             for value in stated:
                 yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
     def _torn(self, sought: Sought) -> Iterator[_Torn]:
         """What is left of objects that are no valid JSON. One goes on to the next line that begins with a brace."""
-        key = sought.key(_OBJECT_KEY, f"{sought.names}|{REASON}")
+        key = sought.key(_OBJECT_KEY, f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
             keys = key.finditer(self.plain, start, end)
@@ -307,20 +329,21 @@ class AnswerText:
         forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
         for form in forms:
             keyed = "name" in form.groupindex
-            for key in self._own_words(sought, form):
+            for at, key in self._own_words(sought, form):
                 value = sought.value.match(self.plain, key.end()) if keyed else key
                 if value is None:
                     continue
-                stands = self._stands(key.start(), value.end(), [], False)
+                stands = self._stands(at, value.end(), [], False)
                 if keyed and stands:
                     owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
                     led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
                     stands = led and self._opens_or_closes(key.start(), value.end())
                 yield _statement(sought.convert if keyed else sought.compared or sought.convert, value, stands)
 
-    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Where a judge says what a `form` looks for, and does not quote what the response claims: not within quotation
-        marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence."""
+    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+        """Yield where a judge says what a `form` looks for, behind the marks before it. What the response claims is
+        left out: within quotation marks, or in a reason, behind whose key a statement begins its own line or is the
+        last sentence."""
         reason = self._reason
         for match in form.finditer(self.plain):
             marks = _MARKS.match(self.plain, match.start())  # of the sentence before
@@ -329,7 +352,7 @@ class AnswerText:
             begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
             argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
             if not argued and not self._is_quoted(at, match.end()):
-                yield match
+                yield at, match
 
     def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Whether a statement may be a verdict: neither a line of a quoted block, nor led to by words about what is
@@ -341,24 +364,28 @@ class AnswerText:
         paragraph = self.plain[gap + 2 if gap >= 0 else 0 : end]
         block = any(line.lstrip().startswith(">") for line in paragraph.splitlines())
         unfinished = any(fragment.end <= start and not fragment.closed for fragment in torn)
-        retold = unfinished or block or self._is_retold(start)
-        if several and not retold:
-            head = re.split(r"[:|{]", paragraph[: start - end], maxsplit=1)[0]
-            retold = self._is_retold(end - len(paragraph)) or bool(_TELLER.search(head) and _RETOLD.search(head))
-        return not retold and _TAKEN_BACK.match(self.plain, end, end + 120) is None
+        place = bisect_right(self._shown, start, key=lambda span: span[0]) - 1
+        told = (place >= 0 and start < self._shown[place][1]) or self._is_retold(start)
+        if several and not told:
+            # What leads to the first line of a list leads to all of them.
+            head = _LIST_BEGINS.split(paragraph[: start - end], maxsplit=1)[0]
+            told = self._is_retold(end - len(paragraph)) or bool(TELLER.search(head) and RETOLD.search(head))
+            told = told or (head.endswith("\n") and self._is_retold(end - len(paragraph) + len(head)))
+        if told or _TAKEN_BACK.match(self.plain, end, end + 120):
+            self._told.add(end)
+            return False
+        return not unfinished and not block
 
     def _is_retold(self, at: int) -> bool:
         """Whether the words that lead to a place, in its line or up to a colon above, say that it is another's."""
         lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
-        if "\n" in between and not re.search("[:,]", between) and not _OPEN_END.search(words):
+        # A line that neither ends a sentence nor is one of a list goes on in the next one.
+        goes_on = "\n\n" not in between and _GOES_ON.search(words)
+        if "\n" in between and not re.search("[:,]", between) and not goes_on and not _OPEN_END.search(words):
             return False
-        clause = _CLAUSE_END.split(words)[-1]
-        last = clause.rpartition(",")[2]
-        if _JUDGING.search(last) and not _RETOLD.search(last):
-            return False
-        return bool(_RETOLD.search(clause) or (_MATERIAL.search(clause) and not _JUDGING.search(clause)))
+        return is_material(words)
 
     def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
         """Whether an object is quoted in a reason: in the middle of its line behind the reason's key."""
@@ -378,12 +405,28 @@ class AnswerText:
         """Whether a judge quotes what stands at a place. In a line or a sentence of its own it is said, not quoted."""
         behind = bisect_right(self._quotations, (at, len(self.plain)))
         first, last = self._quotations[behind - 1] if behind else (0, 0)
-        return end <= last and not _led(_SENTENCE_BEGINS, self.plain, first)
+        if end > last:
+            return False
+        return not _led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
 
     def _is_listed(self, at: int) -> bool:
         """Whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
         line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
         return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
+
+    def opens_with(self, at: int) -> bool:
+        """Return whether a place is in the first sentence and line of the answer."""
+        at = max(at, self._first_word)
+        return "\n" not in self.plain[self._first_word : at] and not _SENTENCE_END.search(
+            self.plain, self._first_word, at
+        )
+
+    def is_settled(self, at: int, end: int, several: bool) -> bool:
+        """Return whether an answer that was cut off had come to its verdict, from `at` to `end`: it opens the answer,
+        or nothing but its reason follows, and of `several` values the others."""
+        rest = self.plain[end:]
+        later = re.search(r"\n\s*\n.*\w", rest, re.DOTALL) if several else _WORD.search(rest)
+        return self.opens_with(at) or later is None or _REASON_FOLLOWS.match(rest) is not None
 
     def _opens_or_closes(self, start: int, end: int) -> bool:
         """Whether a statement is the first or the last thing in the answer, but for a line that leads to it, or stands
@@ -448,9 +491,7 @@ def _under(content: Any, sought: Sought) -> Iterator[Any]:
                 yield sought.convert(value)
         if not keyed:
             # What a key calls the response's, or quoted, is not searched.
-            own = [
-                values for name, values in content.items() if not _RETOLD.search(name) and not _MATERIAL.search(name)
-            ]
+            own = [values for name, values in content.items() if not RETOLD.search(name) and not MATERIAL.search(name)]
             nested += reversed(own)
 
 

@@ -1,4 +1,5 @@
-"""Where a reply's thoughts end and its answer begins. What stands in thoughts is a draft, never a verdict.
+"""Where a reply's thoughts end and its answer begins. What stands in thoughts is a draft, never a verdict, and no part
+of an answer that is judged.
 
 Models mark their thoughts in many ways, and servers strip some of the marks: `<think>` and its like, `[THINK]`,
 `◁think▷`, `<|begin_of_thought|>`, and channels, of which only the names are left where special tokens are stripped
@@ -7,6 +8,7 @@ Models mark their thoughts in many ways, and servers strip some of the marks: `<
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _WORD = (
     r"(?:\w+[:_])?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理)"
@@ -48,6 +50,45 @@ _VERDICT_FIRST = re.compile(
     re.IGNORECASE,
 )
 
+_BRACKETS = "<[【◁⊲"
+_CORES = (
+    *(
+        "think",
+        "thought",
+        "reasoning",
+        "reflection",
+        "analysis",
+        "scratchpad",
+        "rationale",
+        "monologue",
+        "思考",
+        "推理",
+    ),
+    *("channel", "commentary", "assistantfinal", "assistant\nfinal"),
+)
+"""Each mark has one of these words and, but for names of channels, begins with one of these brackets."""
+
+_FENCED = re.compile(r"^[ ]{0,3}(```+|~~~+).*?^[ ]{0,3}\1", re.MULTILINE | re.DOTALL)
+
+_INDENTS = ("", " ", "  ", "   ")
+"""What may stand before a mark that begins a line; four blanks would make code of it (CommonMark 4.4)."""
+
+# "<think> and </think> are tags": a mark that a sentence speaks of, by what follows it or stands before it.
+_SPOKEN_OF = re.compile(
+    r"[ \t]*(?:[,，:：;；。、]|\.(?:\s|$)|(?:\.\.\.|…)\s*[<\[【◁⊲]|标签|标记|和|与|是一"
+    r"|(?:and|or|is|are|was|were|tags?|tokens?|marks?|markers?|blocks?|elements?"
+    r"|means?|opens?|closes?|begins?|starts?|ends?)\b)"
+)
+_SPEAKS_OF = re.compile(
+    r"(?:\b(?:with|by|the|an?|and|or|after|before|of|is|tags?|tokens?|marks?|called|named)[ ]|[用以和与][ ]?)$"
+)
+
+_HEADING = re.compile(r"[\[【](?!\w*(?:think|thought|思考))", re.IGNORECASE)
+"""How a mark begins that, unless it is closed, may as well be the heading of an answer: `[Analysis]`, `【推理】`."""
+
+_NEVER_A_WORD = re.compile(r"think|thought|思考|\|", re.IGNORECASE)
+"""What stands in a mark that, without an end, opens thoughts also behind the beginning of an answer."""
+
 REASON = "(?:Reason|理由|原因)"
 """How judges call the reason, as a pattern."""
 
@@ -71,6 +112,88 @@ def answer_at(text: str) -> int:
 def without_thoughts(text: str) -> str:
     """A reply without the thoughts that come before the answer."""
     return text[answer_at(text) :].strip()
+
+
+class SplitReply(NamedTuple):
+    """A reply of a model under judgment: its `answer`, its `thoughts` without their marks ("" for none), and whether
+    the last of them were `closed`."""
+
+    answer: str
+    thoughts: str = ""
+    closed: bool = True
+
+
+def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
+    """Separate the thoughts of a model under judgment from its answer.
+
+    `cut_off`: the reply ended at its token limit. Thoughts stand at the beginning, whether or not the chat template
+    wrote the mark that opens them, or begin a line further down. Marks that a sentence speaks of, and those in code,
+    open and close nothing. An answer without thoughts is returned as it is.
+
+    >>> split_thoughts("<think>Four? No, five.</think>\\n\\nFive apples.")
+    SplitReply(answer='Five apples.', thoughts='Four? No, five.', closed=True)
+    >>> split_thoughts("Models put their thoughts between <think> and </think>.").thoughts
+    ''
+    """
+    blocks = list(_blocks(text, cut_off=cut_off)) if _may_have_marks(text) else []
+    if not blocks:
+        return SplitReply(text)
+    kept, at = list[str](), 0
+    for start, _, _, end in blocks:
+        kept.append(text[at:start])
+        at = len(text) if end is None else end
+    thoughts = (text[inside:outside].strip() for _, inside, outside, _ in blocks)
+    answer = "".join([*kept, text[at:]]).strip()
+    return SplitReply(answer, "\n\n".join(filter(None, thoughts)), blocks[-1][3] is not None)
+
+
+def _may_have_marks(text: str) -> bool:
+    """Return whether a look for marks is worth its time, a hundred times that of this one."""
+    if not any(bracket in text for bracket in _BRACKETS) and not text.lstrip().startswith(("analysis", "commentary")):
+        return "assistantfinal" in text or "assistant\nfinal" in text
+    lowered = text.lower()
+    return any(core in lowered for core in _CORES)
+
+
+def _blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yield each block of thoughts: where its opening mark begins and ends, where its closing mark begins and ends. The
+    last end is None if it is not closed."""
+    code = [block.span() for block in _FENCED.finditer(text)]
+
+    def is_mark(mark: re.Match[str]) -> bool:
+        return not (
+            any(start <= mark.start() < end for start, end in code)
+            or _SPOKEN_OF.match(text, mark.end())
+            or _SPEAKS_OF.search(text[max(0, mark.start() - 12) : mark.start()])
+        )
+
+    done, searched, orphan_sought, closable = 0, 0, True, True
+    while True:
+        opening = _OPENING.search(text, searched)
+        leads = opening is not None and not text[done : opening.start()].strip() and is_mark(opening)
+        if orphan_sought and not leads:
+            # The template wrote the opening mark: there is none before the closing one, not even one spoken of.
+            orphan_sought, limit = False, opening.start() if opening else len(text)
+            orphan = next((mark for mark in _ORPHAN.finditer(text, done) if is_mark(mark)), None)
+            if orphan is not None and orphan.start() < limit:
+                yield done, done, orphan.start(), orphan.end()
+                done = searched = orphan.end()
+                continue
+        if opening is None:
+            return
+        searched = opening.end()
+        if not leads and not (text[done : opening.start()].rpartition("\n")[2] in _INDENTS and is_mark(opening)):
+            continue
+        # Behind a mark that nothing closes there is no closing mark for a later one either.
+        closing = _closing_of(text, opening) if closable else None
+        if closing is None:
+            closable, mark = False, opening.group()
+            if (_HEADING.match(mark) and not cut_off) if leads else not _NEVER_A_WORD.search(mark):
+                continue
+            yield opening.start(), opening.end(), len(text), None
+            return
+        yield opening.start(), opening.end(), closing.start(), closing.end()
+        done = searched = closing.end()
 
 
 def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
@@ -99,11 +222,16 @@ def _behind_blocks(text: str, at: int) -> int:
 
 
 def _end_of(text: str, opening: re.Match[str]) -> int | None:
-    """Where the thoughts that a mark opens end: at its own closing mark or, where there is none, at any."""
+    """Return where the thoughts that a mark opens end, behind its closing mark, or None if they are not closed."""
+    closing = _closing_of(text, opening)
+    return closing.end() if closing else None
+
+
+def _closing_of(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+    """Return the mark that closes what a mark opens: its own or, if there is none, any."""
     kind = int((opening.lastgroup or "m0")[1:])
     own = _CLOSING[kind].search(text, opening.end())
-    closing = own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
-    return closing.end() if closing else None
+    return own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
 
 
 def _in_reason(before: str) -> bool:

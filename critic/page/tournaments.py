@@ -79,6 +79,9 @@ def _tournament(
     rated, wins = _of_battles(re.sub(r"\W+", "-", name), verdicts, groups, order, ratings, drawn)
     reasons = dict.fromkeys(rating.undefined for rating in ratings.values() if rating.undefined)
     readings = [f"Ratings: {reason}." for reason in reasons]
+    if bradley_terry.unrated:
+        why = ", ".join(f"{model} ({reason})" for model, reason in bradley_terry.unrated.items())
+        readings.append(f"Bradley–Terry has no finite rating of {why}; the others are rated by their own battles.")
     if len(setups) > 1:
         readings.append(f"The battles were judged in {len(setups)} ways, which the ratings mix.")
     note = "" if result.sections else RATINGS

@@ -24,6 +24,7 @@ from critic.building.replies import Problem, StepReply
 from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
 from critic.judging.render import quote_untrusted
+from critic.judging.thoughts import without_thoughts
 from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, RunSummary, Stage, listed
 
@@ -190,7 +191,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
             return replace(record, failure=lost[0], detail=lost[1])
         if reply.truncated:
             return replace(record, failure="truncated")
-        text = reply.text.strip()
+        text = without_thoughts(reply.text)
         try:
             reply = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
         except msgspec.ValidationError as error:

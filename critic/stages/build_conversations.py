@@ -16,11 +16,12 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
 from critic.building.replies import HeldItems, Made, MadeTurn
 from critic.errors import UsageError
+from critic.judging import protocols
 from critic.page.blocks import interval, number
-from critic.records import Conversation, Judgment, ModelTurn, Protocol
+from critic.records import Conversation, Judgment, ModelTurn
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
-from critic.stats.aggregate import SCALES, by_cell
+from critic.stats.aggregate import by_cell
 
 Chosen = Mapping[str, dict[str, Any]]
 """The images that were chosen, by path: the fields of ImageFile, `category` and `sub_category`."""
@@ -31,7 +32,7 @@ class BuildPlan(Struct, frozen=True):
     each question gets a checklist. Its file has the form of the benchmark of the plan's name."""
 
     make: Callable[[Building, Chosen], list[Made]]
-    protocol: Protocol
+    protocol: str
     checklists: bool
 
 
@@ -182,7 +183,7 @@ def solved_blind(
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **options)
     building.code = max(building.code, code)
     verdicts = (line for _, line in jsonl.read(judged, Judgment))
-    low, high = SCALES[protocol]
+    low, high = protocols.load(protocol).scale
     shares = defaultdict[str, list[float]](list)
     for cell, scores in by_cell(verdicts, protocol).items():
         if cell.turn is not None:

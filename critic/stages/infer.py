@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.backends import Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
-from critic.errors import Refused, Transient, UsageError, whole
+from critic.errors import Refused, Transient, UsageError, quoted, whole
 from critic.images import Image, ImageError, named_images
 from critic.judging import history
+from critic.judging.answers import with_reply, without_thoughts_in
 from critic.judging.history import CONDITIONS, HistoryMessage
 from critic.records import Conversation, ModelTurn, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options
@@ -58,6 +59,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         self._load = load
         # What an earlier run generated under one condition is the reply under every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
+        # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
+        self._with_thoughts: dict[tuple[str, str, int], str] = {}
         self.facts = {
             **source,
             "system": system,
@@ -73,15 +76,21 @@ class Infer(Stage[Conversation, ModelTurn]):
         key, conversation = record.conversation.id, self._conversations.get(record.conversation.id)
         if conversation is None or self.key(record) not in self.wanted:
             turn = f"turn {record.turn} ({record.condition})"
-            return f"conversation {key!r}, {turn}, is not among those asked for now; choose another --out"
+            return f"conversation {quoted(key)}, {turn}, is not among those asked for now; choose another --out"
         if conversation != record.conversation:
-            return f"conversation {key!r} reads otherwise now; choose another --out"
+            return f"conversation {quoted(key)} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):
-                return f"made with {name} {before!r}, now {now!r}; choose another --out"
+                return f"made with {name} {quoted(before)}, now {quoted(now)}; choose another --out"
         return None
 
+    def should_retry(self, record: ModelTurn) -> bool:
+        return super().should_retry(without_thoughts_in(record))
+
     def load_existing(self, record: ModelTurn) -> None:
+        whole, record = record.reply, without_thoughts_in(record)
+        if whole is not None and whole != record.reply:
+            self._with_thoughts[self.key(record)] = whole
         super().load_existing(record)
         if record.call is not None:
             self._generated[record.call] = record
@@ -110,13 +119,24 @@ class Infer(Stage[Conversation, ModelTurn]):
                     answer = await once(calls, call, partial(self._answer, record, messages, images))
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
-                elif line.call != call:
+                elif line.call not in (call, self._call_with_thoughts(item, name, turn, replies)):
                     raise UsageError(f"{item.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
                 if line.failure is not None:
                     lost[turn] = f"turn {turn} failed: {line.failure}"
                 replies[turn] = line.reply or ""
 
         await gather_cancel_on_error(converse(name) for name in self.conditions)
+
+    def _call_with_thoughts(
+        self, conversation: Conversation, name: str, turn: int, replies: Mapping[int, str]
+    ) -> str | None:
+        """Return the call of a turn whose history has the thoughts that an earlier version left there, if any."""
+        shown = {
+            number: self._with_thoughts.get((conversation.id, name, number), replies[number]) for number in replies
+        }
+        if shown == replies:
+            return None
+        return history.call_id(conversation, history.messages(conversation, turn, shown, CONDITIONS[name]))
 
     def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
         values = {"condition": "", "turn": 0, **fields}
@@ -163,9 +183,9 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.note_answered([reply.answered_by])
         failure, detail = self._problem_of(reply)
         took = spent(reply) if reply.counted or not reply.attempts else {}
-        return replace(
+        record = replace(
             record,
-            reply=reply.text if failure is None else None,
+            thoughts=reply.thoughts or None,
             finish="length" if reply.truncated else reply.finish,
             failure=failure,
             detail=detail,
@@ -174,6 +194,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             answered_by=[reply.answered_by] if reply.answered_by else [],
             **took,
         )
+        return record if failure is not None else with_reply(record, reply.text)
 
     def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
         """Why a reply cannot be used: it says nothing, or the context ended before it did."""
@@ -186,12 +207,17 @@ class Infer(Stage[Conversation, ModelTurn]):
         return summary(records, self.out, self._generated)
 
 
+def summary_of_file(records: Iterable[ModelTurn], run: RunOptions, _: str) -> RunSummary:
+    """Return what the records of a whole file add up to."""
+    return summary(records, run.out)
+
+
 def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
     """What the records of a file of replies add up to; a generation that several records share counts once, and what
     nothing was sent for as none. `before` are the calls of earlier runs."""
     conditions = defaultdict[str, Counter[str]](Counter)
     failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
-    for line in records:
+    for line in map(without_thoughts_in, records):
         conditions[line.condition][{None: "answered", "not_run": "not_run"}.get(line.failure, "failed")] += 1
         if line.failure is not None:
             failures[line.failure] += 1
@@ -203,6 +229,8 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
         spent.add(line)
         counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
         counts["images"] += sum(len(message.images) for message in line.seen)
+        if line.thoughts is not None:
+            counts["with_thoughts"] += 1
     turns = sum(tally.total() for tally in conditions.values())
     facts = {"conditions": {name: dict(tally) for name, tally in sorted(conditions.items())}, "turns": turns}
     lines = [f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"]
@@ -212,6 +240,8 @@ def summary(records: Iterable[ModelTurn], out: Path, before: Collection[str] = (
     lines += [f"{turns} turns by {len(calls)} calls{earlier}", *spent.lines()]
     if counts["calls_cut_at_max_tokens"]:
         lines.append(f"{counts['calls_cut_at_max_tokens']} replies cut at --max-tokens")
+    if thinking := counts["with_thoughts"]:
+        lines.append(f"{thinking} replies have thoughts: they are kept beside the reply, and shown to no later turn")
     lines += [f"{name}: {count} turns, first: {details[name]}" for name, count in failures.most_common()]
     facts |= {"failed": dict(failures), **counts, **spent.facts()}
     return RunSummary(count=turns, failures=failures, facts=facts, lines=[*lines, f"{out}: {turns} turns"])
@@ -273,6 +303,8 @@ def main(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
+    if endpoint.gpus is not None:
+        return endpoint.run_on_gpus(main, locals(), [endpoint.model or ""], summary_of_file)
     options.check((not (condition and published), "--as published has conditions of its own: leave --condition out"))
     of_paper = benchmarks.load(benchmark).conditions
     usual = of_paper if published else of_paper[:1]

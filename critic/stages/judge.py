@@ -18,13 +18,15 @@ from critic import human_scored, records
 from critic.benchmarks import BENCHMARKS, load
 from critic.errors import whole
 from critic.judging.distribution import Aggregation, ScoreKind
-from critic.judging.forms import FORMS, REASON_FIRST, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry
+from critic.judging.forms import FORMS, REASON_FIRST, form_of, inquiry
 from critic.judging.judge import Judge, ResponseJudge
+from critic.judging.protocols import PROTOCOLS
 from critic.judging.replies import benchmark_of
 from critic.judging.targets import REASON
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
+from critic.stages.judge_samples import summary
 from critic.stages.options import Endpoint, check, root_of, takes_endpoint
 from critic.stages.run import RunOptions, check_plain, source
 
@@ -53,12 +55,10 @@ def _responses(
 
 def _decoding(prompt: str, no_reason: bool, panel: bool, temperature: float) -> records.SamplingParams:
     form = form_of(prompt)
-    rates = isinstance(form.kind, RatingKind | CriteriaKind)
-    asks_verdict = not isinstance(form.kind, AnswerKind)
     reason_first = no_reason and inquiry(prompt, "en", records.PromptInputs()).keys()[:1] == (REASON,)
     check(
-        (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
-        (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
+        (form.kind.is_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
+        (form.kind.rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
         (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
     # The very object is what records leave out.
@@ -72,7 +72,7 @@ def _refuse(where: str, **options_given: object) -> None:
         check((not value, f"{'several --judge' if option == 'several' else f'--{option}'} cannot be used {where}"))
 
 
-def _base_setup(benchmark: str | None, published: str | None, protocols: list[records.Protocol]) -> records.JudgeConfig:
+def _base_setup(benchmark: str | None, published: str | None, protocols: list[str]) -> records.JudgeConfig:
     """How conversations are judged where no option says it: as we do, or as the benchmark's paper does. Raises
     UsageError for protocols that the paper does not have."""
     paper = None if benchmark is None else load(benchmark)
@@ -128,9 +128,7 @@ def main(
     published: Annotated[
         Literal["published"] | None, _how("--as", help="With --benchmark: as its paper judges.")
     ] = None,
-    protocol: Annotated[
-        list[str] | None, _how(metavar="NAME", help=f"{', '.join(get_args(records.Protocol))}.")
-    ] = None,
+    protocol: Annotated[list[str] | None, _how(metavar="NAME", help=f"{', '.join(PROTOCOLS)}.")] = None,
     score: Annotated[
         ScoreKind | None,
         _how(metavar="WHICH", help="expected, median or argmax.", show_default="argmax with --benchmark"),
@@ -150,6 +148,8 @@ def main(
     max_tokens: Annotated[int | None, options.max_tokens(8, f"{TOKENS}; steps: {TOKENS_OF_STEPS}")] = None,
 ) -> int:
     """Score responses with a judge or a panel; a benchmark's replies by protocol."""
+    if endpoint.gpus is not None:
+        return endpoint.run_on_gpus(main, locals(), judge or [endpoint.model or ""], summary)
     # AlignMMBench's answers name no benchmark, but come with its questions.
     named = benchmark or (None if mapped else benchmark_of(responses, questions))
     benchmark = named or ("alignmmbench" if questions else None)
@@ -157,7 +157,7 @@ def main(
     if not (judge or endpoint.base_url):
         endpoint = replace(endpoint, base_url=DEFAULT_URL)
     root = endpoint.data_root or root_of(responses, questions)
-    protocols = options.chosen("protocol", protocol or [], get_args(records.Protocol))
+    protocols = options.chosen("protocol", protocol or [], PROTOCOLS)
     base = _base_setup(benchmark, published, protocols)
     if base.reason_first and prompt == "pointwise":
         prompt = EVERY_REASON_FIRST

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import processors
 from critic.certificate import say_held
-from critic.errors import UsageError
-from critic.human_scored import say_left_out
+from critic.errors import UsageError, quoted
+from critic.human_scored import CUT_OFF, say_left_out
 from critic.judging.distribution import Aggregation
 from critic.judging.examples import ALONE, comparable, partner, question_key
 from critic.judging.forms import form_of
 from critic.judging.judge import ResponseJudge, panel_judgment
-from critic.judging.protocols import PlannedVerdict
+from critic.judging.planned import PlannedVerdict
 from critic.records import Judgment, Response, Sample
 from critic.stages.judge_samples import JudgeSamples, summary
 from critic.stages.run import RunOptions, finish, growing, known
@@ -104,10 +104,11 @@ class JudgeResponses(JudgeSamples[Shown]):
         if problem := super().problem(record):
             return problem
         if record.prompt_hash != self._prompt["hash"]:
-            return f"made with prompt_hash {record.prompt_hash!r}, now {self._prompt['hash']!r}; choose another --out"
+            before, now = quoted(record.prompt_hash), quoted(self._prompt["hash"])
+            return f"made with prompt_hash {before}, now {now}; choose another --out"
         if _as_shown(record.sample) != _as_shown(self._responses.now(record.sample.key)):
             now = "question, reference, criteria, answer, system or group are others now"
-            return f"judges {self.key(record)!r}, of which {now}; choose another --out"
+            return f"judges {quoted(self.key(record))}, of which {now}; choose another --out"
         return None
 
     def resume(self) -> None:
@@ -124,7 +125,10 @@ class JudgeResponses(JudgeSamples[Shown]):
 
     async def plan(self, item: Shown, judged: Callable[[PlannedVerdict], Any]) -> None:
         planned = PlannedVerdict(sample=Sample.of(*item), form=self._prompt["name"])
-        await judged(replace(planned, material=self._form.material(*item)))
+        if any(answer is not None and answer.cut_off for answer in item):
+            await judged(replace(planned, problem=("truncated", CUT_OFF)))
+        else:
+            await judged(replace(planned, material=self._form.material(*item)))
 
 
 def judge_responses(
@@ -148,7 +152,7 @@ def judge_responses(
         run = replace(run, out=out)
         judged_by = (judgment.judge for judgment in known(out, Judgment, lambda _: None))
         if (before := next((judge_name for judge_name in judged_by if judge_name != panel), None)) is not None:
-            raise UsageError(f"{out}: judged by {before!r}, now by {panel!r}; choose another --out")
+            raise UsageError(f"{out}: judged by {quoted(before)}, now by {quoted(panel)}; choose another --out")
         members = []
         for number, judge in enumerate(judges, 1):
             beside = replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}"))

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from critic import certificate, jsonl
 from critic.backends import processors
-from critic.errors import UsageError
-from critic.judging import protocols
-from critic.judging.protocols import PlannedVerdict
+from critic.errors import UsageError, quoted
+from critic.judging.planned import PlannedVerdict, key_in_file
 from critic.records import JudgeConfig, Judgment, differing
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, once
 
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from critic.judging.judge import Judge
 
 Item = TypeVar("Item")
-
-
-def key(record: Judgment | PlannedVerdict) -> Hashable:
-    """What tells the judgments of a file apart."""
-    return record.sample.key if record.protocol is None else protocols.key(record)
 
 
 class JudgeSamples(Stage[Item, Judgment]):
@@ -57,7 +51,7 @@ class JudgeSamples(Stage[Item, Judgment]):
         return replace(self.judge.setup, score_kind=self.judge.grader.score_kind)
 
     def key(self, record: Judgment) -> Hashable:
-        return key(record)
+        return key_in_file(record)
 
     def problem(self, record: Judgment) -> str | None:
         # What failed before the first reply showed whether there are log probabilities has no kind of score yet.
@@ -66,7 +60,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             return f"made with {differing(record.setup, setup)}; choose another --out"
         if self.key(record) not in self.wanted:
             of_shard = "" if self.options.shard is None else f" of shard {self.options.shard}"
-            return f"judges {self.key(record)!r}, which is not asked for now{of_shard}; choose another --out"
+            return f"judges {quoted(self.key(record))}, which is not asked for now{of_shard}; choose another --out"
         return None
 
     def should_retry(self, record: Judgment) -> bool:
@@ -105,12 +99,12 @@ class JudgeSamples(Stage[Item, Judgment]):
     async def _judged(
         self, planned: PlannedVerdict, asking: dict[str, asyncio.Task[Judgment]], keep: Callable[..., None]
     ) -> Judgment:
-        """The judgment that is in the file, or one that is made now: verdicts that are shown alike are asked once."""
+        """Return the judgment in the file, or make one; verdicts whose prompts are alike are asked once."""
         shown = self.judge.asked(planned)
-        line = self.done.get(key(planned))
+        line = self.done.get(key_in_file(planned))
         if line is not None:
             if (line.asked, line.prompt_hash) != (shown, self.judge.hash_of(planned.form)):
-                where = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
+                where = f"conversation {quoted(line.conversation.id)}, turn {line.turn or 'whole'} ({line.condition})"
                 raise UsageError(
                     f"{where}: judged before on another reply or by another prompt; choose another --out ({self.out} "
                     "can be scored as it is), or --retry-failed where that failed"
@@ -147,7 +141,7 @@ class JudgeSamples(Stage[Item, Judgment]):
 
 
 def summary(records: Iterable[Judgment], options: RunOptions, unit: str) -> RunSummary:
-    """What a file of judgments adds up to. What several judgments share was asked once, and its tokens count once."""
+    """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
     failures, counts, spent = Counter[str](), Counter[str](), Spent()
     requests = set[tuple[str, str | None]]()
     count = 0

@@ -4,45 +4,16 @@ critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on a
 critic merge part.*.jsonl --out judged.jsonl
 """
 
-import sys
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from msgspec import Struct
 
 from critic import jsonl
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn
-from critic.stages import infer, judge_samples, options
-from critic.stages.run import RunOptions, Shard, finish
-
-HOW = (
-    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
-)
-"""What a sidecar says of how a run was made: the same of all shards."""
-
-ELSEWHERE = ("data_root", "images")
-"""What may be another on each machine: of the whole, the first one's is said."""
-
-KINDS: dict[str, tuple[type[Any], str]] = {
-    "responses": (Judgment, "row"),
-    "replies": (Judgment, "verdict"),
-    "conversations": (ModelTurn, "turn"),
-}
-"""What a run was made of, as its sidecar names it -> its records, and what one of them is called."""
-
-
-class ShardFile(Struct, frozen=True):
-    """A shard's file and what its sidecar says."""
-
-    path: Path
-    shard: Shard
-    facts: dict[str, Any]
+from critic.stages import infer, judge_samples, options, shards
+from critic.stages.run import Summarise
 
 
 def main(
@@ -54,95 +25,5 @@ def main(
     sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
     if jsonl.suffix(out) != ".jsonl":
         raise UsageError(f"--out {out}: JSON lines are written; give a name that ends in .jsonl or .jsonl.gz")
-    shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
-    _check_shards(shards)
-    # A shard that no group fell into says nothing of how the others were made.
-    full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
-    _check_alike(full)
-    first = jsonl.with_places(full[0].path)  # which may lie in another folder than the whole
-    record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
-    if record is None:
-        raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
-    jsonl.write(out, _lines(shards, record, f"{unit}s"))
-    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
-    records = (line for _, line in jsonl.read(out, record))
-    whole = infer.summary(records, out) if record is ModelTurn else judge_samples.summary(records, run, unit)
-    facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
-    facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
-    facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
-    if answered_by := sorted({name for part in shards for name in part.facts.get("answered_by", ())}):
-        facts["answered_by"] = answered_by
-    print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
-    return finish(run, whole, {**facts, "shards": len(shards)})
-
-
-def _check_alike(shards: Sequence[ShardFile]) -> None:
-    """Raises UsageError where one was made otherwise than the first."""
-    for part in shards[1:]:
-        for name in HOW:
-            if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
-                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
-
-
-def _part(path: Path) -> ShardFile:
-    """Raises UsageError for a file that is not whole, or no shard."""
-    facts = jsonl.facts(path)
-    if not path.is_file() or not facts:
-        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
-    shard = Shard.read(facts.get("shard"))
-    if shard is None:
-        raise UsageError(f"{path}: made without --shard")
-    return ShardFile(path, shard, facts)
-
-
-def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
-    """Without the files of a panel's members, which a pattern that fits the panel's fits too."""
-    members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
-    kept = [part for part in shards if part.path.name not in members]
-    if len(kept) < len(shards):
-        print(f"left out {len(shards) - len(kept)} files of a panel's members: the panel's are given", file=sys.stderr)
-    return kept
-
-
-def _check_shards(shards: Sequence[ShardFile]) -> None:
-    """Raises UsageError for overlaps and gaps."""
-    count, by_number = shards[0].shard.count, dict[int, Path]()
-    for part in shards:
-        if part.shard.count != count:
-            raise UsageError(f"{part.path}: shard {part.shard}, but {shards[0].path} is shard {shards[0].shard}")
-        if part.shard.number in by_number:
-            raise UsageError(f"shard {part.shard} is there twice: {by_number[part.shard.number]} and {part.path}")
-        by_number[part.shard.number] = part.path
-    if missing := [str(Shard(number, count)) for number in range(1, count + 1) if number not in by_number]:
-        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-        raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
-
-
-def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
-    """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
-    is there twice, or in another shard than its group."""
-    decode = jsonl.decoder(record)
-    for part in shards:
-        keys = set[Hashable]()
-        for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
-            try:
-                row = decode(line)
-            except ValueError as error:
-                raise UsageError(f"{part.path}:{number}: {error}") from None
-            group = row.conversation.group
-            if (right := part.shard.of(group)) != part.shard:
-                raise UsageError(f"{part.path}:{number}: group {group!r} belongs to shard {right}, not {part.shard}")
-            key = judge_samples.key(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
-            if key in keys:
-                raise UsageError(f"{part.path}:{number}: {key!r} is there twice")
-            keys.add(key)
-            yield msgspec.Raw(line.strip())
-        if len(keys) != (expected := part.facts.get(counted)):
-            raise UsageError(f"{part.path}: {len(keys)} {counted}, its sidecar says {expected}; run it again")
-
-
-def _wherever(value: Any) -> Any:
-    """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
-    if isinstance(value, list):
-        return [_wherever(item) for item in value]
-    return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value
+    summaries: dict[type[Any], Summarise] = {ModelTurn: infer.summary_of_file, Judgment: judge_samples.summary}
+    return shards.merge(parts, out, max_failed, summaries)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
@@ -22,7 +22,7 @@ from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.judging.forms import ONE_SIDE, head_gives
 from critic.records import Language, Showing
-from critic.stages.run import RunOptions, Shard
+from critic.stages.run import RunOptions, Shard, Summarise
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
@@ -154,6 +154,18 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             shard=Shard.read(self.shard),
         )
 
+    def run_on_gpus(
+        self, command: Callable[..., int], given: Mapping[str, Any], sources: Sequence[str], summarise: Summarise
+    ) -> int:
+        """Run a command with its arguments `given` by name, one engine on each GPU; return the exit code.
+
+        `sources` are the models, which must be checkpoint folders; `summarise` adds up the command's records.
+        """
+        from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
+
+        options = {name: value for name, value in given.items() if name != "endpoint"}
+        return on_gpus(command, {**options, **asdict(self)}, self.engines(sources), summarise)
+
     def engines(self, sources: Sequence[str]) -> list[str]:
         """The GPUs of each engine of --gpus. Raises UsageError where `sources` are none that run in here."""
         local = not self.base_url and all(Path(source).exists() for source in sources)
@@ -272,13 +284,7 @@ def takes_endpoint(
     @wraps(command)
     def called(*words: Any, **options: Any) -> int:
         fields = {name: options.pop(name) for name in names if name in options}
-        endpoint = Endpoint(**fields)
-        if endpoint.gpus is not None:
-            from critic.stages.gpus import on_gpus  # noqa: PLC0415 - only where it is asked for
-
-            engines = endpoint.engines(options.get("judge") or [endpoint.model or ""])
-            return on_gpus(called, {**options, **fields}, engines)
-        return command(*words, endpoint=endpoint, **options)
+        return command(*words, endpoint=Endpoint(**fields), **options)
 
     parameters = [parameter for parameter in own.parameters.values() if parameter.name != "endpoint"]
     parameters += [option for option in inspect.signature(Endpoint).parameters.values() if option.name in names]

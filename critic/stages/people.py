@@ -11,12 +11,13 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, human_scored, jsonl, records, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.images import named_images
 from critic.judging import protocols
-from critic.judging.protocols import Assignment, Transcripts
+from critic.judging.assignments import Assignment
 from critic.judging.replies import benchmark_of
-from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Protocol, Scope, TurnContext, Verdict
+from critic.judging.transcripts import Transcripts, read_transcripts
+from critic.records import Conversation, HumanScore, JudgeConfig, Judgment, Scope, TurnContext, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -24,17 +25,14 @@ COLUMNS = (
     "out), and either preference (model, tie, and reference or the other model's name) or grade (on --scale)"
 )
 
-GRADED: dict[str, Protocol] = {"convbench": "direct", "multiverse": "quality"}
-"""The protocol that people's grades stand beside, by benchmark; pointwise in the others."""
-
-Key = tuple[str, str, int | None, Protocol]
+Key = tuple[str, str, int | None, str]
 """Conversation, condition, turn and protocol of a verdict."""
 
 Grades = dict[str, float]
 """What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
 
 
-_ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/(direct|pairwise)/(whole|\d+)(/opponent=.*)?")
+_ANNOTATED = re.compile(r"(?P<id>.+)/(?P<condition>\w+)/\w+/(whole|\d+)(/opponent=.*)?")
 """The ids of what critic annotate exports, which is read as well."""
 
 
@@ -55,28 +53,35 @@ def read_opinions(
         turn = (tables.optional_text(row, "turn") or "1").lower().removesuffix(".0")  # of a column of numbers with gaps
         transcript = transcripts.get((key, condition))
         if transcript is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in transcript.asked)):
-            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition})")
+            raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition})")
         if problem := transcript.problem(transcript.asked if turn == WHOLE else [int(turn)]):
-            raise UsageError(f"{location}: no reply to turn {turn} of {key!r} ({condition}): {problem[1]}")
+            raise UsageError(f"{location}: no reply to turn {turn} of {quoted(key)} ({condition}): {problem[1]}")
         if (preference is None) == (grade is None):
-            raise UsageError(f"{location}: either preference or grade, got {preference!r} and {grade!r}")
+            raise UsageError(f"{location}: either preference or grade, got {quoted(preference)} and {quoted(grade)}")
         if preference is not None and preference.lower() not in words:
-            raise UsageError(f"{location}: preference {preference!r}; expected {', '.join(words)}")
+            raise UsageError(f"{location}: preference {quoted(preference)}; expected {', '.join(words)}")
         score = words[preference.lower()] if preference is not None else _grade(location, grade or "", scale)
-        protocol = "pairwise" if preference is not None else GRADED.get(transcript.conversation.benchmark, "pointwise")
+        protocol = "pairwise" if preference is not None else _graded(transcript.conversation.benchmark)
         rater = tables.optional_text(row, "rater") or "people"
         grades = opinions.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), {})
         if rater in grades:
-            raise UsageError(f"{location}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
+            raise UsageError(f"{location}: {rater} on turn {turn} of {quoted(key)} ({condition}) is there twice")
         grades[rater] = score
     return opinions
+
+
+def _graded(benchmark: str) -> str:
+    """Return the protocol whose verdicts people's grades stand beside: the benchmark's own that rates, or pointwise."""
+    return next((name for name in benchmarks.load(benchmark).protocols if protocols.load(name).rates), "pointwise")
 
 
 def _grade(location: str, text: str, scale: tuple[float, float]) -> float:
     """A grade on 1..10."""
     grade = tables.optional_number(location, "grade", text)
     if grade is None or not scale[0] <= grade <= scale[1]:
-        raise UsageError(f"{location}: grade {text!r}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)")
+        raise UsageError(
+            f"{location}: grade {quoted(text)}; expected a number from {scale[0]:g} to {scale[1]:g} (--scale)"
+        )
     return grade if scale == (1, 10) else records.to_ten(grade, *scale)
 
 
@@ -105,23 +110,23 @@ def main(
     if benchmark is None:
         raise UsageError(f"{replies}: names no benchmark; give --benchmark")
     conversations: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
-    transcripts = protocols.read_transcripts(replies, benchmark, conversations, system)
+    transcripts = read_transcripts(replies, benchmark, conversations, system)
     theirs, opponent = Transcripts(), against
     if against and Path(against).is_file():
-        theirs = protocols.read_transcripts(Path(against), benchmark, conversations)
+        theirs = read_transcripts(Path(against), benchmark, conversations)
         opponent = next(iter(theirs.values())).system
     opinions = read_opinions(table, transcripts, opponent, human_scored.parse_scale(scale))
     setup = JudgeConfig(judge=name, score_kind="argmax", order="random", sight=turn_context)
     judgments: list[Judgment] = []
     # The whole last: a judge sees the verdicts on its turns.
     for (key, condition, turn, protocol), grades in sorted(opinions.items(), key=lambda opinion: opinion[0][2] is None):
-        compares, of = protocol == "pairwise", (key, condition, protocol)
+        compares, of = protocols.load(protocol).compares, (key, condition, protocol)
         score = human_scored.settled(grades.values(), compares)
         rival = theirs.get((key, condition)) if compares else None
         earlier = judgments if turn is None else []
         beside = [judgment for judgment in earlier if (judgment.sample.id, judgment.condition, judgment.protocol) == of]
-        assignment = Assignment(one=transcripts[key, condition], protocol=protocol, against=rival)
-        planned = assignment.planned(turn, setup, beside)
+        assignment = Assignment(transcript=transcripts[key, condition], protocol=protocol, against=rival)
+        planned = assignment.plan(turn, setup, beside)
         if compares:
             shown = None if opponent and rival is None else planned.material
             labels: dict[str, Any] = {"preference": score, "opponent": opponent, "shown": shown}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import Request
 from critic.benchmarks import alignmmbench
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Question
 from critic.stages import options
 from critic.stages.ask_rows import AskedRow, AskRows, BuildRow
@@ -111,7 +111,9 @@ def _decided(review: Path, prompt_of: Mapping[str, str]) -> tuple[dict[str, list
     accepted, decisions = defaultdict[str, list[str]](list), Counter[str]()
     for number, line in jsonl.read(review, Rewrite):
         if prompt_of.get(line.seed) != line.question:
-            raise UsageError(f"{review}:{number}: {line.seed!r} is not in the questions, or asks something else there")
+            raise UsageError(
+                f"{review}:{number}: {quoted(line.seed)} is not in the questions, or asks something else there"
+            )
         if line.accepted and line.prompt:
             accepted[line.seed].append(line.prompt)
         decisions[{True: "accepted", False: "rejected", None: "undecided"}[line.accepted]] += 1

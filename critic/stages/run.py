@@ -19,7 +19,7 @@ from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.middleware import lacking, layers
 from critic.backends.vllm import VllmBackend
-from critic.errors import UsageError, encode, one_line
+from critic.errors import UsageError, encode, one_line, quoted
 from critic.records import Call, Judgment, ModelTurn
 
 T = TypeVar("T")
@@ -79,6 +79,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
+Summarise = Callable[[Iterable[Any], RunOptions, str], RunSummary]
+"""What the records of a file add up to, given how it is made and what one record is called."""
+
+
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps the records it gets in one file: `run` takes note of
     what the file has, works on what is left of `wanted` (the keys of all records there are to be) side by side, keeps
@@ -115,7 +119,7 @@ class Stage(ABC, Generic[Item, Record]):
         if self.done.setdefault(self.key(record), record) is not record:
             # Both were paid for, and which of the two holds nobody can tell.
             raise UsageError(
-                f"{self.out}: {self.key(record)!r} is there twice, as where two runs wrote at once; "
+                f"{self.out}: {quoted(self.key(record))} is there twice, as where two runs wrote at once; "
                 "take one of the two out, or choose another --out"
             )
 

@@ -17,16 +17,17 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
 from critic.benchmarks import BENCHMARKS, Benchmark, Run
-from critic.errors import UsageError, whole
+from critic.errors import UsageError, quoted, whole
 from critic.images import named_images
-from critic.judging.forms import BY_NAME, ChecklistKind, ChoiceKind
-from critic.judging.protocols import key as verdict_key
+from critic.judging import protocols
+from critic.judging.forms import BY_NAME
+from critic.judging.planned import key as verdict_key
 from critic.page import leaderboards, page
 from critic.page.blocks import Section, as_text
 from critic.page.tournaments import tournaments
-from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, Protocol, differing, is_judgment
+from critic.records import NOT_LEARNED, Conversation, JudgeConfig, Judgment, differing, is_judgment
 from critic.stages.run import failed
-from critic.stats.aggregate import SCALES, asked_of, by_cell
+from critic.stats.aggregate import asked_of, by_cell
 from critic.stats.leaderboard import LeaderboardRow, score_of
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -69,8 +70,7 @@ def main(
     conversations = _conversations(runs, name, questions)
     report = chosen.report(runs, conversations)
     boards = leaderboards.leaderboards([*_rows(chosen, runs, conversations), *report.rows], baseline)
-    fighting = runs if "pairwise" in chosen.protocols else []
-    battles = tournaments(fighting, conversations, leaderboards.order_of(boards))
+    battles = tournaments(runs if chosen.compares else [], conversations, leaderboards.order_of(boards))
     sections = [*leaderboards.sections(boards), *battles.sections, *report.sections, _counts(runs, chosen)]
     print(as_text(sections))
     boards += battles.boards
@@ -119,7 +119,8 @@ def _benchmark_of(path: Path) -> str:
             f"{path}: no judgments; `critic judge {path} --benchmark NAME --questions FILE` makes them of replies"
         )
     # Earlier versions wrote the conversation beside the verdict; answers out of rows are of none.
-    conversation = first.get("sample", first).get("conversation")
+    sample = first.get("sample", first)
+    conversation = sample.get("conversation") if isinstance(sample, dict) else None
     return str((conversation if isinstance(conversation, dict) else {}).get("benchmark") or OF_SINGLE_ANSWERS)
 
 
@@ -128,9 +129,9 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
 
     Raises UsageError for a file of another benchmark, of several models or judges, or given twice.
     """
-    twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
-    if twice:
-        raise UsageError(f"{twice[0]}: given twice")
+    names = Counter(map(jsonl.identity, paths))
+    if twice := next((path for path in paths if names[jsonl.identity(path)] > 1), None):
+        raise UsageError(f"{twice}: given twice, by this name or another")
     conversations: dict[str, Conversation] = {}
     runs = [run for path in paths for run in _runs_of(path, benchmark, conversations)]
     runs = _joined(runs)
@@ -148,7 +149,7 @@ def _runs_of(path: Path, benchmark: str, conversations: dict[str, Conversation])
         judgment = _scorable(line, path, number, benchmark)
         known = conversations.setdefault(judgment.sample.id, judgment.conversation)
         if known != judgment.conversation:
-            raise UsageError(f"{path}:{number}: conversation {judgment.sample.id!r} reads otherwise than before")
+            raise UsageError(f"{path}:{number}: conversation {quoted(judgment.sample.id)} reads otherwise than before")
         lines.setdefault((judgment.system, judgment.setup), number)
         judgments.append(replace(judgment, sample=replace(judgment.sample, conversation=known)))
     if any(judgment.opponent is None for judgment in judgments):
@@ -197,13 +198,13 @@ def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgme
     return replace(line, sample=sample, protocol=_protocol(line))
 
 
-def _protocol(judgment: Judgment) -> Protocol:
+def _protocol(judgment: Judgment) -> str:
     """The protocol whose scale a judgment of single answers is on: yes and no, and what a text that compares comes to,
     count like a checklist's share. A form that is not ours rates."""
     if judgment.opponent is not None:
         return "pairwise"
     form = BY_NAME.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
-    return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
+    return form.kind.scored_as if form is not None else "pointwise"
 
 
 def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, JudgeConfig], int]) -> Run:
@@ -235,7 +236,7 @@ def _conversations(runs: Sequence[Run], benchmark: str, questions: Path | None) 
     by_id = {conversation.id: conversation for conversation in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, (conversation, path) in judged.items():
         if by_id.get(key) != conversation:
-            raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
+            raise UsageError(f"{questions}: conversation {quoted(key)} of {path} is not there, or not as here")
     return list(by_id.values())
 
 
@@ -298,20 +299,21 @@ def _rows(benchmark: Benchmark, runs: Sequence[Run], conversations: Sequence[Con
 def _other_rows(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> Iterator[LeaderboardRow]:
     """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
     conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
-    ways: dict[tuple[Protocol, str | None], list[Judgment]] = {}
+    ways: dict[tuple[str, str | None], list[Judgment]] = {}
     for judgment in run.turns:
         scored = judgment.protocol in benchmark.protocols and benchmark.scored(judgment)
-        in_tournament = judgment.opponent is not None and "pairwise" in benchmark.protocols
+        in_tournament = judgment.opponent is not None and benchmark.compares
         if not scored and not in_tournament:
             ways.setdefault((judgment.protocol or "pointwise", judgment.opponent), []).append(judgment)
     for (protocol, opponent), verdicts in ways.items():
         cells, scores = by_cell(verdicts, protocol), {}
+        scale = protocols.load(protocol).scale
         backed = opponent is None or run.setup.reference_backed
         for cell in sorted(cells, key=attrgetter("order")):
             asked = asked_of(conversations, cell, protocol, cells[cell], backed=backed)
-            scores[cell.words] = score_of(cells[cell], asked, SCALES[protocol])
+            scores[cell.words] = score_of(cells[cell], asked, scale)
         against = f" against {opponent}" if opponent else ""
-        low, high = SCALES[protocol]
+        low, high = scale
         caption = f"Other verdicts, in no score above: {protocol}{against}, {low:g} to {high:g}"
         row = LeaderboardRow(key=re.sub(r"\W+", "-", f"other {protocol}{against}"), caption=caption, scores=scores)
         yield benchmarks.named(row, run)

@@ -6,23 +6,15 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from critic.errors import UsageError
-from critic.judging.history import CONDITIONS, lacks
-from critic.records import Conversation, Judgment, Protocol
+from critic.errors import UsageError, quoted
+from critic.judging import protocols
+from critic.judging.history import CONDITIONS
+from critic.records import Conversation, Judgment
 from critic.stats.estimate import Interval
 
 Key = TypeVar("Key", bound=Hashable)
 Part = TypeVar("Part", bound=Hashable)
 Scale = tuple[float, float]
-
-SCALES: dict[Protocol, Scale] = {
-    "pointwise": (1, 10),
-    "direct": (1, 10),
-    "pairwise": (0, 1),
-    "checklist": (0, 1),
-    "quality": (1, 10),
-}
-"""The lowest and the highest score of each protocol."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -64,14 +56,14 @@ def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale)
 
 
 def each(scores: Mapping[Key, float | None], of: Callable[[float], float]) -> dict[Key, float | None]:
-    """What `of` makes of each score; None, a failed judgment, stays None."""
+    """Apply `of` to each score. None, a failed judgment, stays None."""
     return {key: None if score is None else of(score) for key, score in scores.items()}
 
 
 def paired(
     first: Mapping[Key, float | None], second: Mapping[Key, float | None], of: Callable[[float, float], float]
 ) -> dict[Key, float | None]:
-    """What `of` makes of the two scores of each id that has both; None where either judgment failed."""
+    """Apply `of` to the two scores of each id that has both; the result is None if either judgment failed."""
     both = {key: (score, second[key]) for key, score in first.items() if key in second}
     return {key: None if left is None or right is None else of(left, right) for key, (left, right) in both.items()}
 
@@ -134,8 +126,8 @@ class Cell(Struct, frozen=True):
         return f"{self.condition}, {turn}" + (f", {self.judging}" if self.judging != "standard" else "")
 
 
-def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
-    """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
+def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str, float | None]]:
+    """Return the scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale, missing
     without a failure, or beside one.
@@ -155,7 +147,7 @@ def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict
 def groups_by(
     conversations: Iterable[Conversation], part: Callable[[Conversation], Part]
 ) -> dict[Part, dict[str, str]]:
-    """The group of each conversation by its id, in parts by what `part` says of it; parts stand as they first come."""
+    """Return the group of each conversation by its id, by the value of `part`, in the order of first occurrence."""
     parts: dict[Part, dict[str, str]] = {}
     for conversation in conversations:
         parts.setdefault(part(conversation), {})[conversation.id] = conversation.group
@@ -163,18 +155,20 @@ def groups_by(
 
 
 def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
-    """The group of each conversation by its id."""
+    """Return the group of each conversation by its id."""
     return {conversation.id: conversation.group for conversation in conversations}
 
 
 def asked_of(
-    conversations: Sequence[Conversation], cell: Cell, protocol: Protocol, *scored: Container[str], backed: bool = True
+    conversations: Sequence[Conversation], cell: Cell, protocol: str, *scored: Container[str], backed: bool = True
 ) -> dict[str, str]:
-    """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
-    answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
-    (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
+    """Return the conversations, with their groups, on which a protocol asks for the verdicts of a cell.
+
+    They have the turn, or several turns for a whole; the condition has it answered; and they have what the judge needs
+    (`backed`: the reference as well). People also judge what a judge is not asked for: what is `scored` counts as
+    asked, and so does all that is like it.
     """
-    condition = CONDITIONS.get(cell.condition, CONDITIONS["own"])
+    condition, entry = CONDITIONS.get(cell.condition, CONDITIONS["own"]), protocols.load(protocol)
 
     def short(conversation: Conversation) -> int:
         """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
@@ -183,7 +177,7 @@ def asked_of(
             turns = conversation.turns if count > 1 else []
         else:
             turns = [conversation.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
-        return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
+        return any(entry.lacks(turn, cell.judging, backed) for turn in turns) if turns else 2
 
     lacking = {conversation.id: short(conversation) for conversation in conversations}
     most = max((count for key, count in lacking.items() if any(key in ids for ids in scored)), default=0)
@@ -191,8 +185,8 @@ def asked_of(
 
 
 def check(verdict: Judgment) -> None:
-    """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
-    low, high = SCALES[verdict.protocol or "pointwise"]
+    """Raise UsageError unless the verdict has either a score on its protocol's scale or a failure."""
+    low, high = protocols.load(verdict.protocol or "pointwise").scale
     if (verdict.score is None) == (verdict.failure is None):
         raise UsageError(f"{name(verdict)}: expected either a score or a failure")
     if verdict.score is not None and not low <= verdict.score <= high:
@@ -200,6 +194,6 @@ def check(verdict: Judgment) -> None:
 
 
 def name(verdict: Judgment) -> str:
-    """A verdict in an error message."""
+    """Return the name of a verdict in an error message."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
-    return f"conversation {verdict.sample.id!r}, {turn}, condition {verdict.condition}"
+    return f"conversation {quoted(verdict.sample.id)}, {turn}, condition {verdict.condition}"

@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic.errors import UsageError
+from critic.judging import protocols
 from critic.records import Judgment
 from critic.stats.aggregate import check, name
 from critic.stats.arrays import Floats
@@ -48,7 +49,8 @@ class Battle(Struct, frozen=True, kw_only=True):
 
 class Ratings(Struct, frozen=True, kw_only=True):
     """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals` and
-    `places` alone, are None exactly when `undefined` says why."""
+    `places` alone, are None exactly when `undefined` says why. `unrated` says of models without a rating beside others
+    that have one why they have none."""
 
     n: int
     failed: int
@@ -56,6 +58,7 @@ class Ratings(Struct, frozen=True, kw_only=True):
     intervals: dict[str, Interval] | None = None
     places: Places | None = None
     undefined: str | None = None
+    unrated: dict[str, str] = {}
 
     def of(self, model: str) -> tuple[float | None, Interval | None]:
         return (self.ratings or {}).get(model), (self.intervals or {}).get(model)
@@ -75,11 +78,13 @@ class _Games:
         self.draws = Bootstrap([battle.group for battle in judged], RESAMPLES)
         self.failed = len(battles) - len(judged)
 
-    def ratings(self, points: Floats, drawn: Floats) -> Ratings:
-        """Of the sample's points, shape (m,), and of those of each resample, shape (m, R), NaN where they have none."""
-        by_model = dict(zip(self.models, drawn, strict=True))
+    def ratings(self, points: Floats, drawn: Floats, unrated: Mapping[str, str] = {}) -> Ratings:
+        """Return ratings from the sample's points, shape (m,), and those of each resample, shape (m, R), NaN where it
+        has none. They are of all models but the `unrated` ones, in order."""
+        rated = [model for model in self.models if model not in unrated]
+        by_model = dict(zip(rated, drawn, strict=True))
         intervals = {model: interval for model, values in by_model.items() if (interval := self.draws.interval(values))}
-        complete, undefined = len(intervals) == len(self.models), self.draws.too_few()
+        complete, undefined = len(intervals) == len(rated), self.draws.too_few()
         if not complete and undefined is None:
             undefined = (
                 f"no intervals: {np.isnan(drawn).any(axis=0).mean():.0%} of the resamples have no finite maximum"
@@ -87,7 +92,8 @@ class _Games:
         return Ratings(
             n=len(self.score),
             failed=self.failed,
-            ratings=dict(zip(self.models, points.tolist(), strict=True)),
+            ratings=dict(zip(rated, points.tolist(), strict=True)),
+            unrated=dict(unrated),
             intervals=intervals if complete else None,
             places=self.draws.places(by_model) if complete else None,
             undefined=undefined,
@@ -130,11 +136,13 @@ def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Float
 
 
 def bradley_terry(battles: Sequence[Battle]) -> Ratings:
-    """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at INITIAL points.
+    """Return Bradley-Terry maximum-likelihood ratings on Elo's scale, the mean of the rated models at INITIAL points.
 
     A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
-    against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are not given
-    where more than a tenth of the resamples have no finite maximum, which sparse comparisons often cause.
+    against the rest (Ford 1957). A single model that stands in its way, which won all of its battles or lost all, has
+    no rating; the rest are rated by their battles with each other. If a set of several models stands in its way,
+    `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, which
+    sparse comparisons often cause.
     """
     games = _Games(battles)
     if not games.models:
@@ -143,12 +151,18 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     cell = (games.first * models + games.second) * 3 + (2 * games.score).astype(np.intp)
     tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
     if unbeaten := _unbeaten(tables[0][0]):
-        top = " and ".join(games.models[model] for model in unbeaten)
-        return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
+        rated, one_sided = _without_one_sided(tables[0][0])
+        if len(rated) < 2 or _unbeaten(tables[0][0][np.ix_(rated, rated)]):
+            top = " and ".join(games.models[model] for model in unbeaten)
+            return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
+        tables = [table[:, rated][:, :, rated] for table in tables]
+        unrated = {games.models[model]: reason for model, reason in sorted(one_sided.items())}
+    else:
+        unrated = {}
     points = INITIAL + points_per_logit * np.concatenate([_maximum_likelihood(table) for table in tables]).T
     if np.isnan(points[:, 0]).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
-    return games.ratings(points[:, 0], points[:, 1:])
+    return games.ratings(points[:, 0], points[:, 1:], unrated)
 
 
 def _wins(counts: NDArray[np.generic], models: int) -> Floats:
@@ -164,6 +178,21 @@ def _unbeaten(wins: Floats) -> list[int]:
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
     tops = (part == number for number in range(parts) if not wins[part != number][:, part == number].any())
     return [] if parts == 1 else np.flatnonzero(next(tops)).tolist()
+
+
+def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
+    """Return the models that are left of a table of wins (m, m) once those that never won or tied against the rest, or
+    never lost or tied, are taken out one after another, and why each of these has no rating."""
+    left, reasons = list(range(len(wins))), dict[int, str]()
+    while True:
+        among = wins[np.ix_(left, left)]
+        won, lost = (np.count_nonzero(among, axis=axis).tolist() for axis in (1, 0))
+        gone = {model for model, has_won, has_lost in zip(left, won, lost, strict=True) if not (has_won and has_lost)}
+        if not gone:
+            return left, reasons
+        which = next(model for model in left if model in gone)
+        reasons[which] = "never won or tied" if not won[left.index(which)] else "never lost or tied"
+        left.remove(which)
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
@@ -203,7 +232,7 @@ def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Bat
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:
-        if verdict.protocol != "pairwise" or verdict.opponent is None:
+        if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
             continue
         check(verdict)
         models, question = (verdict.system, verdict.opponent), verdict.sample.id

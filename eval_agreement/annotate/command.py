@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
 from critic.images import Images
 from critic.stages.options import Mapped, OwnLanguage, OwnScale
@@ -119,7 +119,7 @@ def _planned(db: Path, store: Store | None, options: Mapping[str, Any], files: M
     known = store.facts()
     for name, value in wanted.items():
         if known.get(name) != value:
-            raise UsageError(f"--db {db}: planned with other {name}, {known.get(name)!r}; choose another --db")
+            raise UsageError(f"--db {db}: planned with other {name}, {quoted(known.get(name))}; choose another --db")
     return store
 
 
@@ -133,7 +133,7 @@ def _create(db: Path, wanted: Mapping[str, Any], files: Mapping[str, Path | None
     answers = answers_of(scheme, hidden)
     ids = [item.id for item in ordinary]
     if twice := answers.keys() & set(ids):
-        raise UsageError(f"--checks {checks}: {min(twice)!r} is among the rows as well; give both a column id")
+        raise UsageError(f"--checks {checks}: {quoted(min(twice))} is among the rows as well; give both a column id")
     items = [*ordinary, *hidden]
     _check_images(items, Path(wanted["data_root"]))
     tokens = {name: secrets.token_urlsafe(16) if wanted["invited"] else name for name in wanted["raters"]}
@@ -152,7 +152,9 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
         for name in item.images:
             path = root / name
             if not name.startswith("data:") and not (path.is_file() and path.resolve().is_relative_to(root)):
-                raise UsageError(f"{item.id}: no image {name!r} under {root} (--data-root FOLDER says where they are)")
+                raise UsageError(
+                    f"{item.id}: no image {quoted(name)} under {root} (--data-root FOLDER says where they are)"
+                )
 
 
 def _serve(store: Store, images: Images | None, host: str, port: int) -> None:

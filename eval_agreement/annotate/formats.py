@@ -10,7 +10,7 @@ import html
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from critic import jsonl, tables
 from critic.building.review import NO
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted
 from critic.images import ImageError, Images
 from critic.page.page import render
 from critic.tables import harmless, write_csv
@@ -30,6 +30,9 @@ from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exc
 from eval_agreement.annotate.store import RaterTask, RaterVerdict, Store
 
 FORMATS = ("label-studio", "potato", "csv", "xlsx")
+
+_SHEETS = (".csv", ".tsv", ".xlsx")
+"""Tables that labels come back in."""
 
 _TASK, _RUBRIC, _REASON, _SKIPPED, _BROKEN = "task", "what counts", "reason", "skip, because", "broken"
 
@@ -41,7 +44,8 @@ def picture(images: Images, name: str) -> tuple[str, bytes]:
 
 
 def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
-    """Write the items into a folder, and say what there is. Raises UsageError for a picture that cannot be read."""
+    """Write the items into a folder, and return what to say of it. Raises UsageError for a picture that cannot be read,
+    and for a text that no cell of an .xlsx holds."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = store.facts()
     scheme = SCHEMES[facts["scheme"]]
@@ -138,7 +142,18 @@ def _sheet(tasks: Sequence[RaterTask], scheme: Scheme, path: Path, images: Image
     if path.suffix == ".csv":
         write_csv(path, full)
     else:
+        _check_lengths(path, full)
         _workbook(path, [list(empty), *(list(row.values()) for row in full)])
+
+
+def _check_lengths(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Raise UsageError for a text that would be cut: people would label another answer than the judge judges."""
+    for row in rows:
+        if wide := next((column for column, text in row.items() if tables.is_cut(_cell(text))), None):
+            raise UsageError(
+                f"{path}: {wide} of {_TASK} {row[_TASK]} has {len(row[wide])} characters, and a cell of a workbook "
+                f"holds fewer than {tables.CELL_LIMIT}; --to csv, or the page, shows all of it"
+            )
 
 
 def _workbook(path: Path, rows: Sequence[Sequence[str]]) -> None:
@@ -163,8 +178,12 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def _cell(value: str) -> str:
-    """A cell that Excel takes: no formula, only characters of XML 1.0, 32,767 at most."""
-    return str(harmless(_NOT_IN_XML.sub("", value)))[:32_767]
+    """Return a cell that Excel takes: no formula, only characters of XML 1.0, escapes where it would read one."""
+    return tables.encode_xstring(_plain(value))
+
+
+def _plain(value: str) -> str:
+    return str(harmless(_NOT_IN_XML.sub("", value)))
 
 
 def _column(ask: Ask) -> str:
@@ -172,8 +191,8 @@ def _column(ask: Ask) -> str:
 
 
 def _heading(text: str) -> str:
-    """As it comes back: programs take line breaks and spaces at the ends of a heading for others, or for none."""
-    return _cell(" ".join(text.split()))
+    """Return a heading as it comes back: programs take line breaks and spaces at its ends for others, or for none."""
+    return _plain(" ".join(text.split()))
 
 
 _Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
@@ -181,17 +200,18 @@ _Outside = tuple[RaterVerdict, Callable[[], RaterTask]]
 
 
 def take(store: Store, path: Path) -> str:
-    """Keep the labels in a file or folder; say how many were new, and how many say another thing than what the rater
-    said before. What is there already stays. Raises UsageError, before anything is kept, for an unknown item or choice.
+    """Keep the labels in a file or folder; return how many were new, and how many differ from what the rater said
+    before. What is there already stays. Raises UsageError, before anything is kept, for an unknown item or choice.
     """
     scheme, labels = SCHEMES[store.facts()["scheme"]], list[_Outside]()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.suffix == ".json" and file.name != "tasks.json":
             labels += _of_program(store, scheme, file)
-        elif file.suffix in (".csv", ".xlsx"):
-            labels += _of_sheet(store, scheme, file)
+        elif file.suffix in _SHEETS:
+            labels += _of_table(store, scheme, file)
     if not labels:
-        raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
+        programs = "Label Studio (JSON, JSON-MIN, CSV or TSV), Potato's user_state.json"
+        raise UsageError(f"--import {path}: no label; expected an export of {programs}, or sheets of --to")
     new = differ = 0
     for verdict, task in labels:
         opened = task()
@@ -232,9 +252,18 @@ def _check_shown(location: str, item: LabelItem, swapped: bool, cells: Mapping[s
             raise UsageError(f"{location}: another {column} than here: labels of other items; export these anew")
 
 
-def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
-    """The lines of a sheet in which something was filled in."""
-    for location, row in tables.rows(path, (".csv", ".xlsx")):
+def _of_table(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
+    """Yield the labels in a table: a sheet of --to that was filled in, or Label Studio's CSV."""
+    rows = list(tables.rows(path, _SHEETS))
+    if any("item" in row and any(map(_number, row)) for _, row in rows):
+        yield from _of_items(store, scheme, path, _of_flat([row for _, row in rows]))
+    else:
+        yield from _of_sheet(store, scheme, rows)
+
+
+def _of_sheet(store: Store, scheme: Scheme, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[_Outside]:
+    """Yield the labels in the lines of a sheet in which something was filled in."""
+    for location, row in rows:
         cells = {_heading(column): cell for column, cell in row.items()}
         number = tables.optional_text(cells, _TASK)
         if number is None:
@@ -242,7 +271,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
         try:
             opened = store.opened(int(number))
         except (KeyError, ValueError, OverflowError):
-            raise UsageError(f"{location}: {_TASK} {number!r} is not among those of {store.path}") from None
+            raise UsageError(f"{location}: {_TASK} {quoted(number)} is not among those of {store.path}") from None
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
         skipped, broken = ("" if text.lower() in NO else text for text in (skipped, broken))
@@ -254,23 +283,29 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
 
 
 def _of_program(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
-    """Label Studio's export (JSON), or a user's state as Potato keeps it."""
+    """Yield the labels in Label Studio's export (JSON, JSON-MIN), or in a user's state as Potato keeps it."""
     try:
         document = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         if isinstance(document, dict) and "instance_id_to_label_to_value" in document:
             labels = list(_of_potato(document))
         else:
-            labels = list(_of_label_studio(document if isinstance(document, list) else []))
+            tasks = document if isinstance(document, list) else []
+            labels = [label for task in tasks for label in (_of_label_studio if "data" in task else _of_flat)([task])]
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"not as Label Studio or Potato write it ({one_line(error)})"
         raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
+    yield from _of_items(store, scheme, path, labels)
+
+
+def _of_items(store: Store, scheme: Scheme, path: Path, labels: Iterable["_Label"]) -> Iterator[_Outside]:
+    """Yield the labels with their tasks. Raises UsageError for an unknown item, other texts and unknown choices."""
     items = store.items()
     for rater, key, shown, choices, verdict in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
         if number not in items:
-            raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
+            raise UsageError(f"{path}: item {quoted(key)} is not among those of {store.path}")
         swapped = is_swapped("", items[number].id)
         _check_shown(f"{path}: item {key}", items[number], swapped, shown)
         whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, verdict)
@@ -309,7 +344,19 @@ def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
                 yield rater, str(task["data"]["item"]), task["data"], choices, verdict
 
 
+def _of_flat(rows: Sequence[Mapping[str, Any]]) -> Iterator[_Label]:
+    """Yield the labels of Label Studio's CSV and JSON-MIN: a row an annotation, with a task's data and the values of
+    the controls side by side."""
+    for row in rows:
+        cells = {name: tables.cell_text(cell) or "" for name, cell in row.items()}
+        choices = {_number(name): text for name, text in cells.items() if _number(name) and text}
+        if choices:
+            seconds = tables.optional_number("lead_time", "lead_time", row.get("lead_time"))
+            verdict = RaterVerdict(reason=cells.get("reason", ""), seconds=seconds or None)
+            yield cells.get("annotator") or "label-studio", cells["item"], dict(row), choices, verdict
+
+
 def _number(name: str) -> int:
-    """Which question a control named choice_N is for; 0 for any other name."""
+    """Return which question a control named choice_N is for; 0 for any other name."""
     head, _, number = name.rpartition("_")
     return int(number) if head == "choice" and number.isdigit() else 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from critic.judging.forms import POINTS
+from critic.judging.kinds import POINTS
 from critic.page.blocks import Columns, Section, number
 from critic.page.page import render
 from critic.records import to_ten

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from critic import benchmarks, human_scored, jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.human_scored import OwnColumns
+from critic.judging.answers import without_thoughts_in
 from critic.records import Conversation, ModelTurn, Response, Turn, verdict_id
 from critic.stages.judge_responses import FormResponses
 from critic.tables import cell_text
@@ -43,9 +44,12 @@ def _of_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[Lab
     """Answers, or pairs of answers to one question as `critic judge` pairs them."""
     raw: dict[str, dict[str, Any]] = {}
 
-    def read(_: Counter[str]) -> Iterator[Response]:
+    def read(left_out: Counter[str]) -> Iterator[Response]:
         flags = frozenset(human_scored.UNUSABLE_FLAGS)
         for _row, cells, response in human_scored.walk(path, Counter(), flags, scored=False, own=own):
+            if response.cut_off:
+                left_out[human_scored.CUT_OFF] += 1
+                continue
             raw[response.id] = cells
             yield response
 
@@ -129,7 +133,8 @@ def _turn(scheme: Scheme, turn: ModelTurn, counterpart: str | None) -> list[Show
 def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
     """The turns of each conversation and condition, in order, where all of them have a reply."""
     by_conversation: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
-    for _, turn in jsonl.read(path, ModelTurn):
+    for _, recorded in jsonl.read(path, ModelTurn):
+        turn = without_thoughts_in(recorded)
         if turn.reply is not None:
             by_conversation[turn.conversation.id, turn.condition].append(turn)
     whole = {key: turns for key, turns in by_conversation.items() if len(turns) == len(turns[0].conversation.turns)}
@@ -167,6 +172,8 @@ def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, 
     for item in checks:
         known = cell_text(item.row.get("known"))
         if known not in choices:
-            raise UsageError(f"--checks: {item.id!r}: `known` is {known!r}; expected one of {', '.join(choices)}")
+            raise UsageError(
+                f"--checks: {quoted(item.id)}: `known` is {quoted(known)}; expected one of {', '.join(choices)}"
+            )
         answers[item.id] = {ask.key: known for ask in item.asks}
     return answers

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Judgment
 from critic.stats.arrays import Floats, group_numbers
 from critic.stats.estimate import Estimate
@@ -90,14 +90,16 @@ def by_mark(judgments: Sequence[Judgment], marks: Collection[str]) -> dict[str, 
         marked = judgment.sample.id
         original, _, mark = marked.rpartition(SEPARATOR)
         if not original or mark not in judged:
-            raise UsageError(f"response id {marked!r} ends in the name of no attack; judge rows of `critic attack`")
+            raise UsageError(
+                f"response id {quoted(marked)} ends in the name of no attack; judge rows of `critic attack`"
+            )
         if original in judged[mark]:
-            raise UsageError(f"duplicate response id {marked!r}")
+            raise UsageError(f"duplicate response id {quoted(marked)}")
         judged[mark][original] = judgment
     for mark, variants in judged.items():
         if missing := sorted(variants.keys() - judged[CLEAN].keys()):
             clean = missing[0] + SEPARATOR + CLEAN
-            raise UsageError(f"{clean!r} is not judged, but its variant {mark} is; judge the whole file")
+            raise UsageError(f"{quoted(clean)} is not judged, but its variant {mark} is; judge the whole file")
     return judged
 
 

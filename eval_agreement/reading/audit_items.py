@@ -1,17 +1,19 @@
-"""What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record."""
+"""Read judgments as items to audit: one score, preference or yes each."""
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError
-from critic.judging import distribution
-from critic.judging.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
-from critic.records import RATINGS, Call, Judgment, Protocol, Response
+from critic.errors import UsageError, quoted
+from critic.judging.forms import FORMS, Form, form_of
+from critic.judging.kinds import AuditedPart
+from critic.judging.protocols import PROTOCOLS
+from critic.judging.thoughts import split_thoughts
+from critic.records import RATINGS, Call, Judgment, Response, Sample
 from critic.stats.aggregate import check
 from critic.stats.verdicts import Label
 from eval_agreement.reading.tables import Source
@@ -55,7 +57,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Everything that one record says, by its form (any other rates), each with the id of people's verdicts."""
+    """Return what one record says, part by part as its form's kind has it (an unknown form rates)."""
     try:
         form = form_of(judgment.prompt)
     except UsageError:
@@ -66,66 +68,45 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     parts = {**base.parts, "task": asked.task if asked else None, "turn": str(turn or "whole")}
     if judgment.protocol is not None:
         parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
-    base = replace(base, id=judgment.id, parts=parts, length=sample.length, judgment=judgment, score=judgment.score)
-    if isinstance(form.kind, ChoiceKind):
-        return [_choice(base, judgment, form)]
-    if isinstance(form.kind, ChecklistKind):
-        return [*_checklist(base, judgment)]
-    if isinstance(form.kind, CriteriaKind):
-        return [base, *_by_criterion(base, judgment)]
-    return [] if isinstance(form.kind, AnswerKind) else [base]
+    base = replace(base, id=judgment.id, parts=parts, length=_length(sample), judgment=judgment, score=judgment.score)
+    return [_item(base, part, judgment, form) for part in form.kind.audited(judgment)]
 
 
-def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
-    """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
-    assert isinstance(form.kind, ChoiceKind)
+def _length(sample: Sample) -> int | None:
+    """Return the characters of an answer without its thoughts, which earlier versions counted, or None if unknown."""
+    return sample.length if sample.answer is None else len(split_thoughts(sample.answer).answer)
+
+
+def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) -> AuditItem:
+    """Return a part of a judgment as an item. `base` is the judgment as a whole, with people's score of it."""
+    if part.name:
+        base = replace(base, id=f"{base.id}/{part.name}")
+    if part.type == "score":
+        if not part.name:
+            return base
+        scores = {"score": part.judge, "human": part.people}
+        return replace(base, criterion=part.criterion, raters={}, others={}, **scores)
     sample, asked = judgment.sample, judgment.sample.asked
-    people = [answer.human for answer in (sample, sample.other if form.pair else None) if answer and answer.human]
-    chances = [human.probability for human in people if human.probability is not None]
-    wanted = 1 + form.pair
-    label = _LABELS.get(form.kind.right([human.score for human in people])) if len(people) == wanted else None
-    length_b = sample.other.length if sample.other else None
+    answers = [sample, *([sample.other] if form.pair and sample.other else [])]
+    chances = [human.probability for answer in answers if (human := answer.human) and human.probability is not None]
+    length_b = _length(sample.other) if sample.other else None
     if length_b is None and form.pair and asked and asked.reference is not None and sample.opponent is None:
         length_b = len(asked.reference)  # of another model's answer the record does not say the length
     return replace(
         base,
-        kind="yes or no" if "yes" in form.kind.choices else "preference",
+        kind=part.type,
         score=None,
-        labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value) or _winner(judgment.score),),
-        human_label=label if sample.preference is None else _winner(sample.preference),
+        labels=_orders(judgment.calls) or (_LABELS.get(part.judge, "failed"),),
+        human_label=_LABELS.get(part.people),
         human=None,
         # Answers are drawn independently of each other.
-        probability=math.prod(chances) if len(chances) == wanted else None,
+        probability=math.prod(chances) if len(chances) == 1 + form.pair else None,
         length_b=length_b,
     )
 
 
-def _checklist(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
-    """The judge's answers and people's, item by item. Raises UsageError where they are not as many."""
-    human, asked = judgment.sample.human, judgment.sample.asked
-    right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
-    # A judge that was never asked has no answers, which are as many failures as there are items.
-    answers = judgment.verdict.answers or [None] * len(right)
-    if len(answers) != len(right):
-        raise UsageError(f"people's and the judge's answers are not alike: {len(right)} and {len(answers)}")
-    for number, (answer, person) in enumerate(zip(answers, right, strict=True), 1):
-        label = None if person is None else _yes_or_no(person)
-        item = replace(base, id=f"{base.id}/item={number}", kind="yes or no", score=None, human_label=label)
-        yield replace(item, labels=(_yes_or_no(answer),))
-
-
-def _by_criterion(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
-    """A score for each criterion of the question."""
-    people = judgment.sample.human.criteria if judgment.sample.human else {}
-    for name in judgment.conversation.criteria:
-        verdict = judgment.verdict.criteria.get(name)
-        score = verdict and distribution.scored(verdict, judgment.score_kind)
-        item = replace(base, id=f"{base.id}/criterion={name}", criterion=name, score=score, human=people.get(name))
-        yield replace(item, raters={}, others={})
-
-
 def of_response(response: Response) -> AuditItem:
-    """An answer that no judge of ours has scored yet."""
+    """Return an answer that no judge of ours has scored yet as an item."""
     human = response.human
     return AuditItem(
         id=response.id,
@@ -136,30 +117,23 @@ def of_response(response: Response) -> AuditItem:
         probability=human.probability if human else None,
         others={name.removesuffix(COLUMN_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
-        length=len(response.text),
+        length=len(split_thoughts(response.text).answer),
         response=response,
     )
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """The verdicts with a (the model's answer) and with b (the opponent's) shown first, by the last call of each order.
-    Empty where no call says who stood first, as in people's verdicts."""
+    """Return the verdicts with a (the model's answer) and with b (the opponent's) shown first, by last calls.
+
+    Empty if no call says who stood first, as in people's verdicts.
+    """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
     return (last.get("model"), _SWAPPED.get(swapped, swapped)) if last else ()
 
 
-def _winner(score: float | None) -> Label:
-    """What a score from 0 (b has won) to 1 (a has) comes to; people's may be a mean."""
-    return "failed" if score is None else "a" if score > 0.5 else "b" if score < 0.5 else "tie"
-
-
-_LABELS: dict[str | None, Label] = {value: _winner(points) for value, points in POINTS.items()}
+_LABELS: dict[Any, Label] = {"A": "a", "yes": "a", "tie": "tie", "B": "b", "no": "b"}
 _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
-
-
-def _yes_or_no(answer: bool | None) -> Label:
-    return "failed" if answer is None else "a" if answer else "b"
 
 
 def read_items(source: Source) -> Iterator[AuditItem]:
@@ -167,8 +141,8 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     names. Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a
     turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
     path, protocol = source.path, source.column
-    if protocol is not None and protocol not in get_args(Protocol):
-        raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise UsageError(f"{path}: unknown protocol {quoted(protocol)}; choose {', '.join(PROTOCOLS)}")
     ids, first, count = tables.Ids(), None, 0
     for number, judgment in jsonl.read(path, Judgment):
         location, first = f"{path}:{number}", first or judgment.judge
@@ -177,7 +151,9 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         except UsageError as error:
             raise UsageError(f"{location}: {error}") from None
         if judgment.judge != first:
-            raise UsageError(f"{location}: judged by {judgment.judge!r}, line 1 by {first!r}; one judge a file")
+            raise UsageError(
+                f"{location}: judged by {quoted(judgment.judge)}, line 1 by {quoted(first)}; one judge a file"
+            )
         for item in items if protocol in (None, judgment.protocol) else ():
             ids.add(location, item.id)
             count += 1
@@ -187,15 +163,12 @@ def read_items(source: Source) -> Iterator[AuditItem]:
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
-    """What a record says, where that can be. Raises UsageError."""
+    """Return what a record says. Raises UsageError for a turn that is not there and a score off its scale."""
     if judgment.protocol is not None:
         check(judgment)
-    turn, turns = judgment.turn, len(judgment.conversation.turns)
-    if turn is not None and not 1 <= turn <= turns:
-        raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
     items = items_of(judgment)
     for item in items:
         for score in (item.score, item.human, *item.raters.values(), *item.others.values()):
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"the score {score:g} of {item.id!r} is outside {RATINGS[0]}..{RATINGS[-1]}")
+                raise UsageError(f"the score {score:g} of {quoted(item.id)} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items

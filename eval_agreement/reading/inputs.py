@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted
 from critic.records import Judgment
+from critic.stats.verdicts import Label
 from eval_agreement.measures.image_grounding import ARMS, Looking, looking
 from eval_agreement.measures.injection import SEPARATOR, Injection, injection, suite
 from eval_agreement.reading.audit_items import COLUMN_SUFFIX, Kind
-from eval_agreement.reading.tables import USED, Scale, Source
+from eval_agreement.reading.preference_codes import CODED, code_of
+from eval_agreement.reading.tables import USED, Codes, Scale, Source
 
 Scales = Sequence[Scale | None]
 """Of people and of judges, as far as they are given."""
@@ -32,25 +34,46 @@ def sample_name(path: Path) -> str:
 
 
 def parse_map(texts: Iterable[str]) -> dict[str, str]:
-    """COLUMN=FIELD -> columns by their usual names. Raises UsageError."""
+    """Return the columns of --map COLUMN=FIELD by their usual names, without codes (`parse_codes`). Raises
+    UsageError."""
     pairs = [text.rpartition("=") for text in texts]
-    mapped = {ALIASES.get(name, name): column for column, _, name in pairs}
+    mapped = {ALIASES.get(name, name): column for column, _, name in pairs if name not in CODED}
     if wrong := sorted(name for name in mapped if (name not in USED and name not in FOUND) or not mapped[name]):
         names = ", ".join((*FOUND, *ALIASES, *sorted(USED)))
-        raise UsageError(f"--map {wrong[0]!r}: expected COLUMN=FIELD; the fields are {names}")
+        raise UsageError(f"--map {quoted(wrong[0])}: expected COLUMN=FIELD; the fields are {names}")
     return mapped
 
 
+def parse_codes(texts: Iterable[str]) -> Codes:
+    """Return what numbers beside two answers mean, of --map CODE=a, b, tie or none (no verdict). Raises UsageError for
+    a code that is no number, or that is given twice."""
+    codes = dict[float, Label | None]()
+    for text in texts:
+        code, _, word = text.rpartition("=")
+        if word not in CODED:
+            continue
+        number = code_of(code)
+        if number is None or number in codes:
+            raise UsageError(
+                f"--map {text!r}: expected a number that stands for {word}, as in 0={word}, each number once"
+            )
+        codes[number] = CODED[word]
+    return codes
+
+
 def parse_sources(
-    human: str | None, judges: Iterable[str], mapped: Mapping[str, str], scales: Scales
+    human: str | None, judges: Iterable[str], mapped: Mapping[str, str], scales: Scales, codes: Codes | None = None
 ) -> tuple[Source | None, dict[str, Source]]:
-    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns `mapped` (usual name
-    -> name in the files) and the scales. Raises UsageError, also for a column that no table has."""
+    """Return the sources of FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges, with the columns `mapped` (usual
+    name -> name in the files), the scales and the `codes`. Raises UsageError, also for a column that no table has."""
     if human is None:
         return None, {}
     named = tuple(mapped.items())
-    people = replace(Source.parse(human, named), scale=scales[0])
-    sources = {name: replace(source, scale=scales[1]) for name, source in parse_judges(judges, named=named).items()}
+    people = replace(Source.parse(human, named), scale=scales[0], codes=codes or {})
+    sources = {
+        name: replace(source, scale=scales[1], codes=codes or {})
+        for name, source in parse_judges(judges, named=named).items()
+    }
     mapped_sources = [people, *sources.values()] if mapped else []
     if any(jsonl.suffix(source.path) not in tables.FORMATS for source in mapped_sources):
         return people, sources  # what other tools write has its columns found, and named, by `result_formats`
@@ -85,10 +108,10 @@ def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[
 
 
 def found_sources(
-    files: Mapping[str, Path], mapped: Mapping[str, str], scales: Scales
+    files: Mapping[str, Path], mapped: Mapping[str, str], scales: Scales, codes: Codes
 ) -> tuple[Kind, Source, dict[str, Source]] | None:
-    """Files of other tools, and tables, in place of judgments: the kind of verdicts in them, and their sources; None
-    where the first is of judgments. The scales are found as well, unless they are given."""
+    """Return the kind of verdicts in files of other tools, and tables, in place of judgments, and their sources; None
+    if the first is of judgments. The scales are found as well, unless they are given."""
     from eval_agreement.reading.result_formats import guess  # noqa: PLC0415 - pandas: keeps --help fast
 
     paths = [*files.values()]
@@ -102,7 +125,7 @@ def found_sources(
                 f"{paths[0]}: no column NAME{COLUMN_SUFFIX} of a judge; give --human FILE --judge NAME=FILE"
             )
         return "score", Source(paths[0]), {name.removesuffix(COLUMN_SUFFIX): Source(paths[0], name) for name in columns}
-    return guess(paths, mapped, scales)
+    return guess(paths, mapped, scales, codes)
 
 
 def parse_judges(
@@ -113,7 +136,7 @@ def parse_judges(
     for text in texts:
         name, _, file = text.partition("=")
         if not name or not file or name in sources:
-            raise UsageError(f"{option} {text!r}: expected NAME=FILE[:COLUMN], each name once")
+            raise UsageError(f"{option} {quoted(text)}: expected NAME=FILE[:COLUMN], each name once")
         sources[name] = Source.parse(file, named)
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
@@ -140,8 +163,9 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
+        first = f"{quoted(copies[0])}{tables.first_of(len(copies))}"
         raise UsageError(
-            f"{path}: {copies[0]!r}{tables.first_of(len(copies))} is a copy of an answer that critic attack made; give "
+            f"{path}: {first} is a copy of an answer that critic attack made; give "
             f"judgments of these to --attacked, and audit the answers as they are"
         )
 
@@ -154,10 +178,10 @@ def named_files(arguments: Iterable[str]) -> dict[str, Path]:
         if not separator or Path(argument).is_file():
             name, file = sample_name(Path(argument)), argument
         if not name or not file:
-            raise UsageError(f"{argument!r}: expected NAME=FILE or FILE")
+            raise UsageError(f"{quoted(argument)}: expected NAME=FILE or FILE")
         if name in RESERVED:
-            raise UsageError(f"{argument!r}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
+            raise UsageError(f"{quoted(argument)}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
         if name in files:
-            raise UsageError(f"{argument!r}: the sample {name} is given twice; name them, as in NAME=FILE")
+            raise UsageError(f"{quoted(argument)}: the sample {name} is given twice; name them, as in NAME=FILE")
         files[name] = Path(file)
     return files

@@ -14,7 +14,8 @@ import pandas as pd
 from msgspec.structs import asdict, replace
 
 from critic import human_scored, jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted, shortened
+from critic.judging.thoughts import split_thoughts
 from critic.records import NO_VERDICT, NOT_LEARNED, Judgment, Question, Response, to_ten
 from critic.stats.arrays import Floats
 from critic.stats.estimate import FEWEST_TO_DECIDE
@@ -22,7 +23,9 @@ from critic.stats.verdicts import Codes, Label, both_orders, codes
 from eval_agreement.measures.baselines import BASELINES
 from eval_agreement.measures.preferences import LONGER, PEOPLE, Preferences
 from eval_agreement.reading.audit_items import COLUMN_SUFFIX, AuditItem, Kind, of_response, read_items
+from eval_agreement.reading.preference_codes import decode_preferences, is_pair, uncoded
 from eval_agreement.reading.tables import PART_COLUMNS, SCALE, TEXTS, Scale, Source, column_notes
+from eval_agreement.reading.turns import with_turns
 from eval_agreement.sample import RatedSample, own_groups
 
 Labels: TypeAlias = pd.DataFrame
@@ -50,8 +53,8 @@ _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge
 
 
 def kind_of(source: Source) -> Kind:
-    """What people say in a file, by its column, first value or first verdicts. Raises UsageError for judgments that
-    hold several kinds, unless a protocol is named."""
+    """Return what people say in a file, by its column, first value or first verdicts; beside two answers numbers are
+    preferences. Raises UsageError for judgments that hold several kinds, unless a protocol is named."""
     if source.content == "judgments":
         kinds = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(kinds.values())) > 1:
@@ -61,10 +64,12 @@ def kind_of(source: Source) -> Kind:
     if source.content != "table":
         return "score"
     if source.column is None:
-        return next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
-    words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
-    word = next(words, "")
-    return next((kind for kind, labels in LABELS.items() if word in labels), "score")
+        kind: Kind = next((kind for kind, column in COLUMNS.items() if column in source.frame), "score")
+    else:
+        words = (text.strip().lower() for text in source.texts(source.column) if text and not tables.is_empty(text))
+        word = next(words, "")
+        kind = next((kind for kind, labels in LABELS.items() if word in labels), "score")
+    return "preference" if kind == "score" and is_pair(source) else kind
 
 
 def judge_in(path: Path) -> tuple[str, list[str]]:
@@ -104,6 +109,7 @@ def of_tables(human: Source, judges: Mapping[str, Source]) -> RatedSample:
     """People's and judges' scores out of different files or columns, joined by id. A judge without a score for an
     answer failed on it; answers that only the first judge scored stay, without a human score. Raises UsageError when no
     id is in both, an id has different scores, or one is off the scale, naming file and line."""
+    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
     rows, by_judge, notes = _read(human, judges, "score")
     sample = _sample(human.path.stem, rows, {name: of["score"].reindex(rows.index) for name, of in by_judge.items()})
     notes += _sample_notes(sample, human.scale or SCALE, next(iter(judges.values())).scale or SCALE)
@@ -141,6 +147,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     """People's and judges' verdicts of one kind, out of different files or columns, joined by id. An empty verdict is a
     failed judgment; a judge that lacks an id was not asked. Raises UsageError as `of_tables`, and where some labelled
     items lack the label_probability that others have."""
+    human, judges = with_turns(human), {name: with_turns(source) for name, source in judges.items()}
     people, by_judge, notes = _read(human, judges, kind)
     ids, labelled = list(people.index), people["raters"].to_numpy(dtype=np.bool_)
     notes += column_notes([human, *judges.values()], COLUMNS[kind], bool(people["group"].notna().any()))
@@ -185,7 +192,8 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
         by_judge[name], more = _labels(source, kind, set(people.index))
         notes += more
         if not people.index.isin(judged := by_judge[name].index).any():
-            both = f"the first holds {people.index[0]!r}, the second {judged[0]!r}; --map COLUMN=id names their column"
+            people_id, judged_id = quoted(people.index[0]), quoted(judged[0])
+            both = f"the first holds {people_id}, the second {judged_id}; --map COLUMN=id names their column"
             raise UsageError(f"{human.path} and {source.path} have no id in common: {both}")
     ids, first = list(people.index), next(iter(by_judge.values()))
     if kind == "score":
@@ -201,7 +209,9 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
-        raise UsageError(f"{path}: label_probability is given for some labels, but not for that of {unknown[0]!r}")
+        raise UsageError(
+            f"{path}: label_probability is given for some labels, but not for that of {quoted(unknown[0])}"
+        )
 
 
 def _labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
@@ -264,8 +274,13 @@ def _of_items(items: Sequence[AuditItem]) -> Labels:
 
 
 def _in_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
-    """A table, in its column `raters` what each rater said of each id: PEOPLE, where none is named."""
+    """Return a table, in its column `raters` what each rater said of each id: PEOPLE, if none is named. Raises
+    UsageError for scores beside two answers."""
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
+    if kind == "score" and is_pair(source):
+        raise uncoded(source.path, column, source.cells(column), source.codes)
+    if kind == "preference" and not source.column and column not in source.frame and is_pair(source):
+        column = COLUMNS["score"]  # `kind_of` has taken what it holds for preferences
     values, notes = _values(source, column, kind, judge=judge)
     twice = (" (several raters need a column rater)", " by the same rater")
     of_judge = ("", "; beside several raters a judge has one verdict on each id")
@@ -318,19 +333,21 @@ def _first(source: Source, rows: Labels, more: str = "") -> Labels:
         if differs.any():
             row = int(differs.argmax())
             now, before = (
-                f"{value:g}" if isinstance(value, float) else value for value in (rows[name].iloc[row], first.iloc[row])
+                f"{value:g}" if isinstance(value, float) else shortened(str(value))
+                for value in (rows[name].iloc[row], first.iloc[row])
             )
             key = rows.index.get_level_values(0)[row]
-            raise UsageError(f"{source.place(row)}: {key!r} has the {name} {now}, but {before} before{more}")
+            raise UsageError(f"{source.place(row)}: {quoted(key)} has the {name} {now}, but {before} before{more}")
     return by_key.first()
 
 
 def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
-    """The first cell of each id that is not empty: raters may have a text of their own. An empty text where all are."""
+    """Return each id's first cell that is not empty, without a model's thoughts: raters may have a text of their own.
+    Return an empty text if all of an id's are empty."""
     texts: dict[str, str | None] = dict.fromkeys(keys)
     for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
         texts[key] = texts[key] or ("" if cell == "" else tables.cell_text(cell))
-    return list(texts.values())
+    return [text and split_thoughts(text).answer for text in texts.values()]
 
 
 def _response(key: str, *texts: str | None) -> Response:
@@ -346,7 +363,10 @@ def _values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Se
     judge's -1 is no verdict where it is off the scale. Raises UsageError with the line for anything else."""
     notes = source.empty_notes(column)
     if kind != "score":
-        return [_label(source, row, column, kind, cell) for row, cell in enumerate(source.cells(column))], notes
+        cells = source.cells(column)
+        if kind == "preference":
+            cells = decode_preferences(source.path, column, cells, source.codes)
+        return [_label(source, row, column, kind, cell) for row, cell in enumerate(cells)], notes
     (low, high), option = source.scale or SCALE, "--judge-scale" if judge else "--scale"
     none = NO_VERDICT if judge and not low <= NO_VERDICT <= high else None
     values = source.numbers(column, low, high, f" (see {option})", none)
@@ -363,7 +383,7 @@ def _label(source: Source, row: int, column: str, kind: Kind, cell: Any) -> Labe
     word = str(cell).strip().lower()
     # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
     if word not in LABELS[kind] and (not tables.is_empty(cell) or (word == "none" and cell is not None)):
-        raise UsageError(f"{source.place(row)}: {column} {cell!r} is none of {', '.join(LABELS[kind])}")
+        raise UsageError(f"{source.place(row)}: {column} {quoted(cell)} is none of {', '.join(LABELS[kind])}")
     return LABELS[kind].get(word)
 
 
@@ -426,7 +446,7 @@ def _unmatched(people: Iterable[str], judged: Iterable[str], kept: Iterable[str]
     then = "they count as failed" if kind == "score" else "it was not asked about them"
     if lost := [key for key in own if key not in there]:
         of = f"{len(lost)} of {len(own)} {things}"
-        notes.append(f"{of} are not in the file of {judge}, {lost[0]!r} the first: {then}")
+        notes.append(f"{of} are not in the file of {judge}, {quoted(lost[0])} the first: {then}")
     if left := [key for key in judged if key not in here]:
-        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {left[0]!r} the first")
+        notes.append(f"{len(left)} {things} only in the file of {judge} are left out, {quoted(left[0])} the first")
     return notes

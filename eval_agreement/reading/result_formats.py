@@ -21,17 +21,28 @@ import pandas as pd
 from msgspec import Struct, field
 
 from critic import jsonl, tables
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, quoted, shortened
 from critic.records import NO_VERDICT
 from eval_agreement.measures.preferences import PEOPLE
 from eval_agreement.reading.audit_items import Kind
-from eval_agreement.reading.tables import Scale, Source
+from eval_agreement.reading.preference_codes import (
+    are_codes,
+    decode_preferences,
+    holds_two_answers,
+    uncoded,
+    unknown_codes,
+)
+from eval_agreement.reading.tables import Codes, Scale, Source
+from eval_agreement.reading.turns import content_text, texts_of_turns
 from eval_agreement.sentences import texts_of
 
 Row = dict[str, Any]
 
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """What scores are taken to be on: the first that holds them all, else from the lowest to the highest."""
+
+_CHOICES = 4
+"""Numbers that a judge's choice between two answers may have; a column of more of them is something else."""
 
 _ZSTD = "its parts are packed by zstd: pip install zipfile-zstd, or give what `inspect log dump` prints, as .json"
 
@@ -84,14 +95,24 @@ class ResultFile(Struct, frozen=True):
         change = "if one is not what it should be, name another as --map COLUMN=FIELD"
         return f"{self.path}: taken for {self.shape.name}; {'; '.join(facts)}; {change}"
 
-    def judges(self, kind: Kind, scale: Scale | None, people: Source | None = None) -> dict[str, Source]:
-        """Those whose verdicts are of a kind; where no `scale` is given theirs is people's if it may be."""
+    @property
+    def is_pair(self) -> bool:
+        """Whether a row is on two answers."""
+        one_answer = "response" in self.shape.fields
+        return bool(self.shape.pair) or (not one_answer and holds_two_answers(self.frame))
+
+    def judges(
+        self, kind: Kind, scale: Scale | None, people: Source | None = None, codes: Codes | None = None
+    ) -> dict[str, Source]:
+        """Return the judges whose verdicts are of a kind. Without a `scale` theirs is people's if it may be; `codes` as
+        `_kinds` takes them."""
         votes = {
             name: vote
             for name, vote in self.votes.items()
-            if name != PEOPLE and kind in _kinds(vote.frame[vote.column])
+            if name != PEOPLE and kind in _kinds(vote.frame[vote.column], codes)
         }
-        typed = {name: _typed(vote, kind, scale, people.scale if people else None) for name, vote in votes.items()}
+        on = people.scale if people else None
+        typed = {name: _typed(vote, kind, scale, people=on, codes=codes) for name, vote in votes.items()}
         note = self.note(people if PEOPLE in self.votes else None, typed)
         return {name: dataclasses.replace(judge, note=note) for name, judge in typed.items()}
 
@@ -102,33 +123,51 @@ def known() -> ShapeTable:
 
 
 def guess(
-    paths: Sequence[Path], mapped: Mapping[str, str], scales: Sequence[Scale | None] = (None, None)
+    paths: Sequence[Path],
+    mapped: Mapping[str, str],
+    scales: Sequence[Scale | None] = (None, None),
+    codes: Codes | None = None,
 ) -> tuple[Kind, Source, dict[str, Source]]:
-    """What is audited in files of other tools: the kind of verdicts, people's and each judge's. `mapped` columns (usual
-    name -> path) and `scales` override what is found. Raises UsageError with the columns there are where nobody, or no
-    judge, is found."""
+    """Return what is audited in files of other tools: the kind of verdicts, people's and each judge's. `mapped` columns
+    (usual name -> path) and `scales` override what is found; `codes` are what numbers beside two answers mean.
+
+    Raises UsageError with the columns there are if nobody, or no judge, is found, and for codes that nobody explained.
+    """
     read = [_read(path, mapped) for path in paths]
+    if not codes:
+        codes = {} if any(result.is_pair for result in read) else None
     rated = [result for result in read if PEOPLE in result.votes]
     if len(rated) != 1:
         which = f"{rated[0].path} and {rated[1].path} both hold" if rated else f"{paths[0]}: no column holds"
         raise _unknown(f"{which} people's verdicts", "people", read)
     vote = rated[0].votes[PEOPLE]
-    for kind in _kinds(vote.frame[vote.column]):
-        people = _typed(vote, kind, scales[0])
-        judges = {name: judge for file in read for name, judge in file.judges(kind, scales[1], people).items()}
+    _check_codes({", ".join(rated[0].people): vote}, codes)
+    for kind in _kinds(vote.frame[vote.column], codes):
+        people = _typed(vote, kind, scales[0], codes=codes)
+        judges = {name: judge for file in read for name, judge in file.judges(kind, scales[1], people, codes).items()}
         if judges:
-            note = rated[0].note(people, rated[0].judges(kind, scales[1], people))
+            note = rated[0].note(people, rated[0].judges(kind, scales[1], people, codes))
             return kind, dataclasses.replace(people, note=note), judges
+    _check_codes({name: judge for file in read for name, judge in file.votes.items()}, codes, most=_CHOICES)
     problem = f"{rated[0].path}: no judge's verdicts of the kind of {', '.join(rated[0].people)}"
     raise _unknown(problem, "judge", read)
 
 
 def scores_of_judge(path: Path, mapped: Mapping[str, str], scale: Scale | None) -> Source:
-    """The scores of the first judge in a result file. Raises UsageError where there is none."""
+    """Return the scores of the first judge in a result file. Raises UsageError if there is none."""
     read = _read(path, mapped)
-    for judge in read.judges("score", scale).values():
+    for judge in read.judges("score", scale, codes={} if read.is_pair else None).values():
         return judge
     raise _unknown(f"{path}: no judge's scores", "judge", [read])
+
+
+def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float = math.inf) -> None:
+    """Raise UsageError for the first column of numbers beside two answers whose meaning is not known, by its name; not
+    of more than `most` numbers."""
+    for name, vote in votes.items():
+        cells = vote.cells(vote.column or "")
+        if codes is not None and are_codes(cells) and 0 < len(unknown_codes(cells, codes)) <= most:
+            raise uncoded(vote.path, name, cells, codes)
 
 
 def _unknown(problem: str, name: str, read: Iterable[ResultFile]) -> UsageError:
@@ -140,11 +179,11 @@ def _unknown(problem: str, name: str, read: Iterable[ResultFile]) -> UsageError:
 def _read(path: Path, mapped: Mapping[str, str]) -> ResultFile:
     shape, numbers, rows = _lines(path)
     frame = pd.json_normalize(rows).set_axis(numbers).astype(object)
-    taken = _take(frame, rows, shape, mapped)
+    taken = _take(path, frame, rows, shape, mapped)
     votes = _by_line(path, frame, rows, shape, mapped) if shape.kind else {}
     people, judges = _by_column(frame, shape, {*taken}, mapped)
     if wrong := [name for name in (*people, *judges) if name not in frame]:
-        raise UsageError(f"{path}: no column {wrong[0]!r}; there are {', '.join(frame)}")
+        raise UsageError(f"{path}: no column {quoted(wrong[0])}; there are {shortened(', '.join(frame))}")
     if not shape.kind or "judge" in mapped:
         votes = {name: vote for name, vote in votes.items() if name == PEOPLE}
         votes |= {name: Source(path, column, table=frame) for column, name in judges.items()}
@@ -175,7 +214,7 @@ def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Sourc
 
 def _in_order(row: Row, shape: Shape) -> Row:
     """A line on two answers, by the names of their models: of a pair that files have both ways round one is turned."""
-    names = [_text(_at(row, path)) or "" for path in shape.pair]
+    names = [content_text(_at(row, path)) or "" for path in shape.pair]
     if names == sorted(names):
         return row
 
@@ -197,8 +236,7 @@ def _document(path: Path) -> tuple[list[int], Any]:
         import_module("zipfile_zstd")  # teaches zipfile; inspect_ai brings it
     try:
         if kind == ".json":
-            with jsonl.opened(path) as plain:
-                return [], json.load(plain)
+            return [], tables.as_records(tables.read_json(path))
         with ZipFile(path) as parts:
             names = [name for name in parts.namelist() if re.fullmatch(r"samples/.+\.json", name)]
             return [], {"samples": [json.loads(parts.read(name)) for name in names]}
@@ -209,9 +247,7 @@ def _document(path: Path) -> tuple[list[int], Any]:
 
 
 def _recognised(path: Path, document: Any) -> tuple[Shape, list[Row]]:
-    """The first shape that a document has, and its rows: a list of objects, objects by key, or columns and data."""
-    if isinstance(document, dict) and "columns" in document and _is_list(document.get("data"), list):
-        document = [dict(zip(document["columns"], cells, strict=False)) for cells in document["data"]]
+    """Return the first shape that a document has, and its rows: a list of objects, or objects by key."""
     for shape in known().shapes:
         value = _at(document, shape.rows)
         if isinstance(value, dict):
@@ -242,32 +278,37 @@ def _step(value: Any, path: str) -> Any:
     return _step(value[head], rest) if head in value else None
 
 
-def _text(value: Any, mark: str = "\n") -> str | None:
-    """A cell as text; of messages, and lists of their parts, what they say."""
-    if isinstance(value, list):
-        return mark.join(filter(None, (_text(part, mark) for part in value))) or None
-    if isinstance(value, dict):
-        return _text(value.get("content") or value.get("text") or value.get("prompt"), mark)
-    return value if isinstance(value, str) else tables.cell_text(value)
-
-
-def _take(frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]) -> dict[str, str]:
-    """Put the usual columns into the frame; the path that each is from."""
+def _take(
+    path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
+) -> dict[str, str]:
+    """Put the usual columns into the frame; return the path that each is from. Raises UsageError for a `mapped` path
+    that leads nowhere, and for turns that are not there."""
     own = {usual: [path] for usual, path in mapped.items() if usual not in ("people", "judge", "criterion")}
     fields, taken = _named(frame) | shape.fields | own, dict[str, str]()
     for usual, paths in fields.items():
-        columns = [[_text(_at(row, path)) for row in rows] for path in paths]
+        columns = [[content_text(_at(row, path)) for row in rows] for path in paths]
         columns = [cells for cells in columns if {*cells} != {None}]
         if usual in mapped and not columns:
-            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {', '.join(frame)}")
+            raise UsageError(f"--map {mapped[usual]}={usual}: nothing there; there are {shortened(', '.join(frame))}")
         if columns:
             joined = ("/".join(filter(None, cells)) for cells in zip(*columns, strict=True))
             frame[usual] = columns[0] if len(columns) == 1 else list(joined)
             ways = (way for path in paths for way in path.split("|") if _step(rows[0], way) not in (None, ""))
             taken[usual] = " + ".join(dict.fromkeys(ways))
+    for usual, (column, texts) in texts_of_turns(path, frame).items():
+        if usual not in mapped:
+            frame[usual], taken[usual] = texts, column
+    _number_turns(frame, taken)
     if "group" not in taken and "question" in taken:
         frame["group"], taken["group"] = frame["question"], taken["question"]
     return taken
+
+
+def _number_turns(frame: pd.DataFrame, taken: dict[str, str]) -> None:
+    """Add the turn to ids that are those of conversations, with a row for each turn."""
+    if {"id", "turn"} <= taken.keys() and (frame.groupby("id")["turn"].nunique() > 1).any():
+        frame["id"] = [f"{key}/{turn}" for key, turn in zip(frame["id"], frame["turn"], strict=True)]
+        taken["id"] = f"{taken['id']} + {taken['turn']}"
 
 
 def _named(frame: pd.DataFrame) -> dict[str, list[str]]:
@@ -285,9 +326,9 @@ def _by_line(
     path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapping[str, str]
 ) -> dict[str, Source]:
     """Of lines that say who rated, verdicts of PEOPLE and of each judge, by the first criterion that both used."""
-    raters = [_text(_at(row, shape.kind)) for row in rows]
+    raters = [content_text(_at(row, shape.kind)) for row in rows]
     is_human = [bool(re.fullmatch(shape.human, rater or "")) for rater in raters]
-    criteria = [_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
+    criteria = [content_text(_at(row, shape.criterion)) if shape.criterion else None for row in rows]
     sides = set(zip(criteria, is_human, strict=True))
     shared = [name for name in dict.fromkeys(criteria) if {(name, True), (name, False)} <= sides]
     wanted = mapped.get("criterion", shared[0] if shared else None)
@@ -295,7 +336,7 @@ def _by_line(
     lines: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         if raters[number] and wanted in (None, criteria[number]):
-            judge = _text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
+            judge = content_text(_at(row, shape.scorer), "/") or criteria[number] or "judge"
             lines.setdefault(PEOPLE if is_human[number] else judge, []).append(number)
     return {name: Source(path, "verdict", table=verdicts.iloc[numbers]) for name, numbers in lines.items()}
 
@@ -349,15 +390,20 @@ def _label(kind: Kind, cell: Any) -> str | None:
     return next((label for label, words in known().words[kind].items() if word in words), None)
 
 
-def _kinds(cells: Iterable[Any]) -> list[Kind]:
-    """What a column may hold: preferences, yes and no, scores; nothing where a cell is another word or no verdict."""
+def _kinds(cells: Iterable[Any], codes: Codes | None = None) -> list[Kind]:
+    """Return what a column may hold: preferences, yes and no, scores; nothing if a cell is another word or no verdict.
+    Beside two answers, where `codes` are not None, numbers are preferences, if it is known which."""
     if any(isinstance(cell, list | dict) for cell in cells):
         return []
     words = {str(cell).strip().lower() for cell in cells if not tables.is_empty(cell)}
     labels: list[Kind] = [kind for kind in known().words if words and all(_label(kind, word) for word in words)]
     if words and "preference" not in labels and all(_number(word) is not None for word in words):
         labels.append("score")
-    return labels
+    if codes is None:
+        return labels
+    if are_codes(cells):
+        return [] if unknown_codes(cells, codes) else ["preference"]
+    return [kind for kind in labels if kind != "score"]
 
 
 def _number(cell: Any) -> float | None:
@@ -369,9 +415,13 @@ def _number(cell: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _typed(vote: Source, kind: Kind, scale: Scale | None, people: Scale | None = None) -> Source:
-    """Verdicts as the rest of the audit reads them."""
+def _typed(
+    vote: Source, kind: Kind, scale: Scale | None, *, people: Scale | None = None, codes: Codes | None = None
+) -> Source:
+    """Return verdicts as the rest of the audit reads them."""
     cells, values = vote.cells(vote.column or ""), list[Any]()
+    if kind == "preference" and codes is not None:
+        cells = decode_preferences(vote.path, vote.column or "", cells, codes)
     if kind == "score":
         values = [_number(cell) for cell in cells]
         scale = scale or _scale([number for number in values if number is not None], people)

@@ -1,21 +1,25 @@
 """Files of scores and labels, and what the rows of a table say of each id."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, quoted, shortened
 from critic.records import RATINGS, is_judgment
+from critic.stats.verdicts import Label
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tuple[float, float]
+
+Codes = Mapping[float, Label | None]
+"""What numbers beside two answers mean; None is no verdict."""
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
@@ -41,7 +45,8 @@ USED = {
 @dataclass(frozen=True, eq=False)
 class Source:
     """A file and the column of the scores (None: the usual). `named` are pairs of the usual name of a column and its
-    name here, `scale` that of its scores; `table` what `result_formats` read, `note` what was taken for what."""
+    name here, `scale` that of its scores; `table` what `result_formats` read, `note` what was taken for what;
+    `codes` what numbers beside two answers mean."""
 
     path: Path
     column: str | None = None
@@ -49,6 +54,7 @@ class Source:
     scale: Scale | None = None
     table: "pd.DataFrame | None" = None
     note: str = ""
+    codes: Codes = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
@@ -81,8 +87,8 @@ class Source:
     def cells(self, name: str) -> list[Any]:
         """A column. Raises UsageError naming the columns there are."""
         if name not in self.frame:
-            there = ", ".join(self.frame)
-            raise UsageError(f"{self.path}: no column {name!r}; there are {there} (name one as FILE:COLUMN)")
+            there = shortened(", ".join(self.frame))
+            raise UsageError(f"{self.path}: no column {quoted(name)}; there are {there} (name one as FILE:COLUMN)")
         return list(self.frame[name])
 
     def texts(self, name: str) -> list[str | None]:
@@ -119,15 +125,25 @@ class Source:
         tables.check_ids(self.texts("group"), self.place, "group")
         return keys
 
+    def cut_notes(self) -> list[str]:
+        """Return what to say of texts that a workbook has cut: their lengths are too small."""
+        if jsonl.suffix(self.path) != ".xlsx":
+            return []
+        cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
+        first = self.place(int(cut.argmax())) if cut.any() else ""
+        whole = f"a text of {tables.CELL_LIMIT} characters, all that a cell holds: it is cut, and its length too small"
+        return [f"{first}{tables.first_of(int(cut.sum()))} has {whole}"] if first else []
+
     def empty_notes(self, name: str) -> list[str]:
         """What to say of the cells of a column that say in words that they are empty."""
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
-        note = f"{self.path}: {len(words)} cells of {name} say {words[0]!r} or the like" if words else ""
+        note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
         return [f"{note} and count as empty"] if words else []
 
 
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """What to say of tables, of whose usual scores `column` is the name: columns not read, none for groups."""
+    """Return what to say of tables, of whose usual scores `column` is the name: columns not read, cells that are cut,
+    none for groups."""
     records = {source.path for source in sources if source.content != "table"}
     alone = [source for source in sources if source.path not in records]
     notes = list(dict.fromkeys(source.note for source in alone if source.note))
@@ -136,4 +152,5 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
         read = USED | scores | {name for _, name in source.named}
         if left := [name for name in source.frame if name not in read]:
             notes.append(f"{path}: columns that are not used: {shorten(', '.join(left), 200)}")
+    notes += dict.fromkeys(note for source in alone for note in source.cut_notes())
     return notes if grouped or not alone else [*notes, NO_GROUP]

@@ -21,7 +21,6 @@ from critic.records import (
     ConversationTurn,
     HumanScore,
     Judgment,
-    Protocol,
     Question,
     Response,
     Verdict,
@@ -43,11 +42,11 @@ def conversation(number: int) -> Conversation:
     return Conversation(id=f"c{number}", benchmark="convbench", lang="en", group=f"image-{number // 2}", turns=turns)
 
 
-def verdict(number: int, protocol: Protocol, turn: int | None, **more: Any) -> Judgment:
+def verdict(number: int, protocol: str, turn: int | None, **more: Any) -> Judgment:
     return of_turn(conversation(number), protocol, **{"length": 9 + number, **more}, turn=turn)
 
 
-def grades(seed: int, protocol: Protocol = "direct", **more: Any) -> list[Judgment]:
+def grades(seed: int, protocol: str = "direct", **more: Any) -> list[Judgment]:
     """Grades of both turns and of the whole, near those of the other seeds; one judgment failed."""
     truth, noise = np.random.default_rng(0), np.random.default_rng(seed)
     lines = []
@@ -94,6 +93,17 @@ def test_a_verdict_has_a_stable_id() -> None:
     assert other.id == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
     (_, second) = items_of(verdict(7, "checklist", 1, score=0.5, answers=[True, False]))
     assert second.id == "c7/own/checklist/1/item=2"
+
+
+def test_raters_and_other_judges_score_the_answer_and_not_its_criteria() -> None:
+    question = Question(id="q", prompt="?", task="OCR", group="g", lang="en", criteria={"clarity": "Is it clear?"})
+    human = HumanScore(score=6.0, raters={"ann": 5.0, "bob": 7.0}, criteria={"clarity": 9.0})
+    response = Response(id="r", question=question, text="four", human=human, columns={"gpt_score_1_10": 4.0})
+    said = Verdict(rating=5.0, criteria={"clarity": Verdict(rating=8.0)})
+    overall, clarity = items_of(of_answer(response, prompt="criteria", verdict=said, score=5.0))
+    assert (overall.score, overall.human, overall.others) == (5.0, 6.0, {"gpt": 4.0})
+    assert (clarity.id, clarity.criterion, clarity.score, clarity.human) == ("r/criterion=clarity", "clarity", 8.0, 9.0)
+    assert overall.raters == human.raters and not clarity.raters and not clarity.others
 
 
 def test_the_length_of_the_other_answer_is_known_of_a_turn_s_reference_only() -> None:
@@ -236,7 +246,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
     judged = {
         "pairs.jsonl": "pairs.jsonl: no verdict is a score; it holds other verdicts",
-        "mixed.jsonl:mood": "unknown protocol 'mood'; choose pointwise, direct",
+        "mixed.jsonl:mood": "unknown protocol 'mood'; choose checklist, direct",
         "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
         "twice.jsonl": "twice.jsonl:2: duplicate id 'c0/own/direct/1', first at twice.jsonl:1",
         "two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",

@@ -358,6 +358,48 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
             assert {one["human_score"] for one in read_jsonl(exported(store))} == {7.0}
 
 
+@pytest.mark.parametrize("form", ["csv", "tsv", "json"])
+def test_label_studios_flat_exports_come_back(tmp_path: Path, form: str) -> None:
+    """CSV, TSV and JSON-MIN: a row an annotation, as Label Studio's converter writes it; without a choice none."""
+    store = planned(tmp_path, "--scheme", "pairwise")
+    run("critic", "annotate", "--db", store.path, "--to", "label-studio", "--export", tmp_path / "out")
+    rows = []
+    for number, task in enumerate(json.loads((tmp_path / "out/tasks.json").read_text("utf-8"))):
+        annotation = {"annotation_id": number, "annotator": 3, "id": number, "lead_time": 12.5, "reason": "clear"}
+        rows.append({**task["data"], **annotation, "choice_1": "A" if number else ""})
+    path = tmp_path / f"export.{form}"
+    if form == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="," if form == "csv" else "\t")
+            writer.writeheader()
+            writer.writerows(rows)
+    back = run("critic", "annotate", "--db", store.path, "--import", path)
+    assert f"{len(rows) - 1} labels" in back.stdout, back.stderr
+    labels = list(store.labels())
+    assert {(label.rater, label.verdict.seconds, label.verdict.reason) for label in labels} == {("3", 12.5, "clear")}
+    assert {label.verdict.choices["overall"] for label in labels} == {"A", "B"}, "sides are exchanged item by item"
+
+
+def test_line_breaks_and_escapes_come_back_from_a_workbook_and_no_answer_is_cut(tmp_path: Path) -> None:
+    openpyxl: Any = pytest.importorskip("openpyxl")
+    answer = "first\r\nsecond _x000D_ third"
+    store = planned(tmp_path, rows=rows_file(tmp_path, 40, response=answer))
+    words = ("critic", "annotate", "--db", store.path, "--export", tmp_path / "out")
+    assert run(*words, "--to", "xlsx").returncode == 0
+    path = tmp_path / "out/rater-1.xlsx"
+    assert {row["answer"] for _, row in tables.rows(path) if row["task"]} == {answer}
+    stored = {cell.value for line in openpyxl.load_workbook(path).active.iter_rows() for cell in line}
+    assert "first_x000D_\nsecond _x005F_x000D_ third" in stored
+    _fill(path, lambda cells: "7")
+    assert "40 labels" in run("critic", "annotate", "--db", store.path, "--import", path).stdout
+    long = planned(tmp_path / "long", rows=rows_file(tmp_path, 3, response="x" * 32_767))
+    words = ("critic", "annotate", "--db", long.path, "--export", tmp_path / "long")
+    assert_one_line_error(run(*words, "--to", "xlsx"), "answer of task", "has 32767 characters", "--to csv")
+    assert not (tmp_path / "long/rater-1.xlsx").exists() and run(*words, "--to", "csv").returncode == 0
+
+
 def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) -> None:
     checks = write_jsonl(tmp_path / "checks.jsonl", [row(500, known=3)])
     store = planned(tmp_path, "--checks", checks, rows=rows_file(tmp_path, 4))
@@ -435,7 +477,12 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ("[" * 100_000, "not JSON"),
         ('[{"item": "\\ud800"}]', "not JSON"),
         ("[1]", "not as"),
-        ('[{"item": "1", "choice_1": "7", "annotator": 1}]', "'annotations'); export as JSON"),
+        ('[{"data": {"item": "1"}}]', "'annotations'); export as JSON"),
+        ('[{"choice_1": "7", "annotator": 1}]', "'item'); export as JSON"),
+        ('[{"item": "999", "choice_1": "7"}]', "'999'"),
+        ('[{"item": "1", "choice_1": "11"}]', "'11'"),
+        ('[{"item": "1", "choice_1": "7", "lead_time": "long"}]', "lead_time 'long' is not a number"),
+        ('[{"item": "1", "question": "Why?", "choice_1": "7"}]', "another question than here"),
         ('[{"annotations": [], "data": {}}]', "no label"),
     ):
         (tmp_path / "bad.json").write_text(content)

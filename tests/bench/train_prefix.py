@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ import datasets  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from _judge import tokenizer_of  # noqa: E402
-from batches import Batches, weights  # noqa: E402
-from objective import learn  # noqa: E402
+from batches import Batches  # noqa: E402
+from objective_table import objective_of  # noqa: E402
 from recipe import read_recipe  # noqa: E402
 from rows import prepare  # noqa: E402
 
@@ -79,7 +78,6 @@ def model_of(given: argparse.Namespace, vocabulary: int) -> Any:
 def trained(make: Callable[[], Any], rows: Any, batches: Batches, given: argparse.Namespace, size: int) -> float:
     """Rows a CPU second, `size` of them in a micro-batch."""
     model = make()
-    learn(model, None, None)
     if not batches.share:
         model.set_attn_implementation("sdpa")
     clock = Clock()
@@ -132,8 +130,14 @@ def main() -> None:
     rows = data.rows
     lengths = sorted(rows["length"])
 
-    make = partial(model_of, given, len(tokenizer))
-    weighing = weights(recipe, rows)
+    objective = objective_of(recipe)
+
+    def make() -> Any:
+        model = model_of(given, len(tokenizer))
+        objective.install(model)
+        return model
+
+    weighing = objective.weights(rows)
     shared, alone = (Batches(tokenizer.pad_token_id, weighing, packing=True, share=share) for share in (True, False))
     chosen = [rows[place] for place in range(given.rows)]
     computed = [batches(chosen)["input_ids"].shape[1] for batches in (shared, alone)]

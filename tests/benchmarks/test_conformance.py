@@ -9,7 +9,7 @@ from judgments import of_turn
 
 from critic.benchmarks import Run, alignmmbench, convbench, multiverse, named
 from critic.page.leaderboards import leaderboards
-from critic.records import Conversation, ConversationTurn, JudgeConfig, Protocol
+from critic.records import Conversation, ConversationTurn, JudgeConfig
 from critic.stats.aggregate import Aggregate, combine
 from critic.stats.leaderboard import MEAN, LeaderboardRow, aggregate_of
 
@@ -152,7 +152,7 @@ def test_multiverse_table_3(shared: Path) -> None:
         Conversation(id=goal, benchmark="multiverse", lang="en", group=goal, turns=turns, goal=goal) for goal in goals
     ]
     entries = []
-    protocols: tuple[Protocol, ...] = ("checklist", "quality")
+    protocols: tuple[str, ...] = ("checklist", "quality")
     for model, row in paper["per_goal"].items():
         verdicts = [
             of_turn(

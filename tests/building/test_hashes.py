@@ -57,6 +57,24 @@ def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() 
     assert pictures.perceptual_hash(clear) == pictures.perceptual_hash(Image.fromarray(~shape))
 
 
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    """A pipe named like an image, and a link that leads back to itself."""
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a.png").write_bytes((SAMPLES / "visitbench/images/chart.png").read_bytes())
+    os.mkfifo(images / "pipe.png")
+    (images / "device.png").symlink_to("/dev/zero")
+    (images / "loop.png").symlink_to("loop.png")
+    done = run("critic", "build", images, "--out", tmp_path / "out", "--min-side", 1)
+    assert done.returncode == 0 and "files: 4 -> 1 images" in done.stdout, done.stderr
+    files = {file.path: file for _, file in jsonl.read(tmp_path / "out/images.jsonl", ImageFile)}
+    assert {name: file.failure for name, file in files.items() if file.failure} == {
+        "pipe.png": "image_unreadable",
+        "device.png": "image_unreadable",
+        "loop.png": "image_missing",
+    }
+
+
 def image(path: str, value: int, side: int = 100) -> ImageFile:
     return ImageFile(path=path, bytes=1, md5=path, width=side, height=side, phash=f"{value:016x}")
 

@@ -65,7 +65,7 @@ class Inner:
             if limit and limit > CONTEXT:
                 return "max_tokens is greater than the context"
             tokens = importlib.import_module("token_budget").checking(get_max_tokens)(CONTEXT, limit, self.tokens)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return str(error)
         self.chats.append(json.dumps({**request, name: tokens}).encode() if limit and tokens < limit else body)
         return None

@@ -137,4 +137,32 @@ PLAIN += [
     user("Make a table of wines. Follow this template:\nWine: <name>\nRating: <80-100>\n"),
     user("Write a review of the hotel in this format:\nTitle: ...\nRating: 1-5\n"),
 ]
+PLAIN += [
+    user(
+        "Make a JSON object with these keys:\n- name (string): of the city\n- population (integer): as of 2020\n- founded (integer): year\nCity: Rome"
+    ),
+    user(
+        "Extract from the invoice a JSON object with exactly these keys:\n- total: a number\n- date: a string\nInvoice: 20 euros on May 3rd."
+    ),
+    user(
+        'Give the reply in JSON format with the following keys:\n["title", "year"]\n\nExample:\nInputs:\n{"text": "Alien came out in 1979"}\nOutputs:\n{"title": "Alien", "year": 1979}\n\nInputs:\n{"text": "Heat came out in 1995"}\nOutputs:'
+    ),
+    user(
+        'Return JSON with the following keys:\n["score"]\nfor the match Ajax against Feyenoord, which ended three to one.'
+    ),
+    user("Write a markdown template for a report:\nTitle: <title>\nSummary: <text>\nScore: <number>"),
+    user("Solve the problem. Finish with Answer: <number>.\nWhat is 17 * 3?"),
+    user("Classify this email as spam or ham. Answer either SPAM or HAM.\nEmail: you won!"),
+    user('Is the sentiment of this tweet positive or negative? Answer with only "positive" or "negative".\nI love it!'),
+    user("Write a JSON schema for a user with the keys:\n- score (integer): from 1 to 5\n- why (string): the reason"),
+    user(
+        "Document this API. It returns a JSON object with these keys:\n- score (integer): from 1 to 5\n- verdict (string): pass or fail"
+    ),
+    user(
+        "Generate five exam questions. Each has the fields:\n- question (string): text\n- answer (string): text\n- points (integer): from 1 to 5"
+    ),
+    user("How many stars are in the sky?\nstars:"),
+    user("Here is a film: Alien. Guess its rating.\nrating:"),
+    user('Make flashcards as JSON with the following keys:\n["question", "answer", "grade"]'),
+]
 PLAIN += [{**request, **OBJECT} for request in PLAIN if "response_format" not in request]

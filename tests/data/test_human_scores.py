@@ -165,6 +165,14 @@ def test_mistakes_in_options(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "train.jsonl", [human_row(n, question="Q?", reference="r") for n in range(40)])
     assert_one_line_error(run(PROGRAM, source, "--out", tmp_path), "train.jsonl is among the rows that are read")
     assert_one_line_error(run(PROGRAM, source, "--out", tmp_path / "o"), "rows share an image, or question and")
+    for number, link in enumerate((Path.hardlink_to, Path.symlink_to)):
+        (linked := tmp_path / f"linked{number}").mkdir()
+        link(linked / "train.jsonl", path)
+        assert_one_line_error(run(PROGRAM, path, "--out", linked), "train.jsonl is among the rows that are read")
+        (both := tmp_path / f"both{number}").mkdir()
+        (both / "train.jsonl").touch()
+        link(both / "internal.jsonl", both / "train.jsonl")
+        assert_one_line_error(run(PROGRAM, path, "--out", both), "train.jsonl is another name of what is written")
 
 
 def test_real_files(shared: Path, tmp_path: Path) -> None:

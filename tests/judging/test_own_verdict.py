@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
-from critic.judging.forms import BY_NAME, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, JudgeRequest, inquiry
+from critic.judging.forms import BY_NAME, JudgeRequest, inquiry
+from critic.judging.kinds.answer import AnswerKind
+from critic.judging.kinds.choices import ChecklistKind, ChoiceKind
+from critic.judging.kinds.ratings import CriteriaKind
 from critic.records import Language, PromptInputs
 
 READ = [name for name, form in BY_NAME.items() if not isinstance(form.kind, AnswerKind)]

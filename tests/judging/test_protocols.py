@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
+from critic.judging.assignments import Assignment, assignments
 from critic.judging.forms import BY_NAME, form_of
 from critic.judging.judge import Judge
 from critic.judging.parse import parse_checklist
 from critic.judging.prompt import load
-from critic.judging.protocols import Assignment, Transcript
+from critic.judging.protocols import PROTOCOLS
 from critic.judging.render import FLOOR, render, truncate_to_fit
+from critic.judging.transcripts import Transcript
 from critic.records import (
     Candidate,
     Conversation,
@@ -245,7 +247,7 @@ def test_what_a_reason_says_answers_no_item() -> None:
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     one, setup = talk(), JudgeConfig(judge="j", score_kind="argmax")
-    made = Assignment(one=one, protocol="pairwise").planned(2, setup).material
+    made = Assignment(transcript=one, protocol="pairwise").plan(2, setup).material
     assert made is not None
     assert made.sides[0] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
     assert made.sides[1] == Candidate(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
@@ -253,20 +255,28 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
         conversation=one.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
         seen=one.turns[2].seen[2:], reply="m2",
     )  # fmt: skip
-    made = Assignment(one=talk(turns={**one.turns, 2: short}), protocol="pairwise").planned(2, setup).material
+    made = Assignment(transcript=talk(turns={**one.turns, 2: short}), protocol="pairwise").plan(2, setup).material
     assert made is not None and [side.earlier for side in made.sides] == [
         [Exchange("q1", "m1")], [Exchange("q1", "r1")],
     ]  # fmt: skip
 
 
+def test_only_protocols_that_compare_hold_a_model_against_another() -> None:
+    pair = talk(), talk(system="other")
+    opponents = {each.protocol: each.against for each in assignments(pair, PROTOCOLS, ["standard"], True)}
+    assert opponents == dict.fromkeys(PROTOCOLS) | {"pairwise": pair[1]}
+
+
 def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
-    compared = Assignment(one=talk(), protocol="pairwise", against=talk(system="other", turns={1: talk().turns[1]}))
+    compared = Assignment(
+        transcript=talk(), protocol="pairwise", against=talk(system="other", turns={1: talk().turns[1]})
+    )
     setup = JudgeConfig(judge="j", score_kind="argmax")
     for turn in (2, None):
-        planned = compared.planned(turn, setup)
+        planned = compared.plan(turn, setup)
         assert planned.material is None and planned.problem is not None
         assert planned.problem[0] == "not_run" and "of other" in planned.problem[1]
-    assert compared.planned(1, setup).problem is None
+    assert compared.plan(1, setup).problem is None
 
 
 @pytest.mark.parametrize("protocol", ["pointwise", "direct", "checklist", "pairwise"])
@@ -283,7 +293,9 @@ def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condi
     one = talk(conversation=conversation, condition=condition, turns=turns)
     for turn, there in ((1, ["1.png"]), (2, ["1.png", "2.png"])):
         made = (
-            Assignment(one=one, protocol=protocol).planned(turn, JudgeConfig(judge="j", score_kind="argmax")).material
+            Assignment(transcript=one, protocol=protocol)
+            .plan(turn, JudgeConfig(judge="j", score_kind="argmax"))
+            .material
         )
         assert made is not None and made.pictures() == there == made.images
 
@@ -307,7 +319,7 @@ def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> N
         return Reply(text=f'{{"Verdict":"{one if model_first else two}"}}' if (one if model_first else two) else "")
 
     judge = judge_that(answer)
-    line = asyncio.run(judge.verdict_on(Assignment(one=talk(), protocol="pairwise").planned(2, judge.setup)))
+    line = asyncio.run(judge.verdict_on(Assignment(transcript=talk(), protocol="pairwise").plan(2, judge.setup)))
     assert line.score == score
     assert line.verdict.failure == (None if score is not None else "empty")
 
@@ -316,7 +328,7 @@ def test_a_random_order_is_drawn_and_kept_for_the_whole_conversation() -> None:
     presentation_orders = []
     for seed in range(40):
         judge = judge_that(lambda request: Reply(text=""), order="random", seed=seed)
-        planned = [Assignment(one=talk(), protocol="pairwise").planned(turn, judge.setup) for turn in (1, 2, None)]
+        planned = [Assignment(transcript=talk(), protocol="pairwise").plan(turn, judge.setup) for turn in (1, 2, None)]
         ((first,),) = {judge.presentation_orders(each) for each in planned}
         presentation_orders.append(first)
     assert 8 < presentation_orders.count("model") < 32
@@ -326,10 +338,10 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
     """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
     said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
     judge = judge_that(lambda request: said, score_kind="expected")
-    direct, setup = Assignment(one=talk(), protocol="direct"), judge.setup
-    lines = [asyncio.run(judge.verdict_on(direct.planned(turn, setup))) for turn in (1, 2)]
+    direct, setup = Assignment(transcript=talk(), protocol="direct"), judge.setup
+    lines = [asyncio.run(judge.verdict_on(direct.plan(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
-    whole = direct.planned(None, setup, lines)
+    whole = direct.plan(None, setup, lines)
     assert whole.material is not None and whole.unjudged == 2
     assert whole.material.verdicts == [TurnJudgment(1, "not judged"), TurnJudgment(2, "not judged")]
 
@@ -337,10 +349,10 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
 def test_a_turn_in_sight_of_all_turns() -> None:
     """The model's later turns as far as it replied, and the reference's that stand beside them."""
     one, setup = talk(), JudgeConfig(judge="j", score_kind="argmax", sight="all")
-    planned = Assignment(one=one, protocol="pairwise").planned(1, setup)
+    planned = Assignment(transcript=one, protocol="pairwise").plan(1, setup)
     assert planned.form == "pairwise_turn_in_full" and planned.material is not None
     assert [side.later for side in planned.material.sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
-    direct = Assignment(one=one, protocol="direct").planned(1, setup).material
+    direct = Assignment(transcript=one, protocol="direct").plan(1, setup).material
     assert direct is not None and direct.references == ["r1", "r2"]
     third = ConversationTurn(prompt="q3", reference="r3")
     longer = replace(one.conversation, turns=[*one.conversation.turns, third])
@@ -352,22 +364,22 @@ def test_a_turn_in_sight_of_all_turns() -> None:
         ({1: one.turns[1], 2: replace(refused, turn=2), 3: replace(one.turns[2], turn=3, reply="m3")}, "3"),
     ):
         talked = talk(conversation=longer, turns=turns)
-        made = Assignment(one=talked, protocol="pairwise").planned(1, setup).material
+        made = Assignment(transcript=talked, protocol="pairwise").plan(1, setup).material
         assert made is not None and [side.later for side in made.sides] == [
             [Exchange(f"q{behind}", f"{who}{behind}")] for who in "mr"
         ]
     alone = replace(one, turns={1: one.turns[1]})
-    planned = Assignment(one=alone, protocol="pairwise").planned(1, setup)
+    planned = Assignment(transcript=alone, protocol="pairwise").plan(1, setup)
     assert planned.material is not None and all(side.later == [] for side in planned.material.sides)
     for protocol in ("quality", "pointwise"):
-        assert Assignment(one=one, protocol=protocol).planned(1, setup).form in ("quality", "pointwise")
+        assert Assignment(transcript=one, protocol=protocol).plan(1, setup).form in ("quality", "pointwise")
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     judge, one = judge_that(lambda request: Reply(text="")), talk()
     names = {
         (protocol, judging): judge.asked(
-            Assignment(one=one, protocol=protocol, judging=judging).planned(2, judge.setup)
+            Assignment(transcript=one, protocol=protocol, judging=judging).plan(2, judge.setup)
         )
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")

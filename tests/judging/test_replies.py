@@ -13,7 +13,7 @@ from critic import benchmarks
 from critic.benchmarks.alignmmbench import read_conversations
 from critic.errors import UsageError
 from critic.judging import replies as tables_of_replies
-from critic.judging.protocols import Transcript, read_transcripts
+from critic.judging.transcripts import Transcript, read_transcripts
 from critic.records import Conversation
 
 CONVBENCH = benchmarks.read("convbench", sample("convbench"))
@@ -194,7 +194,7 @@ def test_mistakes_end_in_one_line(
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"cannot read \.json; expected \.csv"):
-        list(tables_of_replies.read(tmp_path / "t.json", CONVBENCH, "m"))
+    (tmp_path / "t.xml").write_text("<replies/>")
+    with pytest.raises(UsageError, match=r"cannot read \.xml; expected \.csv"):
+        list(tables_of_replies.read(tmp_path / "t.xml", CONVBENCH, "m"))
     assert not tables_of_replies.is_table(ROOT / "data")

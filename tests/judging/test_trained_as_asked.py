@@ -17,11 +17,15 @@ from critic import benchmarks, human_scored
 from critic.backends import Reply, Request, with_uris
 from critic.backends.scripted import ScriptedBackend
 from critic.images import Images, named_images
+from critic.judging import protocols
+from critic.judging.assignments import judge_all
 from critic.judging.examples import example_of, plan
 from critic.judging.forms import ONE_SIDE, form_of
 from critic.judging.judge import Judge
-from critic.judging.protocols import OF_WHOLES, PlannedVerdict, Transcript, judge_all
-from critic.records import Ablation, Example, HumanScore, JudgeConfig, Judgment, Language, Protocol, SamplingParams
+from critic.judging.planned import PlannedVerdict
+from critic.judging.protocols import PROTOCOLS
+from critic.judging.transcripts import Transcript
+from critic.records import Ablation, Example, HumanScore, JudgeConfig, Judgment, Language, SamplingParams
 
 FLAGS: list[dict[str, Any]] = [
     {}, {"reason_first": True}, {"sight": "all"}, {"order": "forced", "sight": "all", "reason_first": True},
@@ -81,7 +85,7 @@ def test_what_a_judge_is_asked_is_what_it_is_taught(
 
     for one, condition, judging in itertools.product(asked[:3], ("own", "no_history"), get_args(Ablation)):
         mine, other = (transcript(replace(one, lang=lang), condition, system) for system in "mn")
-        chosen = [one for one in get_args(Protocol) if judging == "standard" or one in OF_WHOLES]
+        chosen = [name for name in PROTOCOLS if judging == "standard" or protocols.load(name).whole_form]
         chosen = ["pairwise"] if tie_band else chosen
         for against in (None, other):
             asyncio.run(judge_all((mine, against), chosen, [judging], setup, judged))

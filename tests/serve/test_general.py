@@ -225,6 +225,177 @@ def test_reading_takes_no_longer_than_the_text_is_long(apart: int) -> None:
             assert time.process_time() - began < limit, (words, filling)
 
 
+@pytest.mark.usefixtures("without_collection")
+def test_the_words_of_a_form_repeated_are_read_as_fast_as_other_text() -> None:
+    """Each expression is tried on its own words; with nested gaps it would take minutes."""
+    for asked in ASKED:
+        words = contracts.wording(asked.request)
+        for text in (words * 2_000, "Judge the answer.\n" + words.split("\n")[-1] * 2_000):
+            began = time.process_time()
+            contracts.recognise(user(text), TABLE)
+            assert time.process_time() - began < 1.5, asked.name
+
+
+KEY_SCHEMA = {"type": "object", "properties": {"score": {"type": "number"}, "why": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds"),
+    [
+        ('Reply with these fields:\n- "score": A float between 0.0 and 1.0\n- "why": some words', (0, 1)),
+        ("The score must be a number from 2 to 4.", (2, 4)),
+        ("1. `score` (float): from 1 to 7", (1, 7)),
+        ("Rate it from 1 to 10.", (0, 1_000_000)),
+        ("The speed must be a number from 2 to 4.", (0, 1_000_000)),
+    ],
+)
+def test_a_range_of_the_system_message_counts_for_the_key_that_it_names(words: str, bounds: tuple[int, int]) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": KEY_SCHEMA}}
+    for system, data in ((words, "Grade the answer."), (None, words)):
+        request = user(data, system, response_format=form)
+        held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
+        score = held["structured_outputs"]["json"]["properties"]["score"]
+        assert (score["minimum"], score["maximum"]) == (bounds if system else (0, 1_000_000))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Respond with a JSON object in this order of fields: `verdict` (must be formatted as a valid Python Verdict).",
+        "Return a JSON object with these keys:\n- verdict (Grade): yours\n- why (string): the reason",
+        "Return a JSON object with these keys:\n- verdict: yours\n- why: a string",
+        "Respond with the fields, starting with the field `[[ ## claims ## ]]` (must be formatted as a valid Python "
+        "list[str]), then `[[ ## right ## ]]` (must be formatted as a valid Python bool), and then ending with it.",
+        'Return JSON: {"verdict": Verdict, "why": "..."}',
+    ],
+)
+def test_a_type_that_is_not_known_leaves_the_request_alone(words: str) -> None:
+    for fields in ({}, {"response_format": {"type": "json_object"}}):
+        assert contracts.recognise(user(JUDGE + words, **fields), TABLE) is None
+
+
+RESULT = (
+    "Judge whether the response is about the query. Give feedback first, and then the result in this format: "
+    "'[RESULT] followed by the {}'\nQuery: x\nResponse: y\nFeedback:"
+)
+FIELDS = (
+    "Judge the answer. {}Respond with the fields, starting with the field `[[ ## score ## ]]` (must be formatted as a "
+    "valid Python {}), and then ending with the marker for `[[ ## completed ## ]]`."
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "takes", "never"),
+    [
+        (RESULT.format("integer of all points"), ("0", "7", "100"), ("2.5", "101")),
+        (RESULT.format("float of all points"), ("2.5", "0.75", "100"), ("100.5", "2.555")),
+        (RESULT.format("total score"), ("2.5", "4"), ("101",)),
+        (RESULT.format("number from 1 to 4"), ("1", "4"), ("2.5", "5")),
+        (RESULT.format("float from 1 to 4"), ("2.5", "4.0", "1"), ("4.5", "0.5")),
+        ("Partial marks are allowed. " + RESULT.format("score from 0 to 4"), ("2.5", "4"), ("4.5",)),
+        (FIELDS.format("Score it from 1 to 5. ", "int"), ("1", "5"), ("2.5", "6")),
+        (FIELDS.format("Score it from 1 to 5. ", "float"), ("1", "2.75", "5.0"), ("5.5", "0.5")),
+        (FIELDS.format("Score it from 1 to 5. ", "Decimal"), ("1", "2.75", "5.0"), ("5.5",)),
+        (FIELDS.format("Score it from -1 to 1. ", "float"), ("-0.5", "-1", "1.0"), ("-1.5", "1.5")),
+        (FIELDS.format("", "float"), ("0.85", "100"), ("100.5",)),
+        (FIELDS.format("", "Optional[float]"), ("0.85", "None"), ("null",)),
+        (FIELDS.format("", "Literal['a, b', 'c']"), ("a, b", "c"), ("a", "b")),
+    ],
+)
+def test_a_number_behind_a_marker_has_the_decimals_of_its_type(
+    words: str, takes: tuple[str, ...], never: tuple[str, ...]
+) -> None:
+    verdict = contracts.recognise(user(words), TABLE).verdict
+    opening = "[RESULT] " if "RESULT" in words else "[[ ## score ## ]]\n"
+    for value in (*takes, *never):
+        assert bool(re.fullmatch(verdict, opening + value)) == (value in takes), value
+
+
+@pytest.mark.parametrize("scale", [(0.5, 5), (0, 1000)])
+def test_a_marked_number_of_a_range_that_cannot_be_listed_is_left_alone(scale: tuple[float, float]) -> None:
+    words = FIELDS.format(f"Score it from {scale[0]} to {scale[1]}. ", "float")
+    assert contracts.recognise(user(words), TABLE) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "End with: Score: n/10",
+        'Explain, and finish with "Score: X/10".',
+        "The last line must be Score: 7/10",
+        "Use this format:\nReason: <why>\nScore: <score>/10",
+        "Use this format:\nScore: n/10\nReason: why",
+    ],
+)
+def test_a_score_out_of_the_most_is_written_so_if_that_is_the_scale(form: str) -> None:
+    words = "Rate the answer{}.\nResponse: Paris.\n\n" + form
+    assert values_of(words.format(" from 1 to 10")) == {f"{score}/10" for score in range(1, 11)}
+    for scale in ("", " from 1 to 5"):
+        assert values_of(words.format(scale)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "takes", "never"),
+    [
+        ("(Optional[int]): from 1 to 5", (1, 5, None), (0, "1")),
+        ("(integer or null): from 1 to 5", (1, 5, None), (0, "1")),
+        ("(list[int]): each from 1 to 5", ([1], [5, 2]), ([], [0], 1)),
+        ("(Literal['1', '2'])", ("1", "2"), (1, "3")),
+        ("(Literal[1, 2])", (1, 2), ("1", 3)),
+        ("(Decimal): from 1 to 5", (1, 2.5), (0, 5.5)),
+        ("(string): A, B or C", ("A", "C"), ("D", 1)),
+    ],
+)
+def test_a_key_allows_what_its_type_says(key: str, takes: tuple[Any, ...], never: tuple[Any, ...]) -> None:
+    words = f"Judge the quality of a response.\nReturn a JSON object with these keys:\n- score {key}\nResponse: Paris."
+    request = user(words.replace("\nResp", ":\nResp") if key.endswith(")") else words)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
+    for value in (*takes, *never):
+        said = json.dumps({"score": value}, separators=(",", ":"))
+        decoder = Decoder(held)
+        assert (decoder.feed(said) == len(said) and decoder.may_end) == (value in takes), value
+
+
+def test_labels_of_several_objects_are_all_allowed() -> None:
+    words = 'Judge the answer. Return JSON: {"grade": "A|B", "why": "..."}\n'
+    words += 'If it is empty, return: {"grade": "C|D", "why": null}'
+    contract = contracts.recognise(user(words), TABLE)
+    assert contract.schema["properties"]["grade"] == {"enum": ["A", "B", "C", "D"]}
+    assert {"type": "null"} in contract.schema["properties"]["why"]["anyOf"]
+
+
+def test_a_key_that_only_some_objects_have_may_be_left_out() -> None:
+    words = (
+        'Judge the answer. Return JSON: {"correct": true}\nIf it is wrong, return: {"correct": false, "reason": null}'
+    )
+    schema = contracts.recognise(user(words), TABLE).schema
+    assert schema["required"] == ["correct"]
+    assert schema["properties"]["reason"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize("words", ["Explain it.", "Give your reasons first."])
+def test_words_of_unless_rule_an_entry_out(words: str) -> None:
+    for form in ("The rating is from 1 to 5.\nanswer: Four.\nstars:", "Answer either YES or NO.\nAnswer: Four."):
+        assert values_of(f"Rate the answer. {form}") is not None
+        assert values_of(f"Rate the answer. {words} {form}") is None
+
+
+def test_the_readmes_first_request_is_held_to_its_last_line() -> None:
+    words = re.search(r'^question = ("Rate the answer.*")$', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    request = user(json.loads(words[1]))
+    decoder = Decoder(contracts.constrain(contracts.recognise(request, TABLE), request, 300).request)
+    assert decoder.feed("It is right.") and not decoder.may_end
+    assert decoder.feed("\nScore: 7") == 9 and decoder.may_end
+
+
+@pytest.mark.parametrize("value", ["n", "<n>", "7", "N, where N is the rating.", "<1-10>", "[score]"])
+def test_a_named_last_line_needs_no_quotation_marks(value: str) -> None:
+    for words in ("End with: Score: ", "Conclude with Score: ", "The last line must be Score: "):
+        said = f"Rate the answer from 1 to 10.\nQuestion: 3 + 4?\nAnswer: 7\n{words}{value}"
+        assert values_of(said) == {str(number) for number in range(1, 11)}, said
+    assert values_of(f"Write a story from 1 to 10 pages long.\nEnd with: Score: {value}") is None
+
+
 NULL, WHOLE_NUMBER, DESCRIBED = (
     {"type": "null"},
     {"type": "integer"},

@@ -1,11 +1,13 @@
 """What a server of the layer does with requests that would cost it too much: a real one, on the loopback address."""
 
 import importlib
+import itertools
 import json
 import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -168,3 +170,41 @@ def test_a_connection_goes_on_with_large_bodies(url: str) -> None:
     with httpx.Client(base_url=url) as client:
         for headers, status in ((KEY, 200), (KEY, 200), ({}, 401), (KEY, 200)):
             assert client.post(CHAT, json=long, headers=headers).status_code == status
+
+
+TEXTS = [
+    *(
+        "x " * 18_000,
+        "first then return " * 2000,
+        '{"a":1} ' * 4000,
+        "Question:\n" + "only\n" * 7000,
+        "<answer>a" * 4000,
+    ),
+    *("Question:\n" * 3500, "{" + " " * 24_000 + "}", "Return JSON " + '{"score": "<a|b>"} ' * 1800, "输出" * 12_000),
+    "Return JSON {" + ",".join(f'"s{number}":"x"' for number in range(1500)) + "}",
+]
+
+
+@pytest.mark.usefixtures("without_collection")
+def test_health_is_answered_while_words_are_read(url: str) -> None:
+    waits, done = list[float](), threading.Event()
+
+    def asking() -> None:
+        with httpx.Client() as client:
+            while not done.wait(0.01):
+                began = time.monotonic()
+                assert client.get(f"{url}/health").status_code == 200
+                waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=asking)
+    thread.start()
+    took = Counter[str]()
+    for text, form in itertools.product(TEXTS, ({}, {"response_format": {"type": "json_object"}})):
+        began = time.process_time()
+        turns = [{"role": "user", "content": f"Rate the response. {text}"}]
+        assert httpx.post(url + CHAT, json={"messages": turns, **form}, headers=KEY, timeout=60).status_code == 200
+        took[text[:30]] = max(took[text[:30]], time.process_time() - began)
+    done.set()
+    thread.join()
+    assert max(took.values()) < 1.5, took
+    assert sorted(waits)[int(len(waits) * 0.9)] < 0.1 and max(waits) < 1, "this machine may be loaded"

@@ -518,7 +518,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     both = replies(tmp_path / "both.jsonl", "convbench", ("own", "no_image"), "n")
     for words, parts in [
         ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
-        ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "pointwise, direct")),
+        ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "checklist, direct")),
         ([file, "--benchmark", "convbench", "--order", "fair"], ("'both', 'random', 'forced'",)),
         ([file, "--benchmark", "visitbench"], ("r.jsonl:1", "a conversation of convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "checklist"], ("nothing to judge", "no checklist")),
@@ -558,7 +558,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ("convbench", "--protocol direct --order forced", "--order forced is one of --protocol pairwise"),
         ("convbench", "--protocol direct --on-unparsed tie", "--on-unparsed tie is one of --protocol pairwise"),
         ("convbench", "--order forced --on-unparsed tie", "--on-unparsed tie: --order forced has no ties"),
-        ("convbench", "--protocol pairwise --score expected", "--score expected is one of --protocol pointwise and"),
+        ("convbench", "--protocol pairwise --score expected", "--score expected is one of --protocol direct and"),
         ("multiverse", "--turn-context all", "--turn-context all is one of --protocol direct and pairwise"),
         ("multiverse", "--judging standard --judging no_focus", "--judging no_focus is one of --protocol direct and"),
         ("visitbench", "--judging standard --judging no_focus", "--judging no_focus: no turn of"),

@@ -166,6 +166,35 @@ def alias(out: Path, how: str, written: bool) -> Path:
     return other
 
 
+def test_an_output_with_two_names_is_refused(tmp_path: Path) -> None:
+    """By each of two hard links a run could write the file, and neither would know of the other."""
+    rows, judge = (
+        write_jsonl(tmp_path / name, [row])
+        for name, row in (("rows.jsonl", human_row(0)), ("judge.jsonl", {"text": '{"Rating":7}'}))
+    )
+    words = ["critic", "judge", rows, "--judge", judge, "--score", "argmax", "--out"]
+    out = tmp_path / "out.jsonl"
+    assert run(*words, out).returncode == 0
+    before = out.read_bytes()
+    (tmp_path / "other.jsonl").hardlink_to(out)
+    for name in ("out.jsonl", "other.jsonl"):
+        assert_one_line_error(run(*words, tmp_path / name), f"{name}: has 2 names (hard links)")
+    assert out.read_bytes() == before
+    out.unlink()
+    assert run(*words, tmp_path / "other.jsonl").returncode == 0
+
+
+@pytest.mark.parametrize("where", ["rows", "out"])
+def test_a_link_that_leads_to_itself_is_one_line(where: str, tmp_path: Path) -> None:
+    rows, loop = write_jsonl(tmp_path / "rows.jsonl", [human_row(0)]), tmp_path / "loop.jsonl"
+    loop.symlink_to(loop.name)
+    given, out = (loop, tmp_path / "out.jsonl") if where == "rows" else (rows, loop)
+    judge = write_jsonl(tmp_path / "judge.jsonl", [{"text": "7"}])
+    assert_one_line_error(run("critic", "judge", given, "--judge", judge, "--out", out), "loop.jsonl")
+    assert_one_line_error(run("critic", "attack", given, "--out", out), "loop.jsonl")
+    assert_one_line_error(run("critic", "score", loop, loop, "--out", tmp_path / "s.json"), "loop.jsonl")
+
+
 @pytest.mark.parametrize("how", ["itself", "relative", "folder", "link"])
 def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, scripted: Any) -> None:
     """Whatever name each of them has for it."""

@@ -297,6 +297,8 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert averages == pytest.approx([2, 3])
     again = ["--benchmark", "alignmmbench"]
     assert_one_line_error(run("critic", "score", files[0], files[0], *again), "judged.jsonl", "given twice")
+    (linked := files[0].with_name("linked.jsonl")).hardlink_to(files[0])
+    assert_one_line_error(run("critic", "score", files[0], linked, *again), "judged.jsonl", "given twice")
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_bytes(files[0].read_bytes() + files[0].read_bytes().replace(b'"argmax"', b'"expected"'))
     assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', here 'expected'")

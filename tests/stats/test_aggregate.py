@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from judgments import of_turn
 
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment, Protocol
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stats.aggregate import Aggregate, Cell, asked_of, by_cell, combine, mean
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
@@ -90,7 +90,7 @@ def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
     none = ConversationTurn(prompt="q")
     asked = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
 
-    def ids(cell: Cell, protocol: Protocol = "direct", **words: bool) -> set[str]:
+    def ids(cell: Cell, protocol: str = "direct", **words: bool) -> set[str]:
         return set(asked_of(asked, cell, protocol, **words))
 
     assert ids(Cell("own", 1)) == {"one", "two", "three"} and ids(Cell("own", 2)) == {"two"}

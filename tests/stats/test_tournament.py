@@ -79,8 +79,8 @@ def test_golden_ratings(shared: Any) -> None:
     assert found.ratings == pytest.approx(case["bradley_terry_fastchat_lbfgs"], abs=1e-5)
     assert bradley_terry(rows[::-1]).ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
     unbeaten = bradley_terry(battles(case["unbeaten"]["battles"]))
-    assert unbeaten.ratings is None and unbeaten.intervals is None
-    assert unbeaten.undefined == "no finite maximum: a never lost to or tied with the other models"
+    assert unbeaten.unrated == {"a": "never lost or tied"} and set(unbeaten.ratings or {}) == {"b", "c"}
+    assert unbeaten.intervals is None and "resamples have no finite maximum" in str(unbeaten.undefined)
 
 
 def test_mean_elo_is_the_mean_over_orders_whatever_order_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,15 +125,19 @@ def finite_maximum(rows: list[tuple[str, str, str]]) -> bool:
 @given(some_battles)
 def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str, str, str]]) -> None:
     found = bradley_terry(battles(rows))
-    assert (found.ratings is not None) == finite_maximum(rows)
     if found.ratings is None:
+        assert not finite_maximum(rows) and not found.unrated
         assert found.undefined and found.undefined.startswith("no finite maximum: ")
         top = found.undefined.removeprefix("no finite maximum: ").split(" never")[0].split(" and ")
         assert not beats_outside(rows, set(top))
         return
-    # The score equations: each model's points equal what its ratings say it should have.
+    assert (not found.unrated) == finite_maximum(rows)
+    assert found.ratings.keys() | found.unrated == {model for a, b, _ in rows for model in (a, b)}
+    # The score equations: each model's points against the rated equal what its ratings say it should have.
     surplus = dict.fromkeys(found.ratings, 0.0)
     for a, b, outcome in rows:
+        if not {a, b} <= found.ratings.keys():
+            continue
         chance = 1 / (1 + 10 ** ((found.ratings[b] - found.ratings[a]) / 400))
         points = {"a": 1, "tie": 0.5, "b": 0}[outcome] - chance
         surplus[a] += points
@@ -145,15 +149,35 @@ def test_a_finite_maximum_is_one_and_anything_else_is_named(rows: list[tuple[str
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("a", "b", "b"), ("c", "b", "b"), ("a", "c", "a"), ("c", "a", "a")], "b never lost to or tied with"),
-        ([("a", "b", "a"), ("b", "a", "a"), ("a", "c", "a"), ("b", "c", "a")], "a and b never lost to or tied with"),
         ([("a", "b", "tie"), ("c", "d", "tie")], "a and b never lost to or tied with"),
+        ([("a", "b", "a"), ("b", "c", "a")], "a never lost to or tied with"),
+        ([("a", "b", "tie"), ("c", "d", "tie"), ("a", "c", "a"), ("e", "a", "b")], "a and b never lost to or tied"),
     ],
 )
 def test_why_there_is_no_maximum(rows: list[Any], message: str) -> None:
     found = bradley_terry(battles(rows))
-    assert found.ratings is None and message in str(found.undefined)
+    assert found.ratings is None and message in str(found.undefined) and not found.unrated
     assert mean_elo(battles(rows)).ratings is not None
+
+
+EVEN = [("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a"), ("b", "a", "tie")]
+
+
+@pytest.mark.parametrize(
+    ("more", "unrated"),
+    [
+        ([("a", "x", "a"), ("x", "b", "b")], {"x": "never won or tied"}),
+        ([("a", "x", "b"), ("x", "b", "a")], {"x": "never lost or tied"}),
+        ([("a", "x", "a"), ("y", "b", "a"), ("y", "x", "a")], {"x": "never won or tied", "y": "never lost or tied"}),
+        ([("a", "x", "a"), ("x", "y", "a")], {"x": "never won or tied", "y": "never won or tied"}),
+    ],
+)
+def test_all_but_a_winless_or_a_lossless_model_are_rated(more: list[Any], unrated: dict[str, str]) -> None:
+    """By their battles with each other, as if it had not fought."""
+    alone, found = (bradley_terry(battles(rows * 10, lambda place: f"{place % 20}")) for rows in (EVEN, EVEN + more))
+    assert found.unrated == unrated and found.undefined is None
+    assert found.ratings == pytest.approx(alone.ratings) and set(found.intervals or {}) == {"a", "b"}
+    assert set(found.places or {}) == {"a", "b"} and found.n == 10 * (len(EVEN) + len(more))
 
 
 def test_very_uneven_wins_still_converge() -> None:

@@ -33,7 +33,7 @@ from training import (
 
 import checkpoints  # isort: skip
 import loop  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 from recipe import read_recipe  # isort: skip
 
 from critic import jsonl
@@ -104,17 +104,17 @@ def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: 
 def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", write_rows(tmp_path))
     recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
-    facts = sft.describe(recipe, tmp_path / "rows.jsonl")
+    facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     out = tmp_path / "out"
     made_checkpoint(out, 3, facts)
-    assert checkpoints.newest(out, sft.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail) is not None
+    assert checkpoints.newest(out, training_run.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail) is not None
     (base / "model.safetensors").write_bytes(b"anew")
-    facts = sft.describe(recipe, tmp_path / "rows.jsonl")
+    facts = training_run.describe(recipe, tmp_path / "rows.jsonl")
     with pytest.raises(UsageError, match="another base_weights;"):
         checkpoints.newest(out, facts, warn=pytest.fail)
     (out / "critic.json").write_text(json.dumps({**facts, "base_weights": {}}))
     with pytest.raises(UsageError, match="another base_weights;"):
-        sft.finished(out, facts)
+        training_run.finished(out, facts)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])

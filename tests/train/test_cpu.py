@@ -13,7 +13,7 @@ from training import train, write_recipe, write_rows
 
 import checkpoints  # isort: skip
 import cpu  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import torch  # isort: skip
 import transformers  # isort: skip
 from recipe import read_recipe  # isort: skip
@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
     monkeypatch.setattr(cpu, "device_note", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
     recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
-    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    decided, on = training_run._prepare_device(recipe, tmp_path, None)
     assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False
     assert capsys.readouterr().out.splitlines() == [
         "fp32: today it is slow",
@@ -131,10 +131,10 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     checkpoints.seal(folder, {"precision": "bf16", "threads": 2})
-    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    decided, on = training_run._prepare_device(recipe, tmp_path, None)
     assert on == {"precision": "bf16", "threads": 2}
     assert decided.precision == "bf16" and decided.training["bf16"] and decided.deepspeed["bf16"] == {"enabled": True}
-    assert sft._prepare_device(recipe, tmp_path, 3)[1]["threads"] == 3
+    assert training_run._prepare_device(recipe, tmp_path, 3)[1]["threads"] == 3
     torch.set_num_threads(1)
 
 
@@ -157,7 +157,7 @@ def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) ->
     model.bfloat16().save_pretrained(tmp_path / "base")
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(tmp_path / "base"), precision=precision))
-        assert next(sft.build_model(recipe, None, None).parameters()).dtype == dtype
+        assert next(training_run.build_model(recipe, None, None).parameters()).dtype == dtype
 
 
 GROWING = """

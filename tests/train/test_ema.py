@@ -12,8 +12,9 @@ from training import TWO, Processes, Whole, refused, save_base, start, train, wh
 import deepspeed  # isort: skip
 import ema as ema_module  # isort: skip
 import recipe as recipes  # isort: skip
+import recipe_keys  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_fp32_param
@@ -88,7 +89,7 @@ def follow(stage: int, bf16: bool, lora: bool, folder: Path) -> None:
     engine = engine_for(model, stage, bf16)
     if stage == 3 and not lora:
         assert [each.ds_numel for each in engine.optimizer.persistent_parameters] == [24] * 5, "the norms"
-    average = ema_module.ShardedEma(engine, recipes.EmaSpec(decay=DECAY))
+    average = ema_module.ShardedEma(engine, recipe_keys.EmaSpec(decay=DECAY))
     plain = masters_of(model)
     for step in range(6):
         a_step(engine, step)
@@ -111,7 +112,7 @@ def follow(stage: int, bf16: bool, lora: bool, folder: Path) -> None:
     assert share <= sum(sizes) <= 1.2 * share + 64, "a process keeps its own part alone"
     rank = torch.distributed.get_rank()
     average.save(folder / f"{rank}.pt")
-    again = ema_module.ShardedEma(engine, recipes.EmaSpec(decay=DECAY))
+    again = ema_module.ShardedEma(engine, recipe_keys.EmaSpec(decay=DECAY))
     again.load(folder / f"{rank}.pt")
     assert again.updates == 6 and all(map(torch.equal, again.shadow, average.shadow))
     other = small_model(lora)
@@ -154,11 +155,11 @@ def test_the_average_is_that_of_a_single_process(
 def test_the_average_goes_where_there_is_room(free: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = torch.ones(1000)
     engine = SimpleNamespace(optimizer=SimpleNamespace(single_partition_of_fp32_groups=[weights]))
-    assert ema_module.ShardedEma(engine, recipes.EmaSpec()).settle() is None, "on a CPU there is nothing to decide"
+    assert ema_module.ShardedEma(engine, recipe_keys.EmaSpec()).settle() is None, "on a CPU there is nothing to decide"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100_000))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    average = ema_module.ShardedEma(engine, recipes.EmaSpec())
+    average = ema_module.ShardedEma(engine, recipe_keys.EmaSpec())
     weights += 1.0
     average.update()
     assert said in average.settle() and average.settle() is None
@@ -169,7 +170,7 @@ def raw_weights(done: Whole, step: int) -> dict[str, torch.Tensor]:
     if step == 0:
         recipe = recipes.read_recipe(done.recipe)
         _, tokenizer = rows_module.prepare(recipe, done.rows, done.out.parent / "cache", 1)
-        return dict(sft.build_model(recipe, tokenizer, None).state_dict())
+        return dict(training_run.build_model(recipe, tokenizer, None).state_dict())
     return dict(get_fp32_state_dict_from_zero_checkpoint(str(done.out / f"checkpoint-{step}")))
 
 

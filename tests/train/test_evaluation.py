@@ -28,8 +28,9 @@ from training import (
 )
 
 import evaluation  # isort: skip
-import objective  # isort: skip
+from rating_tokens import rating_tokens  # isort: skip
 import recipe as recipes  # isort: skip
+import recipe_keys  # isort: skip
 import torch
 from datasets import Dataset
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -157,11 +158,11 @@ def tokenizer(tmp_path: Path) -> Any:
 
 
 def spec(**changes: Any) -> Any:
-    return recipes.EvaluationSpec(every=1, **changes)
+    return recipe_keys.EvaluationSpec(every=1, **changes)
 
 
 def held(tokenizer: Any, path: Path, limit: int = 2000, **changes: Any) -> Any:
-    return evaluation.held_out(path, spec(**changes), tokenizer, objective.rating_tokens(tokenizer), limit)
+    return evaluation.held_out(path, spec(**changes), tokenizer, rating_tokens(tokenizer), limit)
 
 
 def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) ->
 def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
 ) -> None:
-    tokens = objective.rating_tokens(tokenizer)
+    tokens = rating_tokens(tokenizer)
     found = evaluation.held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
     assert found.ends == ends
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
@@ -210,7 +211,7 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
 
 def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) -> None:
     """Seven rows by two processes, in batches of 2, 3 and 16."""
-    rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], objective.rating_tokens(tokenizer)
+    rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], rating_tokens(tokenizer)
     model = tiny_model("llama", "sdpa", len(tokenizer))
     alone = np.concatenate([evaluation.distributions(model, [row], tokens, 1, 0) for row in rows])
     assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3

@@ -11,10 +11,11 @@ from training import ON_GPU, losses, save_base, train, write_recipe, write_rows
 import attention  # isort: skip
 import export  # isort: skip
 import batches as batches_module  # isort: skip
-import objective as objectives  # isort: skip
+from objective_table import objective_of  # isort: skip
+import recipe_keys  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import torch
 from safetensors.torch import load_file
 
@@ -23,19 +24,19 @@ pytestmark = pytest.mark.gpu
 only_there = pytest.mark.skipif(not ON_GPU, reason="has kernels for GPUs alone; run with -m gpu")
 
 
-def learned(recipe: recipes.Recipe, rows: Path, device: str, dtype: torch.dtype, share: bool) -> torch.Tensor:
+def learned(recipe: recipe_keys.Recipe, rows: Path, device: str, dtype: torch.dtype, share: bool) -> torch.Tensor:
     """The loss of all rows, and the gradient of everything that is trained, one behind the other."""
     data, tokenizer = rows_module.prepare(recipe, rows, rows.parent / "cache", 1)
-    tokens = None if recipe.objective == "head" else objectives.rating_tokens(tokenizer)
+    tokens = objective_of(recipe).read_tokens(tokenizer)
+    objective = objective_of(recipe, tokens)
     torch.manual_seed(0)
-    model = sft.build_model(recipe, tokenizer, tokens)
+    model = training_run.build_model(recipe, tokenizer, tokens)
     if recipe.objective == "head":
         torch.nn.init.normal_(model.score.weight, std=0.1)  # a GPU would draw other numbers
     model = model.to(device, dtype)
     shared = attention.install(export.bare(model)) and share
-    kind: dict[str, Any] = {"head": recipe.objective == "head", "raft": tokens if recipe.objective == "raft" else None}
-    weighing = batches_module.weights(recipe, data.rows)
-    collate = batches_module.Batches(tokenizer.pad_token_id, weighing, packing=recipe.packing, share=shared, **kind)
+    weighing = objective.weights(data.rows)
+    collate = batches_module.Batches(tokenizer.pad_token_id, weighing, objective, packing=recipe.packing, share=shared)
     given = {
         name: each.to(device) if torch.is_tensor(each) else each for name, each in collate(list(data.rows)).items()
     }
@@ -55,7 +56,7 @@ def test_a_step_is_that_of_a_cpu(objective: str, kind: str, tmp_path: Path) -> N
     rows = write_rows(tmp_path)
     changes: dict[str, Any] = {"tiny": None, "base": str(save_base(tmp_path / "base", rows)), "objective": objective}
 
-    def of(packing: bool, attention: str) -> recipes.Recipe:
+    def of(packing: bool, attention: str) -> recipe_keys.Recipe:
         return recipes.read_recipe(write_recipe(tmp_path, **changes, packing=packing, attention=attention))
 
     plain = of(False, "eager" if objective == "sft" else "sdpa")

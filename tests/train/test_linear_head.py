@@ -12,12 +12,13 @@ from training import RECIPE, losses, refused, sample_rows, save_base, start, tra
 
 import evaluation  # isort: skip
 import export  # isort: skip
-import objective  # isort: skip
+from objective_table import OBJECTIVES, objective_of  # isort: skip
 import linear_head  # isort: skip
 import recipe as recipes  # isort: skip
+import recipe_keys  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import tiny  # isort: skip
 import datasets
 import torch
@@ -41,8 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     rows = write_rows(folder, sample_rows(12))
     data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1)
     assert recipe.tiny is not None
-    model = tiny.random_model(recipe.tiny, tokenizer, 2000, export.labels("head"))
-    objective.classify(model)
+    model = tiny.random_model(recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
+    objective_of(recipe).install(model)
     return SimpleNamespace(recipe=recipe, file=rows, data=data, tokenizer=tokenizer, model=model)
 
 
@@ -59,7 +60,7 @@ def asked(made: SimpleNamespace) -> list[list[int]]:
 @pytest.mark.parametrize("share", [True, False])
 def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
     rows = [made.data.rows[place] for place in range(len(made.data.rows))]
-    weighing = batches_module.weights(made.recipe, made.data.rows)
+    weighing = objective_of(made.recipe).weights(made.data.rows)
     assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
     assert len(set(weighing.by_rating)) > 3
     wanted = torch.zeros(())
@@ -68,14 +69,14 @@ def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: boo
         logits = made.model(input_ids=torch.tensor([ids])).logits[0]
         logs = logits.log_softmax(-1)
         wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
-    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, head=True, share=share)(rows)
+    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe), share=share)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows)
     ours = made.model(**batch, num_items_in_batch=len(rows)).loss
     assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)
 
 
 def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
-    spec = recipes.EvaluationSpec(every=1)
+    spec = recipe_keys.EvaluationSpec(every=1)
     held = evaluation.held_out(made.file, spec, made.tokenizer, None, 2000)
     assert sorted(row["input_ids"] for row in held.rows) == sorted(asked(made))
     shares = evaluation.distributions(made.model, held.rows, None, 4, made.tokenizer.pad_token_id)
@@ -132,14 +133,14 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
 ) -> None:
     """Under ZeRO-3 too, where a process holds parts of the weights."""
     plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
-    for folder, classes in ((plain, {}), (scored, export.labels("head"))):
+    for folder, classes in ((plain, {}), (scored, OBJECTIVES["head"].head_config())):
         model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, classes)
         model.save_pretrained(folder)
         made.tokenizer.save_pretrained(folder)
     on_base = {**HEAD, "tiny": None}
     for folder, head in ((plain, torch.zeros_like(model.score.weight)), (scored, model.score.weight)):
         recipe = recipes.read_recipe(write_recipe(tmp_path, **on_base, base=str(folder)))
-        assert torch.equal(sft.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
+        assert torch.equal(training_run.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
     sharded = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     training = {"max_steps": 1, "learning_rate": 0.0}
     whole = write_recipe(tmp_path, **on_base, base=str(plain), training=training, deepspeed=sharded)
@@ -159,7 +160,7 @@ def rows_of_two_kinds() -> list[dict[str, Any]]:
 
 def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNamespace, tmp_path: Path) -> None:
     data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
-    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
     found, loss = linear_head.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
@@ -254,7 +255,7 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
         recipes.read_recipe(write_recipe(tmp_path, probe=10))
     alike = [{**row, "human_score": 7.0} for row in rows_of_two_kinds()]
     data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
-    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     with pytest.raises(UsageError, match="one rating"):
         linear_head.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}

@@ -8,9 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training import FAMILIES, pairs_of_answers, recipe_with, sample_rows, tiny_model, write_recipe, write_rows
+from training import (
+    FAMILIES,
+    objective_with,
+    pairs_of_answers,
+    recipe_with,
+    sample_rows,
+    tiny_model,
+    write_recipe,
+    write_rows,
+)
 
-import objective  # isort: skip
+import rating_tokens  # isort: skip
+import recipe_keys  # isort: skip
+from objective_table import objective_of  # isort: skip
+from objectives import sft  # isort: skip
+from objectives.raft import rating_error  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
@@ -47,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         recipe=recipe,
         data=data,
         tokenizer=tokenizer,
-        tokens=objective.rating_tokens(tokenizer),
+        tokens=rating_tokens.rating_tokens(tokenizer),
         rows=chosen,
         even=batches_module.Weights(1.0, [1.0] * 11),
         uneven=batches_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)]),
@@ -80,7 +93,7 @@ def test_the_loss_is_transformers_own(made: SimpleNamespace, family: str, attent
     model = tiny_model(family, attention, len(made.tokenizer))
     plain = model(**batch, use_cache=False).loss
     wanted = gradients(model, plain)
-    objective.learn(model, None, None)
+    objective_with().install(model)
     ours = model(**batch, weights=weights).loss
     assert ours.item() == pytest.approx(plain.item(), rel=1e-6)
     same(gradients(model, ours), wanted)
@@ -96,7 +109,7 @@ def test_the_loss_is_transformers_own(made: SimpleNamespace, family: str, attent
 @EACH_FAMILY
 def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, attention: str) -> None:
     model = tiny_model(family, attention, len(made.tokenizer)).train()
-    objective.learn(model, None, None)
+    objective_with().install(model)
     alone = torch.stack([model(**batches(made)([row]), num_items_in_batch=9).loss for row in made.rows]).sum()
     wanted = gradients(model, alone)
     for packing in (False, True) if attention == "sdpa" else (False,):
@@ -105,18 +118,17 @@ def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, att
         same(gradients(model, together), wanted)
 
 
-@pytest.mark.parametrize(("packing", "raft"), [(False, None), (True, None), (True, recipes.RaftSpec())])
-def test_parts_are_the_whole(
-    made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, raft: recipes.RaftSpec | None
-) -> None:
+@pytest.mark.parametrize(("packing", "name"), [(False, "sft"), (True, "sft"), (True, "raft")])
+def test_parts_are_the_whole(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool, name: str) -> None:
     model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective.learn(model, raft, made.tokens)
-    batch = batches(made, packing=packing, raft=made.tokens if raft else None)(made.rows)
+    objective = objective_with(name, made.tokens)
+    objective.install(model)
+    batch = batches(made, collation=objective, packing=packing)(made.rows)
     whole = model(**batch).loss
     wanted = gradients(model, whole)
     learned = int((batch["labels"] != IGNORED).sum())
     for size in (1, 7, learned - 1, learned):
-        monkeypatch.setattr(objective, "rows_at_once", lambda _, size=size: size)
+        monkeypatch.setattr(sft, "rows_at_once", lambda _, size=size: size)
         parts = model(**batch).loss
         assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
         same(gradients(model, parts), wanted)
@@ -152,16 +164,19 @@ def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeyp
 
     plain = {name: value for name, value in batch.items() if name != "weights"}
     assert most(**plain) >= tokens - len(made.rows)
-    objective.learn(model, None, None)
+    objective_with().install(model)
     assert most(**batch) == learned
-    monkeypatch.setattr(objective, "rows_at_once", lambda _: 8)
+    monkeypatch.setattr(sft, "rows_at_once", lambda _: 8)
     assert most(**batch) == 8
     raft = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective.learn(raft, recipes.RaftSpec(), made.tokens)
+    objective = objective_with("raft", made.tokens)
+    objective.install(raft)
     model = raft
     rated = [row for row in made.rows if row["rating"]]
-    monkeypatch.setattr(objective, "rows_at_once", lambda _: 1)
-    assert len(rated) > 1 and most(**batches(made, raft=made.tokens)(made.rows)) == 2, "behind a rating and behind a 1"
+    monkeypatch.setattr(sft, "rows_at_once", lambda _: 1)
+    assert len(rated) > 1 and most(**batches(made, collation=objective)(made.rows)) == 2, (
+        "behind a rating and behind a 1"
+    )
 
 
 class Waits(TorchDispatchMode):
@@ -178,8 +193,9 @@ class Waits(TorchDispatchMode):
 def test_a_micro_batch_waits_for_nothing(made: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
     model = tiny_model("llama", "sdpa", len(made.tokenizer)).train()
     counts = throughput.Meter(model, made.tokenizer.pad_token_id)
-    objective.learn(model, recipes.RaftSpec(kind=kind), made.tokens)
-    batch = batches(made, raft=made.tokens)(made.rows)
+    objective = objective_with("raft", made.tokens, raft=recipe_keys.RaftSpec(kind=kind))
+    objective.install(model)
+    batch = batches(made, collation=objective)(made.rows)
     with Waits():
         counts.add(batch)
         model(**batch, num_items_in_batch=torch.tensor(9)).loss.backward()
@@ -229,12 +245,13 @@ def test_raft_is_sft_and_the_error_of_the_distribution(
 ) -> None:
     model = tiny_model(family, attention, len(made.tokenizer)).train()
     by_hand = raft_by_hand(model, made.rows, made.uneven, made.tokens, kind)
-    objective.learn(model, None, None)
+    objective_with().install(model)
     cross_entropy = model(**batches(made)(made.rows), num_items_in_batch=50).loss
     wanted = gradients(model, cross_entropy + 4.0 * by_hand / 50)
     raft = tiny_model(family, attention, len(made.tokenizer)).train()
-    objective.learn(raft, recipes.RaftSpec(kind=kind, weight=4.0), made.tokens)
-    loss = raft(**batches(made, raft=made.tokens)(made.rows), num_items_in_batch=50).loss
+    objective = objective_with("raft", made.tokens, raft=recipe_keys.RaftSpec(kind=kind, weight=4.0))
+    objective.install(raft)
+    loss = raft(**batches(made, collation=objective)(made.rows), num_items_in_batch=50).loss
     assert by_hand.item() > 0.1
     assert loss.item() - cross_entropy.item() == pytest.approx(4.0 * by_hand.item() / 50, rel=2e-4)
     same(gradients(raft, loss), wanted)
@@ -248,16 +265,16 @@ def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None
     ours, people = (torch.tensor(np.array(side)) for side in zip(*pairs, strict=True))
     squared = [(sum((k + 1) * (p[k] - q[k]) for k in range(10))) ** 2 for p, q in pairs]
     rps = [sum((sum(p[: k + 1]) - sum(q[: k + 1])) ** 2 for k in range(10)) for p, q in pairs]
-    assert objective.rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
-    assert objective.rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
+    assert rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
+    assert rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
 
 
 def two_tokens() -> Any:
-    return objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
+    return rating_tokens.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
 
 
 def one_token() -> Any:
-    return objective.RatingTokens([3], list(range(10, 20)), None)
+    return rating_tokens.RatingTokens([3], list(range(10, 20)), None)
 
 
 @given(st.lists(st.floats(-8, 8), min_size=60, max_size=60))
@@ -267,10 +284,10 @@ def test_the_distribution_by_its_definition(numbers: list[float]) -> None:
     for last, follows in ((None, [21, 22]), (torch.tensor([False]), [21, 22]), (torch.tensor([True]), [23])):
         ten = second[20] / (second[20] + second[follows].sum())
         raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
-        found = objective.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
+        found = rating_tokens.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
         assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
     raw = first[10:20]
-    found = objective.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
+    found = rating_tokens.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
     assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
 
 
@@ -282,7 +299,7 @@ def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
     at_rating.requires_grad_(), behind.requires_grad_()
     people = torch.eye(10)[4:5]
     for kind in ("squared", "rps"):
-        error = objective.rating_error(kind, objective.log_distribution(two_tokens(), at_rating, behind), people)
+        error = rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
         parts = torch.autograd.grad(error.sum(), [at_rating, behind])
         assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
 
@@ -311,7 +328,7 @@ VERDICTS = [target(rating, "") for rating in range(1, 11)]
 
 
 def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
-    digits = objective.rating_tokens(made.tokenizer)
+    digits = rating_tokens.rating_tokens(made.tokenizer)
     assert [made.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
     assert made.tokenizer.decode([digits.zero]) == "0"
     assert made.tokenizer.decode(digits.before) == '{"Rating":'
@@ -319,16 +336,16 @@ def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
     assert {",", ',"Reason":"'} <= going_on and all(text[0] == "," and "\n" not in text for text in going_on)
     assert {made.tokenizer.decode([token])[0] for token in digits.ending} == {"}"}
     whole = tokenizer_that_isolates("10|[0-9]", VERDICTS)
-    found = objective.rating_tokens(whole)
+    found = rating_tokens.rating_tokens(whole)
     assert found.zero is None and [whole.decode([token]) for token in found.first] == [str(n) for n in range(1, 11)]
     with pytest.raises(UsageError, match="does not spell the ratings"):
-        objective.rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
+        rating_tokens.rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
 
 
 @pytest.mark.parametrize("kind", ["squared", "rps"])
 def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     tokenizer = tokenizer_that_isolates("10|[0-9]", VERDICTS)
-    tokens = objective.rating_tokens(tokenizer)
+    tokens = rating_tokens.rating_tokens(tokenizer)
     rows = []
     for rating, prompt in ((10, "good"), (1, "no good at all"), (4, "?")):
         source = tokenizer(prompt).input_ids
@@ -342,15 +359,18 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     weighing = batches_module.Weights(1.0, [1.0] * 11)
     model = tiny_model("llama", "sdpa", len(tokenizer))
     by_hand = raft_by_hand(model, rows, weighing, tokens, kind)
-    objective.learn(model, recipes.RaftSpec(kind=kind, weight=4.0), tokens)
-    plain = model(**batches_module.Batches(0, weighing)(rows), num_items_in_batch=10).loss
-    loss = model(**batches_module.Batches(0, weighing, raft=tokens)(rows), num_items_in_batch=10).loss
+    objective = objective_with("raft", tokens, raft=recipe_keys.RaftSpec(kind=kind, weight=4.0))
+    objective.install(model)
+    written = tiny_model("llama", "sdpa", len(tokenizer))
+    objective_with().install(written)
+    plain = written(**batches_module.Batches(0, weighing)(rows), num_items_in_batch=10).loss
+    loss = model(**batches_module.Batches(0, weighing, objective)(rows), num_items_in_batch=10).loss
     assert loss.item() - plain.item() == pytest.approx(0.4 * by_hand.item(), rel=2e-4)
 
 
 def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
-    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipes.Recipe)
-    weighing = batches_module.weights(recipe, made.data.rows)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipe_keys.Recipe)
+    weighing = objective_of(recipe).weights(made.data.rows)
     values: dict[str, set[str]] = {}
     for row in made.data.rows:
         batch = batches(made, weighing)([row])
@@ -370,8 +390,8 @@ def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
 def test_weights_average_one_and_balance_the_ratings(
     made: SimpleNamespace, balance: float, rating_weight: float
 ) -> None:
-    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipes.Recipe)
-    weighing = batches_module.weights(recipe, made.data.rows)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipe_keys.Recipe)
+    weighing = objective_of(recipe).weights(made.data.rows)
     every = [made.data.rows[place] for place in range(len(made.data.rows))]
     batch = batches(made, weighing)(every)
     learned = batch["labels"] != IGNORED

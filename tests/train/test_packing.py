@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training import FAMILIES, logged, save_base, tiny_model, train, write_recipe, write_rows
+from training import FAMILIES, logged, objective_with, save_base, tiny_model, train, write_recipe, write_rows
 
 import attention  # isort: skip
 import evaluation  # isort: skip
 import throughput  # isort: skip
-import objective  # isort: skip
+import rating_tokens  # isort: skip
+import recipe_keys  # isort: skip
+from objectives.raft import rating_error  # isort: skip
 import packing  # isort: skip
-import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import torch
 from torch.nn import functional
@@ -25,7 +26,7 @@ from torch.nn.attention import flex_attention
 from torch.utils.data import DataLoader
 
 VOCABULARY = 60
-TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
+TOKENS = rating_tokens.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
 WEIGHING = batches_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
 COUNT = 40
 """Learned tokens of the step; any number will do."""
@@ -83,15 +84,19 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
             begun = ids[: row["value"][0]]
             ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
             last = torch.tensor([ids[row["value"][-1] + 1] in TOKENS.ending])
-            logs = objective.log_distribution(TOKENS, *ends, last)
-            error = objective.rating_error(raft.kind, logs, torch.tensor([row["people"]]))
+            logs = rating_tokens.log_distribution(TOKENS, *ends, last)
+            error = rating_error(raft.kind, logs, torch.tensor([row["people"]]))
             total = total + raft.weight * of_row * error[0]
     return total / COUNT
 
 
+def learning(raft: Any) -> Any:
+    """Return the objective raft by its section of a recipe, sft without one."""
+    return objective_with("raft", TOKENS, raft=raft) if raft else objective_with()
+
+
 def packed(rows: list[dict[str, Any]], raft: Any, **options: Any) -> dict[str, Any]:
-    tokens = TOKENS if raft else None
-    found: dict[str, Any] = batches_module.Batches(0, WEIGHING, packing=True, raft=tokens, **options)(rows)
+    found: dict[str, Any] = batches_module.Batches(0, WEIGHING, learning(raft), packing=True, **options)(rows)
     return found
 
 
@@ -117,7 +122,7 @@ def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-EACH = [(family, kind, recipes.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
+EACH = [(family, kind, recipe_keys.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
 
 
 @pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
@@ -130,7 +135,7 @@ def test_shared_it_is_the_rows_alone(
         monkeypatch.setattr(attention, "KEPT", 0)  # as with longer ones still: PyTorch's kernel
     reference, model = (tiny_model(family, "sdpa", VOCABULARY).train() for _ in range(2))
     assert attention.install(model, kind) and model.model.config._attn_implementation == attention.OVER_TREES[kind]
-    objective.learn(model, raft, TOKENS)
+    learning(raft).install(model)
     given = packed(batch, raft)
     assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
     loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
@@ -147,10 +152,10 @@ def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], fa
         config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
         return get_peft_model(model, config).train()
 
-    raft = recipes.RaftSpec()
+    raft = recipe_keys.RaftSpec()
     reference = adapted(tiny_model(family, "sdpa", VOCABULARY))
     model = tiny_model(family, "sdpa", VOCABULARY)
-    objective.learn(model, raft, TOKENS)
+    learning(raft).install(model)
     model.enable_input_require_grads()
     model.gradient_checkpointing_enable()
     model = adapted(model)
@@ -227,7 +232,7 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 
 @pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20)])
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
-    tokens = objective.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
+    tokens = rating_tokens.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
     asked = [batches_module.prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
@@ -241,7 +246,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
         for ids, shares in zip(rows, found, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
             behind = logits[-1:] if zero else None
-            wanted = objective.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
+            wanted = rating_tokens.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
             assert shares.float().tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
     assert computed[-1] < 0.6 * sum(map(len, rows))
 
@@ -367,7 +372,7 @@ def test_a_step_keeps_its_rows() -> None:
 
 def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> None:
     def loaded(workers: int) -> list[dict[str, Any]]:
-        collate = batches_module.Batches(0, WEIGHING, packing=True, raft=TOKENS)
+        collate = batches_module.Batches(0, WEIGHING, learning(recipe_keys.RaftSpec()))
         options: dict[str, Any] = {"prefetch_factor": 2, "persistent_workers": True} if workers else {}
         loader = DataLoader(batch, 2, sampler=range(7, -1, -1), collate_fn=collate, num_workers=workers, **options)
         return [*loader, *loader]

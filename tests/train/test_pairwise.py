@@ -11,12 +11,13 @@ import pytest
 from conftest import human_row
 from training import pairs_of_answers, refused, start, train, write_recipe, write_rows
 
-import evaluation  # isort: skip
 import export  # isort: skip
+from objective_table import OBJECTIVES, objective_of  # isort: skip
+from objectives import pairwise  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import tiny  # isort: skip
 import torch
 import transformers
@@ -46,7 +47,7 @@ def ready(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> SimpleNam
     recipe = recipes.read_recipe(write_recipe(folder, **PAIRS | changes))
     file = write_rows(folder, rows)
     data, tokenizer = rows_module.prepare(recipe, file, folder / "cache", 1)
-    model = sft.build_model(recipe, tokenizer, None).eval()
+    model = training_run.build_model(recipe, tokenizer, None).eval()
     return SimpleNamespace(recipe=recipe, file=file, data=data, tokenizer=tokenizer, model=model)
 
 
@@ -66,8 +67,8 @@ def test_the_loss_is_that_of_both_answers_alone(tmp_path: Path, graded: bool, ma
         apart = margin * max(0.0, abs(grade) / 4 - 0.25) if graded else 0.0
         for sign in [1.0] * (grade >= 0) + [-1.0] * (grade <= 0):
             wanted = wanted - logsigmoid(sign * (scores[0] - scores[1]) - apart) / (1 + (grade == 0))
-    weighing = batches_module.weights(made.recipe, made.data.rows)
-    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, head=True)(rows)
+    weighing = objective_of(made.recipe).weights(made.data.rows)
+    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, objective_of(made.recipe))(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows), "a pair is one example"
     alone = sum(row["source"] + len(row["other_ids"]) for row in rows)
     assert batch["input_ids"].numel() < 0.7 * alone, "what both prompts begin with is computed once"
@@ -93,7 +94,7 @@ def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Pa
 
 def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
     def band(*pairs: tuple[float, float]) -> float:
-        return evaluation.fitted_band(*np.array(pairs).T)
+        return pairwise.fitted_band(*np.array(pairs).T)
 
     assert band((0.1, 0), (-0.3, 0), (0.25, 0), (0.2, 1), (2.0, 1), (-3.0, -1)) == pytest.approx(0.3)
     assert band((0.1, 0), (0.2, 1), (0.4, 0)) == pytest.approx(0.1), "the smallest of several"
@@ -117,10 +118,12 @@ def test_a_killed_run_ends_as_a_folder_with_one_score_and_a_band(tmp_path: Path)
     assert config["problem_type"] == "regression", "vLLM gives the score as it is"
     # What rates can be the base of what compares, but for its head.
     made = ready(tmp_path, preferences())
-    tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, export.labels("head")).save_pretrained(base)
+    tiny.random_model(made.recipe.tiny, made.tokenizer, 2100, OBJECTIVES["head"].head_config()).save_pretrained(base)
     made.tokenizer.save_pretrained(base)
     adapted = write_recipe(tmp_path, "lora.yaml", **PAIRS | {"tiny": None, "base": str(base), "lora": {"r": 2}})
-    assert not export.bare(sft.build_model(recipes.read_recipe(adapted), made.tokenizer, None)).score.weight.any()
+    assert not export.bare(
+        training_run.build_model(recipes.read_recipe(adapted), made.tokenizer, None)
+    ).score.weight.any()
     assert "ties: scores at most" in train(adapted, rows, tmp_path / "adapted", internal=False).stdout
     found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "adapted")
     assert found.score.out_features == 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,10 @@ from training import Whole, refused, save_base, start, whole, whole_of_two, writ
 
 import preflight  # isort: skip
 import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import run as training_run  # isort: skip
 import trainer_args  # isort: skip
+import transformers
 from transformers import LlamaForCausalLM
 
 from critic.backends import vllm
@@ -166,3 +170,49 @@ def test_gpus_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         preflight.require_alike(torch.device("cuda"))
     monkeypatch.setattr(torch.distributed, "all_gather_object", lambda *_: None)
     preflight.require_alike(torch.device("cpu"))
+
+
+ADDED = [
+    ("蓝色", False, True, "plain text"),
+    ("<pad>", True, True, "named: padding"),
+    ("<|turn|>", True, True, "in the chat template, so in every row"),
+    ("<image_soft_token>", True, False, "special, and in no row"),
+]
+
+
+@pytest.mark.parametrize(("token", "special", "refuses", "where"), ADDED, ids=[each[3] for each in ADDED])
+def test_a_tokenizer_larger_than_the_embedding(
+    token: str, special: bool, refuses: bool, where: str, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    size = len(tokenizer)
+    tokenizer.add_tokens([token], special_tokens=special)
+    if token == "<pad>":
+        tokenizer.pad_token = token
+    if "turn" in token:
+        tokenizer.chat_template = f"{token}{tokenizer.chat_template}"
+    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
+    tokenizer.save_pretrained(base)
+    data, tokenizer = rows_module.prepare(recipe, rows, tmp_path / "cache", 1)
+    model = training_run.build_model(recipe, tokenizer, None)
+    if refuses:
+        said = f"the tokenizer has ids up to {size}, the base has embeddings for {size} "
+        with pytest.raises(UsageError, match=re.escape(said)):
+            preflight.require_embeddings(model, tokenizer, data.rows, str(base))
+    else:
+        preflight.require_embeddings(model, tokenizer, data.rows, str(base))
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": "head", "lora": {"r": 2}}], ids=["text", "an adapted head"])
+def test_it_is_one_line_before_the_first_step(changes: dict[str, Any], tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    tokenizer.add_tokens(["apples"])  # which the rows hold
+    tokenizer.save_pretrained(base)
+    recipe = write_recipe(tmp_path, tiny=None, base=str(base), evaluation=None, ema=None, **changes)
+    run = start(recipe, rows, tmp_path / "out", internal=False)
+    refused(run, "the tokenizer has ids up to ", ", the base has embeddings for ")
+    assert "step 1" not in run.stdout and not (tmp_path / "out/loss.jsonl").exists()

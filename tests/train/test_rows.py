@@ -15,6 +15,7 @@ from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, wr
 import loop  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
+from objective_table import objective_of  # isort: skip
 import rows as rows_module  # isort: skip
 import datasets
 import msgspec
@@ -151,7 +152,7 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
         assert one["id"] == other["id"] and one["input_ids"][: one["source"]] == other["input_ids"][: other["source"]]
         assert "So." in tokenizer.decode(one["input_ids"]) and "So." not in tokenizer.decode(other["input_ids"])
     made = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
-    batches = batches_module.Batches(0, batches_module.weights(made, data.rows))
+    batches = batches_module.Batches(0, objective_of(made).weights(data.rows))
     each = [batches([row])["weights"][0, row["source"] :] for row in all_rows(data)]
     assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
     alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
@@ -223,7 +224,7 @@ def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> No
     forms = {"pointwise": 1.0, "correct": 1.0}
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.1}, forms=forms, balance=1.0)
     data, _ = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
-    weighing, rows = batches_module.weights(recipes.read_recipe(recipe), data.rows), all_rows(data)
+    weighing, rows = objective_of(recipes.read_recipe(recipe)).weights(data.rows), all_rows(data)
     rated = [row for row in rows if row["rating"]]
     whole = sum(row["weight"] * weighing.by_rating[row["rating"]] for row in rated)
     assert len(rated) < len(rows)
@@ -235,7 +236,7 @@ def test_of_a_checklist_the_answers_alone_count_more(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, forms={"checklist": 1.0}, rating_weight=5.0)
     data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
     row, whole = all_rows(data)[0], recipes.read_recipe(recipe)
-    shares = batches_module.Batches(0, batches_module.weights(whole, data.rows))([row])["weights"][0]
+    shares = batches_module.Batches(0, objective_of(whole).weights(data.rows))([row])["weights"][0]
     heavy = [tokenizer.decode([row["input_ids"][place]]) for place in (shares > shares[0] * 4).nonzero()]
     assert "".join(heavy) == "yesno"
 
@@ -265,7 +266,9 @@ def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> N
         groups = [rows[place]["group"] for place in places]
         assert len([*groupby(groups)]) == len({*groups}) == 5
     assert epochs[0] != epochs[1]
-    batch = batches_module.Batches(0, batches_module.weights(recipes.read_recipe(recipe), data.rows), head=True)
+    batch = batches_module.Batches(
+        0, objective_of(recipes.read_recipe(recipe)).weights(data.rows), batches_module.PromptCollation()
+    )
     one, two = (row for row in rows if row["id"] == rows[0]["id"])
     assert batch([one, two])["input_ids"].shape[1] == batch([one])["input_ids"].shape[1] + 2
 
@@ -319,6 +322,27 @@ def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
     assert said(write_rows(tmp_path, judged), labels={"people": 1, "gpt4": 1}) is None
     lists = [{**row, "checklist": ["Red?"], "checklist_answers": [n > 2]} for n, row in enumerate(same)]
     assert said(write_rows(tmp_path, lists), forms={"checklist": 1.0}) is None
+
+
+def test_one_answer_that_people_scored_far_apart_is_said(tmp_path: Path) -> None:
+    """By `annotators` of one row, or in rows of their own; not what differs less, or is of another answer."""
+
+    def said(*rows: dict[str, Any]) -> str | None:
+        made = [{**human_row(n), "human_score": 3.0, "scale_max": 10, **row} for n, row in enumerate(rows)]
+        found = prepared(write_recipe(tmp_path), write_rows(tmp_path, made), tmp_path / "cache")[0].counts
+        assert "far_apart" not in found or found["far_apart"]
+        return found.get("far_apart")
+
+    same = {"question": "How many?", "response": "Two.", "reference": "3.", "image": "a.png", "group": "g"}
+    text = said({**same, "human_score": 1.0}, {}, {**same, "human_score": 9.0})
+    assert text and text.startswith(
+        "people's scores of 1 answer are 5 points or more apart on 1..10 (row-0 and row-2: 1 "
+    )
+    text = said({"annotators": {"anna": 2.0, "ben": 7.0}}, {**same, "human_score": 1.0}, {**same, "human_score": 9.0})
+    assert text and "scores of 2 answers" in text and "(row-0: 2 and 7)" in text
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 5.5}) is None
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 9.0, "response": "Three."}) is None
+    assert said({**same, "human_score": 1.0}, {**same, "human_score": 9.0, "question": "How many now?"}) is None
 
 
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])

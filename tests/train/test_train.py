@@ -19,6 +19,7 @@ from conftest import run as run_program
 from training import (
     logged,
     losses,
+    objective_with,
     pairs_of_answers,
     recipe_with,
     refused,
@@ -34,9 +35,11 @@ from training import (
 
 import export  # isort: skip
 import throughput  # isort: skip
-import objective  # isort: skip
+import recipe_keys  # isort: skip
+from objective_table import objective_of  # isort: skip
 import trainer_args  # isort: skip
 import recipe as recipes  # isort: skip
+import run as training_run  # isort: skip
 import sft  # isort: skip
 import licenses  # isort: skip
 from tiny import TinySpec, random_model  # isort: skip
@@ -258,6 +261,23 @@ def test_overrides(tmp_path: Path) -> None:
     recipes.read_recipe(write_recipe(tmp_path), ["together=true", "training.train_sampling_strategy=random"])
 
 
+@pytest.mark.parametrize(("key", "former"), [("group_by_question", "together"), ("counterfactuals", "arms")])
+def test_keys_by_their_former_names(key: str, former: str, tmp_path: Path) -> None:
+    """Either name is read, in files and overrides; what is saved keeps the former one, so that old runs are known."""
+    value: Any = {"file": "f", "edited": 3} if key == "counterfactuals" else 4
+    rest: dict[str, Any] = {"training": {"train_sampling_strategy": "random"}}
+    read = [recipes.read_recipe(write_recipe(tmp_path, **rest | {name: value})) for name in (key, former)]
+    word = json.dumps(value)
+    read += [recipes.read_recipe(write_recipe(tmp_path, **rest), [f"{name}={word}"]) for name in (key, former)]
+    assert all(getattr(recipe, key) for recipe in read) and all(recipe == read[0] for recipe in read)
+    saved = msgspec.to_builtins(read[0])
+    assert former in saved and key not in saved
+    with pytest.raises(UsageError, match=rf"recipe\.yaml: {former} is the former name of {key}; give one of them"):
+        recipes.read_recipe(write_recipe(tmp_path, **rest | {key: value, former: value}))
+    with pytest.raises(UsageError, match=rf"`\$\.{key}"):
+        recipes.read_recipe(write_recipe(tmp_path, **rest | {key: "x"}))
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -358,7 +378,7 @@ def test_who_asks_for_the_cpu_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "0"}.items():
         monkeypatch.setenv(name, value)
     seen: list[str] = []
-    monkeypatch.setattr(sft, "main", lambda *_: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setattr(training_run, "main", lambda *_: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
     assert run_program("critic", "train", "tiny", "--train", "rows", "--out", tmp_path).returncode == 0
     assert seen == [""]
 
@@ -407,14 +427,14 @@ def test_what_is_found_out_late_is_one_line_too(change: dict[str, Any], message:
 def test_nothing_left_to_train(tmp_path: Path) -> None:
     recipe = recipes.read_recipe(write_recipe(tmp_path, frozen=["model"]))
     with pytest.raises(UsageError, match="frozen: model leaves nothing of the model to train"):
-        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+        training_run.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
     recipe = recipes.read_recipe(write_recipe(tmp_path, attention="flex_attention", packing=True))
     with pytest.raises(UsageError, match="needs a GPU; set attention: auto"):
-        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+        training_run.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
 
 
 def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -423,19 +443,19 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
     tokenizer_for(rows).save_pretrained(base)  # and no model
     recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
     with pytest.raises(UsageError, match="cannot be loaded") as error:
-        sft.build_model(recipe, None, None)
+        training_run.build_model(recipe, None, None)
     assert "\n" not in str(error.value)
     save_base(base, rows)
-    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
+    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["no_such"]))
     with pytest.raises(UsageError, match=r"lora: .*no_such"):
-        sft.build_model(lora, None, None)
+        training_run.build_model(lora, None, None)
     gpt2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
     transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(UsageError, match="no layers are found in a GPT2LMHeadModel"):
-        sft.build_model(msgspec.structs.replace(recipe, base=str(tmp_path / "gpt2")), None, None)
-    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["q_proj", "lm_head"]))
+        training_run.build_model(msgspec.structs.replace(recipe, base=str(tmp_path / "gpt2")), None, None)
+    lora = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=["q_proj", "lm_head"]))
     with pytest.raises(UsageError, match=r"lora: no adapter goes on lm_head"):
-        sft.build_model(lora, None, None)
+        training_run.build_model(lora, None, None)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -444,8 +464,8 @@ def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed:
     base = str(save_base(tmp_path / "base", write_rows(tmp_path)))
     recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=base, objective="sft", lora={"r": 4}))
     recipe.training["gradient_checkpointing"] = checkpointed
-    onto = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=r".*layers\.1\..*_proj"))
-    model = sft.build_model(onto, None, None)
+    onto = msgspec.structs.replace(recipe, lora=recipe_keys.LoraSpec(target_modules=r".*layers\.1\..*_proj"))
+    model = training_run.build_model(onto, None, None)
     trained = {name for name, each in model.named_parameters() if each.requires_grad}
     assert trained and all(".layers.1." in name and "lora_" in name for name in trained)
     vocabulary = model.get_input_embeddings()
@@ -458,16 +478,20 @@ def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed:
 def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole(tmp_path_factory)
     recipe = recipes.read_recipe(done.recipe)
-    assert sft.finished(done.out, sft.describe(recipe, done.rows))
+    assert training_run.finished(done.out, training_run.describe(recipe, done.rows))
     watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
-    assert sft.finished(done.out, sft.describe(watched_otherwise, done.rows))
-    assert not sft.finished(tmp_path, sft.describe(recipe, done.rows))
+    assert training_run.finished(done.out, training_run.describe(watched_otherwise, done.rows))
+    assert not training_run.finished(tmp_path, training_run.describe(recipe, done.rows))
     with pytest.raises(UsageError, match="another data"):
-        sft.finished(done.out, sft.describe(recipe, write_rows(tmp_path, sample_rows(3))))
+        training_run.finished(done.out, training_run.describe(recipe, write_rows(tmp_path, sample_rows(3))))
     with pytest.raises(UsageError, match="another recipe"):
-        sft.finished(done.out, sft.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows))
+        training_run.finished(
+            done.out, training_run.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows)
+        )
     with pytest.raises(UsageError, match="another recipe"):
-        sft.finished(done.out, sft.describe(msgspec.structs.replace(recipe, together=True), done.rows))
+        training_run.finished(
+            done.out, training_run.describe(msgspec.structs.replace(recipe, group_by_question=True), done.rows)
+        )
 
 
 def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -661,9 +685,9 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
 
 def test_what_is_watched_begins_with_the_rating(tmp_path: Path) -> None:
     forms = {"pointwise_reason_first": 1.0, "direct_turn": 0.2, "correct": 1.0}
-    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, forms=forms))) == "direct_turn"
+    assert objective_of(recipes.read_recipe(write_recipe(tmp_path, forms=forms))).watched_form() == "direct_turn"
     head: dict[str, Any] = {"objective": "head", "forms": {"pointwise_reason_first": 1.0}, "attention": "sdpa"}
-    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, **head))) == "pointwise_reason_first"
+    assert objective_of(recipes.read_recipe(write_recipe(tmp_path, **head))).watched_form() == "pointwise_reason_first"
 
 
 @pytest.mark.parametrize("changed", [{"logits_scaling": 8.0}, {"final_logit_softcapping": 30.0}, {"logit_scale": 0.25}])
@@ -674,10 +698,10 @@ def test_a_base_that_changes_its_logits_is_refused(changed: dict[str, float]) ->
     for name, value in changed.items():
         setattr(model.config, name, value)
     with pytest.raises(UsageError, match=f"{next(iter(changed))} .* changes its logits"):
-        objective.learn(model, None, None)
+        objective_with().install(model)
     for name in changed:
         setattr(model.config, name, None)
-    objective.learn(model, None, None)
+    objective_with().install(model)
 
 
 def test_terms_of_a_base_by_a_hub_s_name_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,13 @@ from training import Processes, logged, run_sft, start, train, write_recipe, wri
 
 import export  # isort: skip
 import loop  # isort: skip
-import objective  # isort: skip
+from objective_table import OBJECTIVES, objective_of  # isort: skip
+from rating_tokens import rating_tokens  # isort: skip
+import recipe_keys  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
+import run as training_run  # isort: skip
 import vision  # isort: skip
 import msgspec
 import tiny_vlm
@@ -67,7 +69,7 @@ def pictured(folder: Path, count: int = 12) -> Path:
     return write_rows(folder, made)
 
 
-def prepared(folder: Path, **changes: Any) -> tuple[recipes.Recipe, list[dict[str, Any]], Any, Any]:
+def prepared(folder: Path, **changes: Any) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
     rows = pictured(folder)
     if changes.get("objective") == "pairwise":
         both = {"response_a": "It is red.", "response_b": "It is a red one.", "preference": "A"}
@@ -78,21 +80,23 @@ def prepared(folder: Path, **changes: Any) -> tuple[recipes.Recipe, list[dict[st
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipes.Recipe, list[dict[str, Any]], Any, Any]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipe_keys.Recipe, list[dict[str, Any]], Any, Any]:
     return prepared(tmp_path_factory.mktemp("seeing"))
 
 
 @pytest.fixture
 def model(made: Any) -> Any:
     recipe, _, _, tokenizer = made
-    return sft.build_model(recipe, tokenizer, objective.rating_tokens(tokenizer)).eval()
+    return training_run.build_model(recipe, tokenizer, rating_tokens(tokenizer)).eval()
 
 
-def batch(made: Any, rows: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+def batch(made: Any, rows: list[dict[str, Any]], objective: Any = None, **options: Any) -> dict[str, Any]:
     recipe, _, data, tokenizer = made
-    weighing = batches_module.weights(recipe, data.rows)
-    found: dict[str, Any] = batches_module.Batches(tokenizer.pad_token_id, weighing, seeing=tokenizer, **options)(rows)
-    return found
+    objective = objective or objective_of(recipe)
+    collate = batches_module.Batches(
+        tokenizer.pad_token_id, objective.weights(data.rows), objective, seeing=tokenizer, **options
+    )
+    return dict(collate(rows))
 
 
 def loss(model: Any, given: dict[str, Any]) -> float:
@@ -161,10 +165,12 @@ def test_packed_and_padded_are_the_rows_one_by_one(made: Any, model: Any) -> Non
 
 def test_raft_too(made: Any) -> None:
     recipe, rows, _, tokenizer = made
-    tokens = objective.rating_tokens(tokenizer)
-    model = sft.build_model(msgspec.structs.replace(recipe, objective="raft"), tokenizer, tokens).eval()
-    alone = [loss(model, batch(made, [row], raft=tokens)) for row in rows]
-    assert loss(model, batch(made, rows, raft=tokens)) == pytest.approx(sum(alone), rel=1e-5)
+    tokens = rating_tokens(tokenizer)
+    recipe = msgspec.structs.replace(recipe, objective="raft")
+    model = training_run.build_model(recipe, tokenizer, tokens).eval()
+    objective = objective_of(recipe, tokens)
+    alone = [loss(model, batch(made, [row], objective)) for row in rows]
+    assert loss(model, batch(made, rows, objective)) == pytest.approx(sum(alone), rel=1e-5)
 
 
 QWEN = {"tiny": None, "vision": None, "max_source_tokens": 3000}
@@ -182,16 +188,16 @@ def test_a_scoring_head_sees(kind: str, base: dict[str, Any], tmp_path: Path, mo
         changes |= {"forms": {"pairwise": 1.0}}
     made = prepared(tmp_path, **changes)
     recipe, rows, _, tokenizer = made
-    model = sft.build_model(recipe, tokenizer, None).eval()
+    model = training_run.build_model(recipe, tokenizer, None).eval()
     torch.nn.init.normal_(model.score.weight, std=0.1)  # so that no comparison is certain
-    alone = [loss(model, batch(made, [row], head=True)) for row in rows]
+    alone = [loss(model, batch(made, [row])) for row in rows]
     assert len({round(one, 4) for one in alone[:3]}) == 3, "the image decides"
-    assert loss(model, batch(made, rows, head=True)) == pytest.approx(sum(alone), rel=1e-4)
+    assert loss(model, batch(made, rows)) == pytest.approx(sum(alone), rel=1e-4)
     text = [row for row in rows if not row["images"]]
-    white = batch(made, text, head=True, several=True)
-    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(made, text, head=True)))
+    white = batch(made, text, several=True)
+    assert "pixel_values" in white and loss(model, white) == pytest.approx(loss(model, batch(made, text)))
     model.save_pretrained(tmp_path / "judge")
-    again = export.read_base(str(tmp_path / "judge"), kind, "show")
+    again = export.read_base(str(tmp_path / "judge"), OBJECTIVES[kind].head_config(), "show")
     assert torch.equal(again.score.weight.float(), model.score.weight.float())
     assert again.config.architectures[0].endswith("ForSequenceClassification")
 
@@ -217,16 +223,16 @@ def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model
         assert looked is not None and not looked.any()
 
 
-@pytest.mark.parametrize("lora", [None, recipes.LoraSpec(r=4, alpha=8)], ids=["whole", "adapters"])
+@pytest.mark.parametrize("lora", [None, recipe_keys.LoraSpec(r=4, alpha=8)], ids=["whole", "adapters"])
 def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora: Any, tmp_path: Path) -> None:
     """Under gradient checkpointing and adapters either, and the gradients are what they would be if it were."""
     recipe, rows, _, tokenizer = made
-    sft.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
+    training_run.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
     onto = msgspec.structs.replace(recipe, tiny=None, vision=None, base=str(tmp_path), lora=lora)
     found: list[tuple[bool, list[torch.Tensor]]] = []
     for spared in (True, False):
         torch.manual_seed(0)
-        model = sft.build_model(onto, tokenizer, None)
+        model = training_run.build_model(onto, tokenizer, None)
         model.gradient_checkpointing_enable()
         (looks,) = (part for name, part in model.named_modules() if name.endswith("vision_model"))
         if not spared:
@@ -357,13 +363,13 @@ class Qwen9VLProcessor(Typed):
 def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, _, _, tokenizer = made
     packed = msgspec.structs.replace(recipe, packing=True)
-    assert sft._packed_or_not(packed, tokenizer, True).packing
+    assert training_run._packed_or_not(packed, tokenizer, True).packing
     typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
-    assert not sft._packed_or_not(packed, typed, True).packing
+    assert not training_run._packed_or_not(packed, typed, True).packing
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "packing is off: Qwen9VL" in said
     with pytest.raises(UsageError, match=r"Qwen9VL.*set objective: sft"):
-        sft._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
+        training_run._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
 
 
 MISTAKES = [
@@ -374,7 +380,7 @@ MISTAKES = [
     ({"arms": {"file": "f"}}, "how many points"),
     ({"arms": {"file": "f", "edited": 0.5}}, "edited"),
     ({"arms": {"file": "f", "swapped": 3}, "images": "blind", "vision": None}, "swapped teaches ratings by images"),
-    ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "arms teach ratings"),
+    ({"arms": {"file": "f", "edited": 3}, "forms": {"correct": 1.0}}, "counterfactuals teach ratings"),
 ]
 
 

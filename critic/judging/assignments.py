@@ -1,0 +1,241 @@
+"""Which verdicts a protocol asks for on a model's conversations, and what its judge is shown for each."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic import records
+from critic.judging import protocols
+from critic.judging.forms import FORMS, inquiry
+from critic.judging.history import CONDITIONS
+from critic.judging.kinds import graded, preferred
+from critic.judging.planned import PlannedVerdict, VerdictKey
+from critic.judging.prompt import load
+from critic.judging.render import focus_of_turns
+from critic.judging.thoughts import without_thoughts
+from critic.judging.transcripts import Pair, Transcript
+from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sample
+
+
+def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
+    """Return the form in which a protocol asks about a turn, or about the whole (None), with the flags that it has."""
+    entry = protocols.load(protocol)
+    base = entry.form if turn is not None else entry.whole_form
+    if base is None:
+        return setup.pointwise_prompt
+    wanted = {"forced": setup.order == "forced", "reason_first": setup.reason_first, "in_full": setup.sight == "all"}
+    # A form's flags stand in the order in which its name has them.
+    endings = [ending for flag in FORMS[base].flags for ending in flag if wanted.get(ending)]
+    return "_".join([base, *endings])
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """A transcript that a protocol judges in one way.
+
+    The model is compared with `against`, another model's transcript, or with the references (None). `backed`: the judge
+    of two models sees the reference. `judging` is as in Judgment.
+    """
+
+    transcript: Transcript
+    protocol: str
+    judging: str = "standard"
+    against: Transcript | None = None
+    backed: bool = True
+
+    @property
+    def entry(self) -> protocols.Protocol:
+        return protocols.load(self.protocol)
+
+    def question(self, turn: int) -> records.ConversationTurn:
+        """Return what was asked at a turn, from 1."""
+        return self.transcript.conversation.turns[turn - 1]
+
+    def lacks(self, turn: records.ConversationTurn) -> str | None:
+        """Return the field that the protocol needs and the turn lacks, or None. Such turns are not judged."""
+        return self.entry.lacks(turn, self.judging, self.against is None or self.backed)
+
+    def looks_ahead(self, setup: JudgeConfig) -> bool:
+        """Whether the judge of a turn also sees the later turns."""
+        # Turns that the model saw apart are no conversation to look ahead in.
+        continues = CONDITIONS[self.transcript.condition].history
+        return setup.sight == "all" and self.entry.whole_form is not None and continues
+
+    def turns(self) -> list[int]:
+        """Return the turns that get a verdict of their own, from 1."""
+        # The ablation asks about wholes only. Protocols of turns have no focus points to leave out.
+        turns_only = self.entry.whole_form is None
+        if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and turns_only):
+            return []
+        return [turn for turn in self.transcript.asked if not self.lacks(self.question(turn))]
+
+    def is_judged_whole(self) -> bool:
+        """Whether the whole conversation gets a verdict.
+
+        It does if it has several turns, which the model saw one after another, and none lacks what the protocol needs.
+        """
+        turns = self.transcript.conversation.turns
+        # A single turn is its own whole; to leave out focus points is an ablation of turns.
+        if self.entry.whole_form is None or self.judging == "no_focus" or len(turns) < 2:
+            return False
+        complete = not any(map(self.lacks, turns))
+        return complete and CONDITIONS[self.transcript.condition].history and bool(self.transcript.asked)
+
+    def plan(self, turn: int | None, setup: JudgeConfig, judged: Sequence[Judgment] = ()) -> PlannedVerdict:
+        """Plan the verdict on a turn, or on the whole conversation (None), whose judge sees the judgments of its turns.
+
+        Args:
+            turn: The turn, from 1.
+            judged: The judgments of the turns.
+        """
+        transcript, against, material = self.transcript, self.against, None
+        shown = transcript.asked if turn is None else [turn]
+        problem = transcript.problem(shown) or (against.problem(shown) if against else None)
+        answer = transcript.answer(turn) if turn is not None and problem is None else None
+        # A turn without a reply, the model's or its opponent's, leaves nothing to judge or to compare.
+        if problem is None and turn is not None:
+            material = self.entry.show_turn(self, turn, setup)
+        elif problem is None and self.entry.show_whole is not None:
+            material = self.entry.show_whole(self, setup, judged)
+        sample = Sample(
+            id=transcript.conversation.id,
+            conversation=transcript.conversation,
+            system=transcript.system,
+            condition=transcript.condition,
+            turn=turn,
+            answer=answer,
+            length=None if answer is None else len(answer),
+            opponent=against.system if against else None,
+            shown=material,
+        )
+        return PlannedVerdict(
+            sample=sample,
+            protocol=self.protocol,
+            form=form_name(self.protocol, turn, setup),
+            judging=self.judging,
+            # The whole is judged without the judgment of a turn that failed, and says how many it lacked.
+            unjudged=sum(line.failure is not None for line in judged) if problem is None else 0,
+            problem=problem,
+            material=material,
+        )
+
+
+def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
+    """Return what a judge of a turn is shown: the exchanges that the model saw, question, reply, references, focus."""
+    transcript, question = assignment.transcript, assignment.question(turn)
+    reply = Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))
+    references = [question.reference]
+    if assignment.looks_ahead(setup):
+        reply = replace(reply, later=transcript.later(turn))
+        references = [shown_turn.reference for shown_turn in transcript.conversation.turns]
+    return PromptInputs(
+        question=question.prompt,
+        caption=transcript.conversation.caption,
+        sides=[reply],
+        references=references,
+        focus=None if assignment.judging == "no_focus" else question.focus,
+        images=transcript.images(turn),
+    )
+
+
+def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
+    """Return what a judge of a whole conversation is shown: all turns, and the judgments of them."""
+    transcript, turns = assignment.transcript, assignment.transcript.conversation.turns
+    focus = {number: turn.focus for number, turn in enumerate(turns, 1) if turn.focus}
+    return PromptInputs(
+        caption=transcript.conversation.caption,
+        sides=[Candidate(earlier=transcript.whole(transcript.answer))],
+        references=[turn.reference for turn in turns],
+        focus=focus_of_turns(focus, transcript.conversation.lang),
+        verdicts=turn_judgments(assignment, setup, judged),
+    )
+
+
+UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
+"""What stands for the judgment of a turn that failed."""
+
+
+def turn_judgments(
+    assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment], first: records.Position | None = None
+) -> list[records.TurnJudgment]:
+    """Return the judgments of turns with what the judge wrote; of a comparison what it wrote with `first` as A."""
+    return [_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
+
+
+def _turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
+    turn, lang = line.turn or 0, line.conversation.lang
+    calls = [call for call in line.calls if call.first == first]
+    if not calls and line.score is not None:  # people's, or in the order in which the judge was not asked
+        side = line.score if first == "model" else 1 - line.score
+        return records.TurnJudgment(turn, graded(line.score) if first is None else preferred(side))
+    verdict = next((call.value for call in reversed(calls) if call.value is not None), None)
+    if first is None and verdict is not None:  # a grade that was read is none where its scoring failed
+        verdict = None if line.score is None else graded(line.score)
+    # A comparison that could not be read counts as a tie, and is shown as what it counts.
+    if verdict is None:
+        return records.TurnJudgment(turn, load(form, lang).tie if line.unread else UNJUDGED[lang])
+    text = without_thoughts(calls[0].reply)
+    reason = inquiry(form, lang, PromptInputs()).read(text, False).reason
+    # Free text is its own reason; an object without one would only show braces.
+    return records.TurnJudgment(turn, verdict, reason or (None if text.startswith("{") else text))
+
+
+def assignments(pair: Pair, chosen: Sequence[str], judgings: Sequence[str], backed: bool) -> Iterator[Assignment]:
+    """Yield each way in which a conversation under a condition is judged, by the `chosen` protocols.
+
+    Only protocols that compare hold it against the other model's.
+    """
+    transcript, opponent = pair
+    for protocol in chosen:
+        # Where two ways show the same, the standard one is asked and the other takes its answer.
+        for judging in sorted(judgings, key=lambda name: name != "standard"):
+            against = opponent if protocols.load(protocol).compares else None
+            yield Assignment(transcript=transcript, protocol=protocol, judging=judging, against=against, backed=backed)
+
+
+async def judge_all(
+    pair: Pair,
+    chosen: Sequence[str],
+    judgings: Sequence[str],
+    setup: JudgeConfig,
+    judged: Callable[[PlannedVerdict], Awaitable[Judgment]],
+) -> None:
+    """Get every verdict on a conversation under a condition: turns side by side, then the whole in sight of them.
+
+    `judged` gives the judgment of a planned verdict, asking for it unless it is known.
+    """
+    for assignment in assignments(pair, chosen, judgings, setup.reference_backed):
+        lines = await asyncio.gather(*(judged(assignment.plan(turn, setup)) for turn in assignment.turns()))
+        if assignment.is_judged_whole():
+            await judged(assignment.plan(None, setup, lines))
+
+
+class VerdictPlan(Struct, frozen=True):
+    """Which verdicts are asked for."""
+
+    pairs: list[Pair]
+    protocols: list[str]
+    judgings: Sequence[str]
+    backed: bool
+
+    def wanted(self) -> Iterator[VerdictKey]:
+        """Yield the key of each verdict."""
+        for pair in self.pairs:
+            for assignment in assignments(pair, self.protocols, self.judgings, self.backed):
+                transcript, whole = assignment.transcript, [None] if assignment.is_judged_whole() else []
+                named = transcript.system, transcript.conversation.id, transcript.condition
+                opponent = assignment.against.system if assignment.against else None
+                for turn in [*assignment.turns(), *whole]:
+                    yield *named, assignment.protocol, assignment.judging, turn, opponent
+
+    def lacking(self) -> Counter[str]:
+        """Count the turns that are not judged by what they lack."""
+        counts: Counter[str] = Counter()
+        for pair in self.pairs:
+            # A turn without focus points lacks nothing: there is just nothing to leave out.
+            for assignment in assignments(pair, self.protocols, ["standard"], self.backed):
+                reasons = (assignment.lacks(assignment.question(turn)) for turn in assignment.transcript.asked)
+                counts.update(f"{assignment.protocol}: no {reason}" for reason in reasons if reason)
+        return counts

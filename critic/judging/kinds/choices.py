@@ -1,0 +1,132 @@
+"""Verdicts that are words: whether an answer is right, the better of two, yes or no for each item of a checklist."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from critic.errors import UsageError
+from critic.judging import parse
+from critic.judging.distribution import whole_rating
+from critic.judging.kinds import POINTS, AuditedPart, Kind, human_score, preferred
+from critic.judging.prompt import Prompt
+from critic.judging.targets import Label
+from critic.records import Judgment, PromptInputs, Question, Response, Verdict
+
+RIGHT, WRONG = 7, 5
+"""On 1..10, rounded half up: from 7 on an answer is right, with few errors at most; to 5 more than half of it is
+wrong (AlignMMBench §4.1). At 6 people's score leaves both open."""
+
+TIE, APART = 0.5, 1.0
+"""Points on 1..10: two answers whose scores differ by less than TIE are equal, by APART or more they are not. Between
+the two, the difference is too small to teach either."""
+
+YES_NO: dict[bool | None, str | None] = {True: "yes", False: "no", None: None}
+"""An answer to an item -> the choice that it is."""
+
+
+def is_right(scores: Sequence[float]) -> str | None:
+    """Return yes or no for an answer by people's score of it, or None if the score leaves it open.
+
+    >>> [is_right([score]) for score in (8.0, 6.0, 2.5)]
+    ['yes', None, 'no']
+    """
+    rating = whole_rating(scores[0])
+    return "yes" if rating >= RIGHT else "no" if rating <= WRONG else None
+
+
+def is_better(scores: Sequence[float]) -> str | None:
+    """Return the better of two answers by people's scores of them, or None if they are neither equal nor apart.
+
+    >>> [is_better(scores) for scores in ([8, 5], [5, 8], [6, 6.25], [6, 6.75])]
+    ['A', 'B', 'tie', None]
+    """
+    ahead = round(scores[0] - scores[1], 9)
+    if abs(ahead) < TIE:
+        return "tie"
+    return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
+
+
+class ChoiceKind(Kind, frozen=True):
+    """One of a few `choices`; `right` names the right one from people's scores on 1..10 of what is shown."""
+
+    choices: tuple[str, ...]
+    right: Callable[[Sequence[float]], str | None]
+
+    scored_as = "checklist"
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {prompt.key: {"type": "string", "enum": list(self.choices)}}
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        return parse.parse_choice(text, prompt.key, self.choices, truncated)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        if (preference := shown[0].preference) is not None:
+            choice: str | None = preferred(preference)
+        else:
+            choice = self.right([human_score(response).score for response in shown])
+        return choice if choice in self.choices else None
+
+    def score(self, verdict: Verdict) -> float:
+        return POINTS[verdict.value or ""]
+
+    def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
+        sample = judgment.sample
+        # A row that is compared with another row has people's score there; what preferences say stands in one.
+        answers = [sample, *([sample.other] if sample.other else [])]
+        scores = [answer.human.score for answer in answers if answer.human]
+        people = self.right(scores) if len(scores) == (1 if "yes" in self.choices else 2) else None
+        if sample.preference is not None:
+            people = preferred(sample.preference)
+        judge = judgment.verdict.value
+        if judge not in POINTS:  # people's verdicts, and those of older files, have a score only
+            judge = None if judgment.score is None else preferred(judgment.score)
+        yield AuditedPart(type="yes or no" if "yes" in self.choices else "preference", judge=judge, people=people)
+
+
+class ChecklistKind(Kind, frozen=True):
+    """Yes or no for each item of the question's checklist; the score is the share of yes (MultiVerse §4)."""
+
+    scored_as = "checklist"
+    reason_last = False
+
+    def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
+        return {
+            str(number): {"type": "string", "enum": ["yes", "no"]} for number, _ in enumerate(material.checklist, 1)
+        }
+
+    def key(self, prompt: Prompt) -> str:
+        return "1"
+
+    def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
+        return parse.parse_checklist(text, len(material.checklist), truncated)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        answers = human_score(shown[0]).answers
+        if not answers or None in answers:
+            return None
+        return {str(number): "yes" if answer else "no" for number, answer in enumerate(answers, 1)}
+
+    def lacking(self, question: Question) -> str | None:
+        return None if question.checklist else "the question has no checklist"
+
+    def score(self, verdict: Verdict) -> float:
+        return sum(map(bool, verdict.answers)) / len(verdict.answers)
+
+    def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
+        """Return each item. Raises UsageError if people and the judge did not answer equally many."""
+        human, asked = judgment.sample.human, judgment.sample.asked
+        people = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
+        # A judge that was never asked has no answers, which are as many failures as there are items.
+        answers = judgment.verdict.answers or [None] * len(people)
+        if len(answers) != len(people):
+            raise UsageError(f"people's and the judge's answers are not alike: {len(people)} and {len(answers)}")
+        for number, (judge, person) in enumerate(zip(answers, people, strict=True), 1):
+            yield AuditedPart(type="yes or no", name=f"item={number}", judge=YES_NO[judge], people=YES_NO[person])
+
+
+KINDS = {
+    "correct": ChoiceKind(("yes", "no"), is_right),
+    "better": ChoiceKind(("A", "B", "tie"), is_better),
+    "forced": ChoiceKind(("A", "B"), is_better),
+    "checklist": ChecklistKind(),
+}

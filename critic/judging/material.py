@@ -1,0 +1,242 @@
+"""Tell material in an answer (the reply under judgment, an injected line, an example) from mentions of a verdict.
+
+Headings and lines that end with a colon introduce what stands up to the next heading; a fence, a quoted block or a list
+behind such a line is all that it introduces. A label before text in its line (`Reply: two cats.`) introduces its
+paragraph.
+
+Find sentences that can only mean a verdict, in any notation: `I'd put it at 7/10.`, `<answer>7</answer>`, ★★★★☆.
+
+A sentence or a line said only in words of judging (words.toml) that holds one value mentions a verdict. With a word
+such as "rating" or "winner", or a mark such as `[RESULT]`, it states the verdict; else, as a lone `7` does, it can only
+contradict one. So does a sentence which says that there is no verdict.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+_LISTS: dict[str, dict[str, list[str]]] = tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))
+
+
+def any_of(name: str, before: str = "", behind: str = "") -> str:
+    """Return a pattern of the words of a list in words.toml, with patterns `before` and `behind` the English ones."""
+    english, chinese = ("|".join(_LISTS[name][lang]) for lang in ("en", "zh"))
+    return f"(?:{before}(?:{english}){behind}|{chinese})"
+
+
+def word_pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern that finds a word of a list in words.toml, without regard to case."""
+    return re.compile(any_of(name, r"\b", r"\b"), re.IGNORECASE)
+
+
+RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
+    word_pattern, ("retold", "material", "judging", "teller", "assessing", "retelling", "arguing")
+)
+
+_CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
+
+_SIDE = re.compile(r"[A-D1-4甲乙]$")
+"""How the label of one of several answers ends: judges write such labels before what they think of it."""
+
+_LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
+_ASIDE = re.compile(r"\([^()]*\)")
+_ANNOUNCES = re.compile(
+    r"[^\w\n]*(?:(?:below|here|the following|what follows)\b|(?:以下|下面))[^\n]{0,80}[.。]\s*\Z", re.IGNORECASE
+)
+_LISTED = re.compile(r"[ \t]*(?:[-*•+]|\d{1,2}[.)、])[ \t]")
+_QUOTED_LINE = re.compile(r"""[ \t]*["“「『>]""")
+_UNDERLINE = re.compile(r"[ \t]*[=-]{3,}[ \t]*\Z")
+_FENCE_LINE = re.compile(r"[ \t]*(?:```|~~~)")
+
+# "### Title", "**Title**", "=== Title ===", "[Title]", "【Title】", "BEGIN TITLE"; not with a value behind a colon.
+_HEADING = re.compile(
+    r"[ \t>]*(?:#{1,6}[ \t]+(?P<marked>[^\n]*)"
+    r"|(?P<marks>[=~*_-]{3,}|\*\*|__|\[|【)[ \t]*(?=[^\n]*\w)(?P<wrapped>[^:：\n\[\]{}]{2,80}?)"
+    r":?[ \t]*(?:[=~*_-]{3,}|\*\*|__|\]|】):?"
+    r"|(?P<capitals>[A-Z]{3,}(?: [A-Z]+){1,4}))[ \t]*\Z"
+)
+_ENDING = re.compile(r"\W*(?:end\b|结束|完\b)", re.IGNORECASE)
+
+
+def is_material(words: str) -> bool:
+    """Return whether the last clause of `words` says that what follows is another's, or does not hold."""
+    clause = _CLAUSE_END.split(words)[-1]
+    last = clause.rpartition(",")[2]
+    if JUDGING.search(last) and not RETOLD.search(last):
+        return False
+    return bool(RETOLD.search(clause) or (MATERIAL.search(clause) and not JUDGING.search(clause)))
+
+
+def spans(plain: str) -> list[tuple[int, int]]:
+    """Return from where to where an answer shows material, in order and without overlap. `plain` has no full-width
+    punctuation."""
+    found, lines = list[tuple[int, int]](), plain.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    end_of_label, governed = -1, False
+    number = 0
+    while number < len(lines):
+        line, follows = lines[number], lines[number + 1] if number + 1 < len(lines) else ""
+        title = _title(line, follows)
+        label = None if title is not None or governed else _LABEL.match(line)
+        behind, begins = number + 1, starts[number]
+        if title is not None:
+            governed = not _ENDING.match(title) and not (_is_own(title) and not is_material(title))
+            # Judges write of one answer after another below its name.
+            if governed and _SIDE.search(title):
+                first = next((at for at in range(number + 1, len(lines)) if lines[at].strip()), number)
+                governed, behind = False, _paragraph_end(lines, first) + 1
+        elif line.rstrip(" \t*_").endswith(":") or (_ANNOUNCES.match(line) and is_material(line.rstrip(" .。"))):
+            governed, behind = _introduced(lines, number, governed)
+        elif label and number > end_of_label and not _is_own(label[1]) and not is_material(label[1]):
+            # Nothing says whose words they are: those behind the first sentence are not the judge's verdict.
+            ends = re.compile(r"[.!?。][ \t]*").search(line, label.end())
+            if ends:
+                found.append((starts[number] + ends.end(), starts[number + 1]))
+        elif label and number > end_of_label and _introduces(label[1]):
+            governed = RETELLING.search(label[1]) is not None
+            end_of_label = number if _SIDE.search(label[1]) else _paragraph_end(lines, number)
+            begins = starts[number] + label.end(1)
+        if number <= end_of_label or governed:
+            found.append((begins, starts[number + 1]))
+        if behind > number + 1:
+            found.append((starts[number + 1], starts[behind]))
+        number = behind
+    return found
+
+
+def _is_own(title: str) -> bool:
+    """Return whether a heading or a label is over a judge's own words: judging, its reasons, or about an answer."""
+    return any(words.search(title) for words in (JUDGING, ARGUING, ASSESSING))
+
+
+def _introduces(label: str) -> bool:
+    """Return whether a label before text in its line names material, and says nothing about it."""
+    return not ASSESSING.search(label) and is_material(_ASIDE.sub("", label))
+
+
+def _title(line: str, follows: str) -> str | None:
+    """Return the text of a heading, or None for another line."""
+    heading = _HEADING.match(line) if len(line) <= 120 else None
+    if heading:
+        text = heading["marked"] or heading["wrapped"] or heading["capitals"] or ""
+        return None if re.search(r":\W*\w|^\W*\w\W*$", text) else text
+    return line if _UNDERLINE.match(follows) and 2 < len(line.strip()) <= 80 and ":" not in line else None
+
+
+def _introduced(lines: list[str], number: int, governed: bool) -> tuple[bool, int]:
+    """Return whether material goes on behind a line that ends with a colon, and the line up to which it alone
+    introduces some."""
+    words = lines[number].rstrip(" \t*_:.。")
+    clause = _CLAUSE_END.split(words)[-1]
+    if JUDGING.search(clause) and not is_material(words):
+        return False, number + 1
+    first = next((at for at in range(number + 1, len(lines)) if lines[at].strip()), len(lines))
+    assessed = ASSESSING.search(clause) and not RETOLD.search(clause)
+    material = is_material(words) and not assessed
+    own = assessed or governed or ARGUING.search(clause) or len(re.findall(r"\w+|[^\x00-\x7f]", clause)) < 2
+    if own and not material:
+        return governed, number + 1
+    end = _delimited_end(lines, first)
+    if not material:
+        # Nothing says whose it is: its paragraph is not the judge's verdict, further ones may be.
+        return governed, max(end, min(_paragraph_end(lines, first) + 1, len(lines)))
+    if end == first and _SIDE.search(words):
+        return False, _paragraph_end(lines, first) + 1
+    return (False, end) if end > first else (True, number + 1)
+
+
+def _delimited_end(lines: list[str], first: int) -> int:
+    """Return the line behind a fence, a quoted block or a list that begins at line `first`; `first` if none does."""
+    if first >= len(lines):
+        return first
+    if _FENCE_LINE.match(lines[first]):
+        closing = (at for at in range(first + 1, len(lines)) if _FENCE_LINE.match(lines[at]))
+        return next(closing, len(lines) - 1) + 1
+    for kind in (_QUOTED_LINE, _LISTED):
+        if kind.match(lines[first]):
+            return next((at for at in range(first, len(lines)) if not kind.match(lines[at])), len(lines))
+    return first
+
+
+def _paragraph_end(lines: list[str], number: int) -> int:
+    return next((at for at in range(number, len(lines)) if not lines[at].strip()), len(lines)) - 1
+
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMERALS = "零一二三四五六七八九十"
+
+_LONGEST = 120
+"""Characters of a sentence that is looked at."""
+
+_SENTENCE = re.compile(r"(?:[^\n.!;。]|[.!;](?!\s|\Z|[^\x00-\x7f]))+")
+_BOUND = r"\b"
+_ENGLISH, _CHINESE = re.compile(r"[A-Za-z]+(?:'[a-z]+)?"), re.compile(r"[\u4e00-\u9fff]")
+_LIST_NUMBER = re.compile(r"[.)、][ \t]+\S")
+_STATING = re.compile(rf"{any_of('stating', before=_BOUND, behind=_BOUND)}|\d\s*/\s*\d|★", re.IGNORECASE)
+_UNREAD = re.compile(rf"{any_of('unread')}|[+½⁄~→×]|\.\.|\?\W*\Z", re.IGNORECASE)
+_JUDGING = re.compile("|".join(any_of(name) for name in ("unread", "stating", "judging_sentence")), re.IGNORECASE)
+
+_NO_VERDICT = re.compile(
+    r"\b(?:(?:can(?:not|'t| not)|could(?: not|n't)|(?:un|not )able to|won't|will not|refuse to|declin\w+ to"
+    r"|(?:im|not )possible to)"
+    r" (?:\w+ ){0,3}?(?:rate|grade|judge|score|evaluate|assess|decide|compare|help|verdict|rating|grading)"
+    r"(?: (?:this|it|that|them|one|these|here|with|the|a|any|reply|response|responses|answer|answers|task|you)){0,5}"
+    r"|abstain|no (?:verdict|rating|score|grade|judge?ment)(?: (?:is|can be|was|given|possible|reached)){0,3}"
+    r"|none (?:can|could|will) be given|not applicable)"
+    r"""(?=["'*_)\]]*[ \t]*(?:[.!,;\n]|because\b|as\b|since\b|without\b|\Z))"""
+    r"|(?:^|:)[^\w\n]{0,20}(?:N/?A|none|null|unknown|undecided|no verdict|无|弃权|不适用)[^\w\n]{0,20}$"
+    r"|(?:无法|不能|难以|拒绝)(?:给出|作出|做出|进行|予以)?(?:有效|任何)?的?(?:评分|评价|打分|评判|裁决|结论|判定|分数)"
+    r"|我(?:不能|无法|拒绝)(?:回答|评)|(?:暂不|不予|未)(?:评|打分|裁)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""How judges say that they give no verdict."""
+
+
+class Mention(Struct, frozen=True):
+    """A verdict that a sentence from `start` to `end` can only mean; `value` is None if it is none of the form's.
+    `states`: it says that this is a verdict."""
+
+    value: float | str | None
+    start: int
+    end: int
+    states: bool
+
+
+Values = Callable[[str], tuple[list[float | str | None], str]]
+"""Return the values in a sentence, and what is left of it without them."""
+
+
+def mentions(plain: str, values_in: Values | None) -> Iterator[Mention]:
+    """Yield the verdicts that sentences of an answer mention (none without `values_in`), and refusals to give one."""
+    for refusal in _NO_VERDICT.finditer(plain):
+        yield Mention(None, refusal.start(), refusal.end(), states=False)
+    for sentence in _SENTENCE.finditer(plain) if values_in else ():
+        text = sentence[0].strip()
+        # "1" in "1. Is it named?" is none.
+        listed = text.isdigit() and _LIST_NUMBER.match(plain, sentence.end())
+        if values_in is None or listed or not text or len(text) > _LONGEST:
+            continue
+        # Over what follows, a side's name is a heading.
+        if text.startswith("#") or text.rstrip("*_ ").endswith(":"):
+            continue
+        values, rest = values_in(text)
+        if not values or not _is_judging(rest):
+            continue
+        states = _STATING.search(text.replace("_", " ")) is not None
+        unread = _UNREAD.search(text) is not None
+        value = values[0] if len(set(values)) == 1 and not unread else None
+        if value is not None or states or unread:
+            start = sentence.start() + sentence[0].index(text)
+            yield Mention(value, start, start + len(text), states)
+
+
+def _is_judging(rest: str) -> bool:
+    """Return whether a sentence without its values is said only in words of judging."""
+    if _CHINESE.search(_JUDGING.sub("", rest)):
+        return False
+    return all(_JUDGING.fullmatch(word) for word in _ENGLISH.findall(rest))

@@ -1,0 +1,51 @@
+"""Pairwise: against the reference's or another model's answer, for each turn and the whole (ConvBench, VisIT-Bench)."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from critic.judging.assignments import Assignment, turn_inputs, turn_judgments, whole_inputs
+from critic.judging.protocols import Protocol
+from critic.records import PLAYERS, Candidate, JudgeConfig, Judgment, PromptInputs
+
+
+def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
+    """Return what every judge of a turn is shown, with the other side behind the model's."""
+    transcript, against = assignment.transcript, assignment.against
+    shown = turn_inputs(assignment, turn, setup)
+    if against is not None:
+        other = Candidate(earlier=against.earlier(turn), answer=against.answer(turn))
+        later = against.later(turn)
+    else:  # the reference's conversation begins where the model's does
+        earlier = transcript.whole(transcript.reference, turn - 1)
+        begins = len(earlier) - len(shown.sides[0].earlier)
+        other = Candidate(earlier=earlier[begins:], answer=assignment.question(turn).reference)
+        later = transcript.later(turn, transcript.reference)
+    if assignment.looks_ahead(setup):
+        other = replace(other, later=later)
+    return _beside(assignment, setup, shown, other)
+
+
+def show_whole(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
+    """Return both conversations, and the judgments of the turns as made with either side as A."""
+    transcript, against = assignment.transcript, assignment.against
+    answers = transcript.whole(transcript.reference) if against is None else against.whole(against.answer)
+    verdicts, turned = (turn_judgments(assignment, setup, judged, first) for first in PLAYERS)
+    shown = replace(whole_inputs(assignment, setup, ()), verdicts=verdicts, turned=turned)
+    return _beside(assignment, setup, shown, Candidate(earlier=answers))
+
+
+def _beside(assignment: Assignment, setup: JudgeConfig, shown: PromptInputs, other: Candidate) -> PromptInputs:
+    """Return the material with `other` as its second side; against the reference no other reference is shown."""
+    backed = assignment.against is not None and setup.reference_backed
+    return replace(shown, sides=[*shown.sides, other], references=shown.references if backed else [])
+
+
+PROTOCOL = Protocol(
+    scale=(0, 1),
+    form="pairwise_turn",
+    whole_form="pairwise_whole",
+    compares=True,
+    show_turn=show_turn,
+    show_whole=show_whole,
+)

@@ -1,0 +1,15 @@
+"""Quality: 1..10 for each turn, the reference rated 10, with the checklist in sight (MultiVerse §4)."""
+
+from msgspec.structs import replace
+
+from critic.judging.assignments import Assignment, turn_inputs
+from critic.judging.protocols import Protocol
+from critic.records import JudgeConfig, PromptInputs
+
+
+def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
+    """Return what every judge of a turn is shown, and the turn's checklist, which may be empty."""
+    return replace(turn_inputs(assignment, turn, setup), checklist=assignment.question(turn).checklist)
+
+
+PROTOCOL = Protocol(scale=(1, 10), form="quality", show_turn=show_turn)

@@ -1,0 +1,179 @@
+"""A model's conversations under a condition, turn by turn, and who meets whom where several models are compared."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from msgspec import Struct
+
+from critic import jsonl, records
+from critic.errors import UsageError, quoted, whole
+from critic.judging import replies
+from critic.judging.answers import say_thoughts, without_thoughts_in
+from critic.judging.history import CONDITIONS
+from critic.records import Exchange, ModelTurn
+
+
+class Transcript(Struct, frozen=True, kw_only=True):
+    """A model's conversation under a condition: what was recorded of its turns, by number from 1."""
+
+    conversation: records.Conversation
+    condition: str
+    system: str
+    turns: dict[int, ModelTurn]
+
+    @property
+    def asked(self) -> range:
+        """Return the turns, from 1, that the model answers under the condition."""
+        return CONDITIONS[self.condition].asked(len(self.conversation.turns))
+
+    def problem(self, turns: Iterable[int]) -> tuple[records.Failure, str] | None:
+        """Return why one of these turns has no reply, as the failure's name and a sentence, or None if all have one."""
+        for number in turns:
+            line = self.turns.get(number)
+            if line is None:
+                return "not_run", f"turn {number} of {self.system} is not in the file of replies"
+            if line.failure is not None:
+                return line.failure, f"turn {number} of {self.system} has no reply: {line.detail or line.failure}"
+        return None
+
+    def answer(self, turn: int) -> str:
+        """Return the reply to a turn, or the reference if the condition gives it."""
+        line = self.turns.get(turn)
+        text = self.conversation.turns[turn - 1].reference if line is None else line.reply
+        # A turn without a reply is a `problem`, which is asked for first.
+        assert text is not None
+        return text
+
+    def earlier(self, turn: int) -> list[Exchange]:
+        """Return the exchanges that the model saw before a turn, without those that were left out."""
+        sent = self.turns[turn].seen[:-1]  # without the question itself
+        pairs = list(zip(sent[::2], sent[1::2], strict=True))
+        whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
+        shown = [exchange.images for exchange in whole[len(whole) - len(pairs) :]]
+        return [Exchange(user.content, reply.content, names) for (user, reply), names in zip(pairs, shown, strict=True)]
+
+    def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
+        """Return the given history and all turns, or the first few, answered by `answers` (turn number to text)."""
+        # What was said before turn 1 is about its images.
+        shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
+        history = zip(self.conversation.history, shown, strict=False)
+        before = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
+        numbered = enumerate(self.conversation.turns[:turns], 1)
+        return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
+
+    def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
+        """Return the exchanges behind a turn that the model replied to, with its replies or with other `answers`."""
+        # What a model saw apart is no conversation that goes on.
+        numbered = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
+        return [
+            Exchange(question.prompt, (answers or self.answer)(number), question.images)
+            for number, question in numbered
+            if number > turn and (line := self.turns.get(number)) and line.reply is not None
+        ]
+
+    def images(self, turn: int) -> list[str]:
+        """Return the images of a turn and of all turns before it, whether or not the model saw them."""
+        return [name for question in self.conversation.turns[:turn] for name in question.images]
+
+    def reference(self, turn: int) -> str:
+        return self.conversation.turns[turn - 1].reference or ""
+
+
+Transcripts = dict[tuple[str, str], Transcript]
+"""A model's transcripts by conversation and condition."""
+
+Pair = tuple[Transcript, Transcript | None]
+"""A model's transcript, and the other model's where two are compared."""
+
+
+def read_transcripts(
+    path: Path, benchmark: str, conversations: Sequence[records.Conversation] = (), name: str | None = None
+) -> Transcripts:
+    """Read a model's transcripts in the file's order.
+
+    Args:
+        path: What critic infer wrote, or a table of another program's replies to the `conversations`.
+        benchmark: The benchmark that the replies must be of.
+        conversations: The benchmark's own, which a table needs.
+        name: The model of a table; its default is the file's stem.
+
+    Raises UsageError for replies to another benchmark, by several models, or twice to one turn.
+    """
+    transcripts: Transcripts = {}
+    system: str | None = None
+    # Only what critic infer wrote has the conversation beside each reply.
+    if not replies.is_table(path):
+        lines = jsonl.read(path, ModelTurn)
+    elif conversations:
+        lines = enumerate(replies.read(path, conversations, name or whole(path.stem)), 1)
+    else:
+        raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
+    thinking = answers = 0
+    for number, recorded in lines:
+        line = without_thoughts_in(recorded)
+        location, conversation = f"{path}:{number}", line.conversation
+        thinking += line.thoughts is not None
+        answers += line.thoughts is not None or line.reply is not None
+        if conversation.benchmark != benchmark:
+            raise UsageError(f"{location}: a conversation of {conversation.benchmark}, expected {benchmark}")
+        # Transcripts are known by conversation and condition: another model's would mix with them.
+        if system not in (None, line.system):
+            raise UsageError(
+                f"{location}: replies of {quoted(line.system)} after those of {quoted(system)}; one model a file"
+            )
+        if line.condition not in CONDITIONS:
+            raise UsageError(
+                f"{location}: unknown condition {quoted(line.condition)}; expected {', '.join(CONDITIONS)}"
+            )
+        system = line.system
+        blank = Transcript(conversation=conversation, condition=line.condition, system=system, turns={})
+        transcript = transcripts.setdefault((conversation.id, line.condition), blank)
+        if line.turn in transcript.turns:
+            raise UsageError(
+                f"{location}: turn {line.turn} of {quoted(conversation.id)} ({line.condition}) is there twice"
+            )
+        transcript.turns[line.turn] = line
+    say_thoughts(path, thinking, answers)
+    return transcripts
+
+
+def paired(mine: Transcripts, theirs: Transcripts, against: Path) -> list[Pair]:
+    """Pair each transcript with the other model's. Raises UsageError if the two files are of other conversations."""
+    # The first file says what is judged: conversations that the other alone has are left out.
+    for name, transcript in mine.items():
+        if name not in theirs:
+            swap = "where it has fewer conversations or conditions, judge it, --against the other"
+            raise UsageError(f"{against}: lacks conversation {quoted(name[0])} ({name[1]}); {swap}")
+        # Another edition of the benchmark may ask something else under the same id.
+        if theirs[name].conversation != transcript.conversation:
+            raise UsageError(f"{against}: has another conversation {quoted(name[0])} ({name[1]})")
+        # Verdicts are told apart by the models' names.
+        if theirs[name].system == transcript.system:
+            raise UsageError(
+                f"{against}: the same model, {quoted(transcript.system)}; infer with --name tells them apart"
+            )
+    return [(transcript, theirs[name]) for name, transcript in mine.items()]
+
+
+def battles(models: Sequence[Transcripts], how: records.Pairing, seed: int) -> list[Pair]:
+    """Pair the transcripts of several models, conversation by conversation.
+
+    `all`: every two models meet. `random`: each meets an opponent that is drawn for it, the same in every run, and two
+    that drew each other meet once. `newcomer`: only the first model draws.
+    """
+    pairs: list[Pair] = []
+    for name in models[0]:
+        met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
+        if how != "all":
+            drawing = range(len(models) if how == "random" else 1)
+            met = {frozenset((index, _drawn(index, len(models), seed, *name))) for index in drawing}
+        pairs += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
+    return pairs
+
+
+def _drawn(index: int, models: int, *words: object) -> int:
+    """Return the index of an opponent for a model, never its own."""
+    digest = hashlib.sha256("/".join(map(str, (*words, index))).encode()).digest()
+    return (index + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models

@@ -1,0 +1,144 @@
+"""The files of all shards of one run -> the file of the whole: whether they fit together, and their lines."""
+
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from critic import jsonl
+from critic.errors import UsageError, quoted
+from critic.judging import planned
+from critic.records import Judgment, ModelTurn
+from critic.stages.run import RunOptions, Shard, Summarise, finish
+
+HOW = (
+    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
+    *("judge", "aggregate", "model", "processors", "learned", "prompt", "setup", "max_tokens"),
+)
+"""What a sidecar says of how a run was made: the same of all shards."""
+
+ELSEWHERE = ("data_root", "images")
+"""What may be another on each machine: of the whole, the first one's is said."""
+
+KINDS: dict[str, tuple[type[Any], str]] = {
+    "responses": (Judgment, "row"),
+    "replies": (Judgment, "verdict"),
+    "conversations": (ModelTurn, "turn"),
+}
+"""What a run was made of, as its sidecar names it -> its records, and what one of them is called."""
+
+
+class ShardFile(Struct, frozen=True):
+    """A shard's file and what its sidecar says."""
+
+    path: Path
+    shard: Shard
+    facts: dict[str, Any]
+
+
+def merge(parts: Sequence[Path], out: Path, max_failed: float, summaries: Mapping[type[Any], Summarise]) -> int:
+    """Merge the files of all shards into `out`, with the sidecar of the whole; return the exit code.
+
+    `summaries` are the summaries of files by their records, Judgment or ModelTurn. The whole has the lines of a run
+    without --shard, those of the first shard first. Raises UsageError for overlaps, gaps and a mixture of judges,
+    prompts or sources.
+    """
+    shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
+    _check_shards(shards)
+    # A shard that no group fell into says nothing of how the others were made.
+    full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
+    _check_alike(full)
+    first = jsonl.with_places(full[0].path)  # which may lie in another folder than the whole
+    record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
+    if record is None:
+        raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
+    jsonl.write(out, _lines(shards, record, f"{unit}s"))
+    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
+    whole = summaries[record]((line for _, line in jsonl.read(out, record)), run, unit)
+    facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
+    facts["not_judged"] = sum((Counter(part.facts.get("not_judged")) for part in shards), Counter[str]())
+    facts["server_lacks"] = sorted({name for part in shards for name in part.facts.get("server_lacks", ())})
+    if answered_by := sorted({name for part in shards for name in part.facts.get("answered_by", ())}):
+        facts["answered_by"] = answered_by
+    print(f"{len(shards)} shards" + (f", answered by {', '.join(answered_by)}" if len(answered_by) > 1 else ""))
+    return finish(run, whole, {**facts, "shards": len(shards)})
+
+
+def _check_alike(shards: Sequence[ShardFile]) -> None:
+    """Raise UsageError if a shard was made otherwise than the first."""
+    for part in shards[1:]:
+        for name in HOW:
+            if (now := _wherever(part.facts.get(name))) != (then := _wherever(shards[0].facts.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
+
+
+def _part(path: Path) -> ShardFile:
+    """Read the sidecar of a shard. Raises UsageError for a file that is not whole, or no shard."""
+    facts = jsonl.facts(path)
+    if not path.is_file() or not facts:
+        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
+    shard = Shard.read(facts.get("shard"))
+    if shard is None:
+        raise UsageError(f"{path}: made without --shard")
+    return ShardFile(path, shard, facts)
+
+
+def _without_members(shards: Sequence[ShardFile]) -> list[ShardFile]:
+    """Leave out the files of a panel's members, which a pattern that fits the panel's fits too."""
+    members = {Path(member["file"]).name for part in shards for member in part.facts.get("members") or []}
+    kept = [part for part in shards if part.path.name not in members]
+    if len(kept) < len(shards):
+        print(f"left out {len(shards) - len(kept)} files of a panel's members: the panel's are given", file=sys.stderr)
+    return kept
+
+
+def _check_shards(shards: Sequence[ShardFile]) -> None:
+    """Raise UsageError for overlaps and gaps."""
+    count, by_number = shards[0].shard.count, dict[int, Path]()
+    for part in shards:
+        if part.shard.count != count:
+            raise UsageError(f"{part.path}: shard {part.shard}, but {shards[0].path} is shard {shards[0].shard}")
+        if part.shard.number in by_number:
+            raise UsageError(f"shard {part.shard} is there twice: {by_number[part.shard.number]} and {part.path}")
+        by_number[part.shard.number] = part.path
+    if missing := [str(Shard(number, count)) for number in range(1, count + 1) if number not in by_number]:
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
+
+
+def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
+    """Yield the lines of all files as they stand there, with one file's keys in memory at a time.
+
+    Raises UsageError for a line that is there twice, or in another shard than its group.
+    """
+    decode = jsonl.decoder(record)
+    for part in shards:
+        keys = set[Hashable]()
+        for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
+            try:
+                row = decode(line)
+            except ValueError as error:
+                raise UsageError(f"{part.path}:{number}: {error}") from None
+            group = row.conversation.group
+            if (right := part.shard.of(group)) != part.shard:
+                raise UsageError(
+                    f"{part.path}:{number}: group {quoted(group)} belongs to shard {right}, not {part.shard}"
+                )
+            key = planned.key_in_file(row) if record is Judgment else (row.conversation.id, row.condition, row.turn)
+            if key in keys:
+                raise UsageError(f"{part.path}:{number}: {quoted(key)} is there twice")
+            keys.add(key)
+            yield msgspec.Raw(line.strip())
+        if len(keys) != (expected := part.facts.get(counted)):
+            raise UsageError(f"{part.path}: {len(keys)} {counted}, its sidecar says {expected}; run it again")
+
+
+def _wherever(value: Any) -> Any:
+    """Return a sidecar's value without paths: the same file may be elsewhere on another machine."""
+    if isinstance(value, list):
+        return [_wherever(item) for item in value]
+    return {name: item for name, item in value.items() if name != "file"} if isinstance(value, dict) else value

@@ -1,0 +1,113 @@
+"""Preferences that are written as numbers beside two answers: codes, whose meaning differs from file to file."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from critic import tables
+from critic.errors import UsageError
+from critic.stats.verdicts import Label
+from eval_agreement.reading.tables import Codes, Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CODED: dict[str, Label | None] = {"a": "a", "b": "b", "tie": "tie", "none": None}
+"""What --map CODE=... may say of a number."""
+
+_PLAIN: Codes = {1.0: "a", 2.0: "b"}
+"""Codes that mean the same in every file that has no other: the first and the second answer."""
+
+_SHOWN = 7
+"""Numbers that an error lists."""
+
+_SIDES = (("a", "b", "c"), ("1", "2", "3"), ("first", "second", "third"), ("left", "right", "middle"))
+_ANSWER = re.compile(
+    "response|answer|output|completion|reply|candidate|conversation|generation|caption|model|system|text_"
+)
+_NO_ANSWER = re.compile("reference|gold|expected|target|correct|question|prompt")
+
+
+def is_pair(source: Source) -> bool:
+    """Return whether the rows of a file are on two answers, so that numbers in them are codes of preferences."""
+    return bool(source.codes) or (source.content == "table" and holds_two_answers(source.frame))
+
+
+def holds_two_answers(frame: "pd.DataFrame") -> bool:
+    """Return whether a row holds two answers, or names two models: columns of texts whose names differ in their side
+    only, as response_a and response_b or Answer 1 and Answer 2. Three such columns are options, not a pair."""
+    columns = {str(column).lower(): column for column in frame}
+    for name in columns:
+        if not _ANSWER.search(name) or _NO_ANSWER.search(name):
+            continue
+        for side, other, third in _SIDES:
+            # A digit may stand right behind a word, as in answer1; a letter may not.
+            before = r"(?<!\d)" if side.isdigit() else r"(?<![^\W_])"
+            twin, more = (re.sub(rf"{before}{side}(?![^\W_])", each, name) for each in (other, third))
+            are_two = twin != name and twin in columns and more not in columns
+            if are_two and all(_is_text(frame[columns[each]]) for each in (name, twin)):
+                return True
+    return False
+
+
+def _is_text(cells: Iterable[Any]) -> bool:
+    """Return whether the first cell that is not empty is a text, or a list of messages."""
+    first = next((cell for cell in cells if isinstance(cell, list) or not tables.is_empty(cell)), None)
+    return first is not None and code_of(first) is None
+
+
+def code_of(cell: Any) -> float | None:
+    """Return a cell as a number; None if it is empty, a list or a word."""
+    return None if isinstance(cell, list | dict) else _number(cell)
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1 are equal, and only one of them is a number here
+def _number(cell: Any) -> float | None:
+    try:
+        number = tables.number(cell)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def are_codes(cells: Iterable[Any]) -> bool:
+    """Return whether a column holds numbers only."""
+    filled = [code_of(cell) for cell in cells if isinstance(cell, list | dict) or not tables.is_empty(cell)]
+    return bool(filled) and None not in filled
+
+
+def unknown_codes(cells: Iterable[Any], codes: Codes) -> list[float]:
+    """Return the numbers in a column of preferences whose meaning is not known, in order."""
+    numbers = {number for cell in cells if (number := code_of(cell)) is not None}
+    return sorted(numbers - _known(numbers, codes).keys())
+
+
+def _known(numbers: Iterable[float], codes: Codes) -> Codes:
+    return codes or (_PLAIN if {*numbers} == {*_PLAIN} else {})
+
+
+def decode_preferences(path: Path, column: str, cells: Sequence[Any], codes: Codes) -> list[Any]:
+    """Return a column of preferences with its numbers replaced by the labels that they mean by `codes`, words as they
+    are. Raises UsageError for a number whose meaning is not known."""
+    if unknown_codes(cells, codes):
+        raise uncoded(path, column, cells, codes)
+    numbers = [code_of(cell) for cell in cells]
+    known = _known({number for number in numbers if number is not None}, codes)
+    return [cell if number is None else known[number] for cell, number in zip(cells, numbers, strict=True)]
+
+
+def uncoded(path: Path, column: str, cells: Iterable[Any], codes: Codes) -> UsageError:
+    """Return the error of a column of numbers beside two answers, with what to write."""
+    numbers = unknown_codes(cells, codes) or sorted({number for cell in cells if (number := code_of(cell)) is not None})
+    count = len(numbers)
+    words = ["a", *["tie"] * (count - 2), "b"] if count > 1 and not codes else ["tie"] * count
+    options = [f"--map {number:g}={word}" for number, word in zip(numbers, words, strict=True)]
+    listed = ", ".join(f"{number:g}" for number in numbers[:_SHOWN])
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
+    return UsageError(
+        f"{path}: {column} holds numbers beside two answers ({listed}{more}): preferences, not scores of one answer; "
+        f"say what each means (a: the first answer is better; b, tie, none), as in {' '.join(options[:_SHOWN])}"
+    )

@@ -1,0 +1,91 @@
+"""Control tokens of the served judge in what clients send: they are respelt, so that no text forges a turn.
+
+Every contract puts a stranger's answer into a message. Where that holds `<|im_end|>`, the tokenizer would read
+the end of the client's turn in it.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from critic.judging.render import LOOKALIKES
+
+RENDERED = {"messages", "tools", "functions", "documents", "system", "instructions", "chat_template_kwargs"}
+"""Fields of a request that a chat template writes into the prompt, on every route."""
+
+RESPONSES = "/v1/responses"
+"""Where a template writes `input` as well; elsewhere that, and `prompt`, is the whole prompt of a client."""
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+def tokens_of(folder: Path) -> list[str]:
+    """Return the tokens of a model's folder that text must not hold: special tokens, and added ones that its chat
+    template writes. Only those with a bracket or a bar can be respelt: `sop` stands in "philosophy"."""
+    files = [json.loads((folder / name).read_text("utf-8")) for name in FILES if (folder / name).is_file()]
+    templates = "".join(file.read_text("utf-8") for file in sorted(folder.rglob("*.jinja")))
+    tokens, names = dict[str, bool](), set[str]()
+    for content in files:
+        templates += json.dumps(content.get("chat_template", ""), ensure_ascii=False)
+        added = [*content.get("added_tokens", []), *content.get("added_tokens_decoder", {}).values()]
+        tokens |= {
+            token["content"]: tokens.get(token["content"], False) or token.get("special", False) for token in added
+        }
+        named = [value for key, value in content.items() if key.endswith(("_token", "special_tokens"))]
+        names |= {*_texts(named)}
+    control = names | {token for token, special in tokens.items() if special or token in templates}
+    return sorted(token for token in control if token.translate(LOOKALIKES) != token and len(token) > 2)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the tokens that an entry of a tokenizer's configuration names, which may be settings of a token."""
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    if isinstance(value, dict):
+        return _texts(value.get("content"))
+    return [value] if isinstance(value, str) else []
+
+
+class ControlTokens:
+    """The control tokens of a judge, and how they are respelt with look-alikes: `‹¦im_end¦›`."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        longest_first = sorted(tokens, key=len, reverse=True)
+        self._pattern = regex.compile("|".join(map(re.escape, longest_first)) or "(?!)", regex.IGNORECASE)
+        parts = {token[:end] for token in tokens for end in range(1, len(token))}
+        self._begun = regex.compile(rf"(?:{'|'.join(map(re.escape, sorted(parts, key=len, reverse=True)))})\Z")
+        self._any = bool(tokens)
+
+    def respelt(self, path: str, request: Any) -> Any:
+        """Return the request for the route `path` with its control tokens as text; itself if it holds none."""
+        if not self._any or not isinstance(request, dict):
+            return request
+        fields = RENDERED | {"input"} if path.startswith(RESPONSES) else RENDERED
+        changed = {name: self._written(request[name]) for name in fields & request.keys()}
+        return {**request, **changed} if any(changed[name] != request[name] for name in changed) else request
+
+    def _written(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._pattern.sub(_respell, value)
+        if isinstance(value, dict):
+            return {self._written(key): self._written(item) for key, item in value.items()}
+        if isinstance(value, list) and value:
+            # A template may write parts without anything between them: no token may begin in one and end in the next.
+            return [*(self._unfinished(self._written(item)) for item in value[:-1]), self._written(value[-1])]
+        return value
+
+    def _unfinished(self, part: Any) -> Any:
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            return part
+        text = self._begun.sub(_respell, text)
+        return {**part, "text": text} if isinstance(part, dict) else text
+
+
+def _respell(token: regex.Match[str]) -> str:
+    text: str = token[0]
+    return text.translate(LOOKALIKES)

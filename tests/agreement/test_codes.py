@@ -1,0 +1,155 @@
+"""Numbers beside two answers are preferences, and never scores of one answer; turns have their own texts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from conftest import write_jsonl
+
+from critic import tables
+from critic.errors import UsageError
+from critic.stats.verdicts import TIE, A, B
+from eval_agreement.reading.inputs import parse_codes, parse_map, parse_sources
+from eval_agreement.reading.loaders import kind_of, of_labels, of_tables
+from eval_agreement.reading.preference_codes import holds_two_answers
+from eval_agreement.reading.result_formats import guess
+
+WORDS = ["a", "tie", "b", "a", "b", "b"]
+
+
+def pairs(
+    path: Path, people: list[Any], judge: list[Any], names: tuple[str, str] = ("response_a", "response_b")
+) -> Path:
+    rows = [
+        {"id": f"p{number}", names[0]: "first", names[1]: "second answer", "human": person, "judge": verdict}
+        for number, (person, verdict) in enumerate(zip(people, judge, strict=True))
+    ]
+    tables.write_csv(path, rows)
+    return path
+
+
+@pytest.mark.parametrize("codes", [(0, 1, 2), (-1, 0, 1), (1, 2, 3), (1, 0.5, 0), (2, 0, -2)])
+def test_numbers_beside_two_answers_are_read_by_what_was_said_of_them_or_refused(
+    tmp_path: Path, codes: tuple[float, ...]
+) -> None:
+    meant = dict(zip(("a", "tie", "b"), codes, strict=True))
+    coded = [meant[word] for word in WORDS]
+    path = pairs(tmp_path / "t.csv", coded, coded[::-1])
+    options = [f"{code}={word}" for word, code in meant.items()]
+    for sources in (lambda: guess([path], {}), lambda: audited(path, [])):
+        with pytest.raises(UsageError, match=r"human holds numbers beside two answers \(.*--map \S+=a --map \S+=tie"):
+            sources()
+    for kind, people, judges in (guess([path], {}, codes=parse_codes(options)), audited(path, options)):
+        assert kind == "preference"
+        sample = of_labels(people, judges, kind)
+        (human,), (judge,) = sample.people.values(), sample.judges.values()
+        assert human.tolist() == [A, TIE, B, A, B, B] and judge.tolist() == [B, B, A, B, TIE, A]
+
+
+def audited(path: Path, options: list[str]) -> Any:
+    people, judges = parse_sources(f"{path}:human", [f"j={path}:judge"], {}, (None, None), parse_codes(options))
+    assert people
+    kind = kind_of(people)
+    (of_tables(people, judges) if kind == "score" else of_labels(people, judges, kind))
+    return kind, people, judges
+
+
+def test_one_and_two_are_the_first_and_the_second_answer(tmp_path: Path) -> None:
+    path = pairs(tmp_path / "t.csv", [1, 2, "", 2], ["a", "b", "tie", "a"], ("Answer 1", "Answer 2"))
+    kind, people, judges = guess([path], {})
+    sample = of_labels(people, judges, kind)
+    assert next(iter(sample.people.values())).tolist()[:2] == [A, B]
+    assert next(iter(sample.judges.values())).tolist() == [A, B, TIE, A]
+
+
+def test_a_judge_that_answers_in_codes_is_refused_beside_people_in_words(tmp_path: Path) -> None:
+    path = pairs(tmp_path / "t.csv", WORDS, [0, 1, 2, 0, 2, -1])
+    with pytest.raises(UsageError, match=r"judge holds numbers beside two answers \(-1, 0, 1, 2\)"):
+        guess([path], {})
+    with pytest.raises(UsageError, match=r"two answers \(-1\).*--map -1=tie"):
+        audited(path, ["0=a", "1=tie", "2=b"])
+    _, people, judges = guess([path], {}, codes=parse_codes(["0=a", "1=tie", "2=b", "-1=none"]))
+    assert of_labels(people, judges, "preference").judges["judge"].tolist()[:5] == [A, TIE, B, A, B]
+
+
+@pytest.mark.parametrize("option", ["x=a", "=tie", "nan=b"])
+def test_a_code_is_a_number_that_is_given_once(option: str) -> None:
+    for options in ([option], ["0=a", "0.0=b"]):
+        with pytest.raises(UsageError, match="expected a number that stands for"):
+            parse_codes(options)
+    assert parse_map(["0=a", "human=people"]) == {"people": "human"} and parse_codes(["human=people"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "two"),
+    [
+        (("response_a", "response_b"), True),
+        (("Answer1", "Answer2"), True),
+        (("model_1", "model_2"), True),
+        (("left_response", "right_response"), True),
+        (("answer_1", "answer_2", "answer_3"), False),
+        (("reference_answer_1", "reference_answer_2"), False),
+        (("response", "reference"), False),
+        (("question_a", "question_b"), False),
+    ],
+)
+def test_two_columns_of_texts_that_differ_in_their_side_are_two_answers(columns: tuple[str, ...], two: bool) -> None:
+    assert holds_two_answers(pd.DataFrame({column: ["some text"] for column in columns})) == two
+    assert not holds_two_answers(pd.DataFrame({column: [4.5] for column in columns})), "scores of two judges"
+
+
+def conversation(number: int, style: str) -> Any:
+    said = [(f"ask {number}", f"say {number}"), ("more", "word " * (number + 1))]
+    if style == "pairs":
+        return [{"user": user, "assistant": assistant} for user, assistant in said]
+    role, content = ("from", "value") if style == "sharegpt" else ("role", "content")
+    names = ("human", "gpt") if style == "sharegpt" else ("user", "assistant")
+    messages = [{role: name, content: text} for pair in said for name, text in zip(names, pair, strict=True)]
+    messages = [{role: "system", content: "Be kind."}, *messages]
+    return json.dumps(messages) if style == "json" else messages
+
+
+@pytest.mark.parametrize("style", ["messages", "pairs", "sharegpt", "json"])
+@pytest.mark.parametrize("first", [1, 0])
+def test_a_turn_is_audited_with_its_own_texts(tmp_path: Path, style: str, first: int) -> None:
+    rows = [
+        {"id": f"q{number}", "turn": turn, "conversation": conversation(number, style), "human": 1 + number, "judge": 2}
+        for number in range(4)
+        for turn in (first, first + 1)
+    ]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    kind, people, judges = guess([path], {})
+    sample = of_tables(people, judges)
+    assert kind == "score" and sample.ids[:2] == [f"q0/{first}", f"q0/{first + 1}"]
+    texts = [(answer.question.prompt, answer.text) for answer in sample.responses if answer]
+    assert texts == [
+        each for number in range(4) for each in ((f"ask {number}", f"say {number}"), ("more", "word " * (number + 1)))
+    ]
+    assert len({*sample.group}) == 4, "turns of one conversation are one group"
+
+
+def test_pairs_of_conversations_have_the_lengths_of_their_turn(tmp_path: Path) -> None:
+    about = {"question_id": 1, "model_a": "x", "model_b": "y", "winner": "model_a"}
+    talks = {f"conversation_{side}": conversation(number, "messages") for side, number in (("a", 0), ("b", 3))}
+    rows = [{**about, **talks, "turn": turn, "judge": judge} for turn in (1, 2) for judge in ("expert_1", "gpt4")]
+    kind, people, judges = guess([write_jsonl(tmp_path / "t.jsonl", rows)], {})
+    sample = of_labels(people, judges, kind)
+    assert [*map(int, sample.length_a)] == [5, 5] and [*map(int, sample.length_b)] == [5, 20]
+    rows[0]["turn"] = 3
+    with pytest.raises(UsageError, match=r"t\.jsonl:1: a verdict on turn 3 of a conversation that has 2"):
+        guess([write_jsonl(tmp_path / "t.jsonl", rows)], {})
+    whole = [{name: cell for name, cell in row.items() if name != "turn"} for row in rows[1:3]]
+    _, people, _ = guess([write_jsonl(tmp_path / "t.jsonl", whole)], {})
+    assert people.texts("response_b") == ["say 3\nword word word word "]
+
+
+def test_text_that_a_workbook_has_cut_is_a_note_of_the_audit(tmp_path: Path) -> None:
+    from conftest import write_xlsx
+
+    rows = [
+        {"id": f"{n}", "response": "x" * (40_000 if n == 1 else 9), "human": n + 1, "judge": 4 - n} for n in range(4)
+    ]
+    _, people, judges = guess([write_xlsx(tmp_path / "t.xlsx", rows)], {})
+    assert any("t.xlsx:row 3 has a text of 32767 characters" in note for note in of_tables(people, judges).notes)

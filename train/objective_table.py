@@ -1,0 +1,27 @@
+"""The table of training objectives: each module of `objectives/` is one. README.md says how to add one."""
+
+from importlib import import_module
+from pathlib import Path
+
+from objective import Objective
+from rating_tokens import RatingTokens
+from recipe_keys import Recipe
+
+from critic.errors import UsageError, did_you_mean
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    file.stem: import_module(f"objectives.{file.stem}").OBJECTIVE
+    for file in sorted(Path(__file__).with_name("objectives").glob("*.py"))
+}
+"""Name in a recipe -> objective."""
+
+
+def objective_of(recipe: Recipe, tokens: RatingTokens | None = None) -> Objective:
+    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, where they are known.
+
+    Raises UsageError for a name that is not in the table.
+    """
+    name = recipe.objective
+    if name not in OBJECTIVES:
+        raise UsageError(f"objective: unknown {name!r}; {did_you_mean(name, OBJECTIVES)}choose {', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name](recipe, tokens)

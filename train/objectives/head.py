@@ -1,0 +1,30 @@
+"""A scoring head that rates: ten classes, the ratings, on a prompt's last token, and no text."""
+
+from typing import Any
+
+import torch
+from batches import Tensors
+from objective import ScoringHead
+from torch.nn import functional
+
+from critic.records import RATINGS
+
+
+class Head(ScoringHead):
+    """Cross-entropy of the ratings against the probabilities that people gave."""
+
+    classes = tuple(map(str, RATINGS))
+    learned = "ratings on 1..10"
+    takes_probe = True
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
+        scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
+        errors = self.error(functional.log_softmax(scores, dim=-1), batch["people"])
+        return (errors * batch["row_weights"]).sum(), len(batch["ends"])
+
+    def error(self, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+        """Return the error [rows] of the head's distributions over the ratings against people's, both [rows × 10]."""
+        return -(people * log_probabilities).sum(-1)
+
+
+OBJECTIVE = Head

@@ -1,0 +1,109 @@
+"""A scoring head that compares: one score of each answer, from which of two people preferred."""
+
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from batches import HeadScores, Row, Tensors, Weights
+from cpu import is_first
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from objective import ScoringHead
+from torch.nn import functional
+
+from critic.errors import UsageError
+from critic.judging.examples import Plan, Planned
+from critic.judging.forms import ONE_SIDE
+
+BAND_PAIRS = 300
+"""Training pairs that the band of ties is fitted on."""
+
+
+class Pairwise(ScoringHead):
+    """Preferences: σ(s_A - s_B) is the chance that A is better; each answer is shown alone, both in one batch."""
+
+    classes = ("score",)
+    learned = f"preferences (forms {', '.join(ONE_SIDE)})"
+    compares = True
+    inputs = ScoringHead.inputs | {"margins"}
+
+    def learns(self, form: str) -> bool:
+        return form in ONE_SIDE
+
+    def check_evaluation(self, forms: Any) -> None:
+        later = f"critic judge --prompt {forms[0]} later"
+        raise UsageError(f"evaluation judges ratings, which objective pairwise has none of; {later}")
+
+    def prompt_form(self, form: str) -> str:
+        return ONE_SIDE[form]
+
+    def choose_examples(self, planned: Plan) -> Plan:
+        """Return each pair once: which of two answers stands first makes no difference."""
+        once = {(pair.form, *sorted(pair.ids)): Planned(ONE_SIDE[pair.form], pair.ids) for pair in planned.examples}
+        return Plan([*once.values()], planned.left_out)
+
+    def weights(self, rows: datasets.Dataset) -> Weights:
+        """Return the weights, and how far scores are to differ: `margin` times what lies above the least preference."""
+        least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
+        return replace(super().weights(rows), margin=self.recipe.margin, least=least)
+
+    def parts(self, row: Row) -> list[Row]:
+        """Return the prompts of both answers; the second is not counted among the learned places."""
+        prompts, second = super().parts(row), row["other_ids"]
+        if not second:  # a white image
+            return prompts
+        return [*prompts, {**prompts[0], "input_ids": second, "length": len(second), "source": len(second)}]
+
+    def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
+        """Return `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie) and `margins` [n]."""
+        each = super().tensors(rows, ends, weighing)  # one entry a prompt
+        ahead = each["people"][::2, 0]
+        way = ahead.sign()
+        return {
+            "ends": each["ends"].reshape(-1, 2),
+            "people": (1 + way) / 2,
+            "margins": weighing.margin * way * (ahead.abs() - weighing.least).clamp(min=0),
+            "row_weights": each["row_weights"][::2],
+        }
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
+        scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
+        first, second = scores.squeeze(-1).unbind(-1)
+        errors = preference_error(first - second, batch["people"], batch["margins"])
+        return (errors * batch["row_weights"]).sum(), len(batch["ends"])
+
+    def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
+        """Return the `tie_band` by `fitted_band`, for some of the training pairs as the head scores them now."""
+        drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
+        first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T  # as precise as the head computes them
+        band = fitted_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
+        if is_first():
+            print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
+        return {"tie_band": band}
+
+
+OBJECTIVE = Pairwise
+
+
+def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
+    """Return the error [n] of the differences s_A - s_B of two answers' scores `ahead` [n], against what people
+    `preferred` [n]: 1 for A, 0 for B, 1/2 for a tie.
+
+    -[y log σ(s_A - s_B - m) + (1 - y) log σ(s_B - s_A + m)]: Bradley & Terry 1952 with the margin m of Llama 2 (Touvron
+    et al. 2023, arXiv 2307.09288, eq. 2). It is above 0 where A is to be ahead by so much, below 0 for B, 0 for ties.
+    """
+    return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
+
+
+def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
+    """Return the width up to which a `difference` [n] of two answers' scores is called a tie.
+
+    It is the width by which most pairs get people's verdict (`ahead` [n]: above 0 the first answer is better, 0 is a
+    tie); the smallest of several, 0 for none.
+    """
+    apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
+    order = np.argsort(apart, kind="stable")
+    gained = np.cumsum(np.where(ahead == 0, 1, -1 * right)[order])
+    best = int(np.argmax([0, *gained]))
+    return float(apart[order[best - 1]]) if best else 0.0

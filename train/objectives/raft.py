@@ -1,0 +1,100 @@
+"""Regression-aware fine-tuning: cross-entropy of the verdict, and the error of the rating that is decoded from it.
+
+Lukasik et al. 2024 and 2025 (RAFT, TRACT): what is decoded in the end is a number made from the distribution over the
+ratings, so that number's error is learned as well.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from batches import Row, Tensors, Weights
+from objectives.sft import Sft
+from packing import Node
+from rating_tokens import log_distribution, token_index
+from torch.nn import functional
+
+from critic.errors import UsageError
+from critic.judging.prompt import load
+from critic.records import RATINGS
+
+
+class Raft(Sft):
+    """Verdicts as text, and the error of each rating's distribution against people's.
+
+    Rows are always packed. Each rated row gets a 1 beside it, at the position of its rating: it sees what the rating
+    sees, nothing sees it, and behind it stands whether a 0 follows, which makes it a 10.
+    """
+
+    packs, packs_only = True, True
+    inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
+
+    def check(self, forms: Sequence[str]) -> None:
+        if not any(load(form, "en").on_ten for form in forms):
+            raise UsageError("objective raft needs a form on 1..10 in forms, such as pointwise")
+
+    def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
+        """Cut each rated leaf before its rating, and put the 1 beside what follows, as a row of its own.
+
+        The tensors are, for each rated row: `people` [n × 10] the probabilities that people gave, `rated` [n] the place
+        whose logits are of the rating, `branch` [n] that of the 1, `last` [n] whether the rating ends the verdict, and
+        `row_weights` [n].
+        """
+        assert self.tokens is not None
+        rows, tree, moved = list(rows), list[Node](), list[int]()
+        rated: list[tuple[Row, int]] = []
+        for node in nodes:
+            row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
+            if node.leaf and row["rating"]:
+                position, trunk = row["value"][0], len(tree)
+                tree.append(node._replace(end=position, parent=parent))
+                tree.append(node._replace(start=position, parent=trunk))
+                tree.append(Node(len(rows), position, position + 1, trunk, leaf=True))
+                ids = [*row["input_ids"][:position], self.tokens.first[0]]
+                cut = {"input_ids": ids, "length": position + 1, "source": position + 1, "value": []}
+                rows.append({**row, **cut, "images": [], "image_tokens": []})
+                rated.append((row, trunk))
+            else:
+                tree.append(node._replace(parent=parent))
+            moved.append(len(tree) - 1)
+        ends = [end - 1 for end in accumulate(node.end - node.start for node in tree)]
+        closing = [row["input_ids"][row["value"][-1] + 1] in self.tokens.ending for row, _ in rated]
+        tensors = {
+            "people": torch.tensor([row["people"] for row, _ in rated]).reshape(-1, len(RATINGS)),
+            "rated": torch.tensor([ends[trunk] for _, trunk in rated], dtype=torch.long),
+            "branch": torch.tensor([ends[trunk + 2] for _, trunk in rated], dtype=torch.long),
+            "last": torch.tensor(closing).bool(),
+            "row_weights": torch.tensor([weighing.of_row(row) for row, _ in rated]),
+        }
+        return tree, rows, tensors
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
+        """Return the cross-entropy as Sft does, plus `raft.weight` times the errors of the ratings."""
+
+        def error(head: Any, states: Any, branch: Any, people: Any, last: Any, weights: Any) -> torch.Tensor:
+            assert self.tokens is not None
+            at_rating, behind_one = functional.linear(torch.cat([states, branch]), head.weight, head.bias).chunk(2)
+            shares = log_distribution(self.tokens, at_rating, behind_one, last)
+            return self.recipe.raft.weight * (rating_error(self.recipe.raft.kind, shares, people) * weights).sum()
+
+        total, count = super().loss(model, hidden, batch)
+        states, branch = hidden[0, batch["rated"]], hidden[0, batch["branch"]]
+        rows = branch, batch["people"], batch["last"], batch["row_weights"]
+        return total + model.lm_head(states, error, *rows), count
+
+
+OBJECTIVE = Raft
+
+
+def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+    """Return the error [rows] of rating distributions against people's, both [rows × 10].
+
+    `squared` is (expected rating - people's mean)² (RAFT). `rps` is the ranked probability score: the sum over the
+    ratings of the squared difference of the cumulative distributions. It is least in expectation at the true
+    distribution, and so keeps its median and spread right, not only its mean.
+    """
+    probabilities = log_probabilities.exp()
+    if kind == "squared":
+        return ((probabilities - people) @ token_index(RATINGS, probabilities.device).to(probabilities.dtype)) ** 2
+    return ((probabilities.cumsum(-1) - people.cumsum(-1)) ** 2).sum(-1)

@@ -1,0 +1,81 @@
+"""Supervised fine-tuning: the cross-entropy of the verdict's tokens."""
+
+import types
+from typing import Any
+
+import torch
+from batches import Tensors
+from objective import Objective
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from critic.errors import UsageError
+
+PLAIN = {"logits_scaling": 1.0, "logit_scale": 1.0, "lm_head_multiplier": 1.0, "final_logit_softcapping": None}
+"""What families do with the logits behind `lm_head`, by the names of their configurations, and what does nothing."""
+
+
+class Sft(Objective):
+    """Verdicts as text.
+
+    A judging prompt is thirty times as long as its verdict, so only the learned positions become logits: the memory of
+    the loss is [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary].
+    """
+
+    def install(self, model: Any) -> None:
+        """Give `model` the forward pass of training. Raises UsageError for a base that changes its logits."""
+        require_plain_logits(model)
+        super().install(model)
+        compute_in_parts(model.lm_head)
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
+        """Return the weighted cross-entropy of the tokens behind the places `learned` [n], and n."""
+        learned = batch["learned"]
+        states, behind = hidden.flatten(0, 1).index_select(0, learned), learned + 1
+        labels, weights = batch["labels"].flatten()[behind], batch["weights"].flatten()[behind]
+        return model.lm_head(states, negative_log_likelihood, labels, weights), len(learned)
+
+
+OBJECTIVE = Sft
+
+
+def negative_log_likelihood(
+    head: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width]."""
+    logits = functional.linear(hidden, head.weight, head.bias).float()
+    return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return how many rows of logits, with copies and gradients, take a sixteenth of the GPU's memory (CPU: 4 GiB)."""
+    room = torch.cuda.get_device_properties().total_memory // 16 if torch.cuda.is_available() else 2**32
+    return max(1, room // (16 * vocabulary))
+
+
+def compute_in_parts(head: Any) -> None:
+    """Let `head`, a linear layer, return the sum of `part(head, *rows)` if a part is given, `rows_at_once` at a time.
+
+    If there are more rows, each part is computed again in the backward pass. Under ZeRO-3 each call of a module is a
+    collective. Processes have different numbers of parts, so all of them lie within one call.
+    """
+
+    def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
+        if part is None:
+            return plain_forward(hidden)
+        size = rows_at_once(self.weight.shape[0])
+        if len(hidden) <= size:
+            return part(self, hidden, *more)
+        parts = zip(*(tensor.split(size) for tensor in (hidden, *more)), strict=True)
+        return torch.stack([checkpoint(part, self, *rows, use_reentrant=False) for rows in parts]).sum()
+
+    plain_forward = head.forward
+    head.forward = types.MethodType(forward, head)
+
+
+def require_plain_logits(model: Any) -> None:
+    """Raise UsageError for a base whose ratings would be served by other logits than those that are learned from."""
+    config = model.config.get_text_config()
+    for name, plain in PLAIN.items():
+        if (value := getattr(config, name, plain)) not in (plain, None):
+            raise UsageError(f"base: {name} {value:g} changes its logits, which training does not; take another base")

@@ -1,0 +1,83 @@
+"""How a tokenizer spells the ratings 1..10, and the distribution over them that a model's logits give."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch.nn import functional
+
+from critic.errors import UsageError
+from critic.judging.targets import IGNORED, encode, target
+from critic.records import RATINGS, Example, Message
+
+
+class RatingTokens(Struct, frozen=True):
+    """How a tokenizer spells the ratings: `before` them stands the beginning of a verdict, `first[k - 1]` is the
+    first token of rating k. `zero` is the token that turns a 1 into a 10, None where 10 is one token; instead of it may
+    come, as the judge is constrained, those that go on in the verdict, or that end it where the rating is its last."""
+
+    before: list[int]
+    first: list[int]
+    zero: int | None
+    going_on: list[int] = []
+    ending: list[int] = []
+
+
+def rating_tokens(tokenizer: Any) -> RatingTokens:
+    """Raises UsageError for a tokenizer in which ratings cannot be told apart by two tokens at most."""
+    before: set[tuple[int, ...]] = set()
+    spelt: list[list[int]] = []
+    for rating in RATINGS:
+        messages: list[Message] = [{"role": "user", "content": "?"}]
+        example = Example(id="", messages=messages, target=target(rating, ""), form="pointwise", score=None, label=None)
+        tokens = encode(tokenizer, example)
+        learned = [position for position, label in enumerate(tokens.labels) if label != IGNORED]
+        value = [position for position, spells in enumerate(tokens.rating) if spells]
+        before.add(tuple(tokens.ids[learned[0] : value[0]]))
+        spelt.append([tokens.ids[position] for position in value])
+    first = [tokens[0] for tokens in spelt]
+    one, ten = spelt[0], spelt[-1]
+    if len(before) == 1 and len(set(first)) == len(RATINGS):
+        return RatingTokens(list(before.pop()), first, None)
+    if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
+        return RatingTokens(list(before.pop()), first, ten[1], *(_beginning_with(tokenizer, mark) for mark in ",}"))
+    raise UsageError("this tokenizer does not spell the ratings 1..10 as digits; choose another base")
+
+
+def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
+    """The tokens that begin with a mark, on its line."""
+    ids = sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token.startswith(mark))
+    return [token_id for token_id in ids if not {*"\n\r"} & {*tokenizer.decode([token_id])}]
+
+
+def log_distribution(
+    tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None, last: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Log probabilities [rows × 10] of the ratings as the judge is asked for them: among what its constrained reply may
+    go on with (critic.judging.distribution).
+
+    `at_rating` [rows × vocabulary] are the logits where the rating's first token stands, `behind_one` those behind a 1
+    in its place (unused where 10 is one token), where a 0 comes or what follows a rating: of the rows that are `last`
+    [rows] (none without it) the verdict's end.
+    """
+
+    def picked(logits: torch.Tensor, columns: list[int]) -> torch.Tensor:
+        return logits[:, token_index(tuple(columns), logits.device)].float()
+
+    scores = picked(at_rating, tokens.first)
+    if tokens.zero is not None:
+        assert behind_one is not None
+        without_zero = picked(behind_one, tokens.going_on).logsumexp(-1)
+        if last is not None:
+            without_zero = torch.where(last, picked(behind_one, tokens.ending).logsumexp(-1), without_zero)
+        more = behind_one[:, tokens.zero].float() - without_zero
+        one, ten = scores[:, 0] + functional.logsigmoid(-more), scores[:, -1] + functional.logsigmoid(more)
+        scores = torch.cat([one[:, None], scores[:, 1:-1], ten[:, None]], dim=1)
+    return functional.log_softmax(scores, dim=-1)
+
+
+@lru_cache
+def token_index(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Made once: a list as an index is taken to the GPU each time, which waits for all that the GPU has to do."""
+    return torch.tensor(tokens, dtype=torch.long, device=device)
