@@ -1,4 +1,4 @@
-"""What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record."""
+"""Audit items of judgments. Only `items_of` knows where a record holds a score, a preference or a yes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ from eval_agreement.sample import PARTS
 Kind = Literal["score", "preference", "yes or no"]
 
 COLUMN_SUFFIX = "_score_1_10"
-"""Columns of human-scored rows that hold another judge's scores."""
+"""Suffix of the columns of human-scored rows that hold another judge's scores."""
 
 
 class AuditItem(Struct, frozen=True, kw_only=True):
-    """One thing that was judged, and what was said of it: None is not known.
+    """A judged item with the verdicts of the judge and of people. None is an unknown value.
 
-    - kind "score": `score` is on 1..10, None where the judge failed; by a `criterion`, None overall.
+    - kind "score": `score` is on 1..10, None if the judge failed. `criterion` is None for the overall score.
     - kinds "preference" (between answers a and b) and "yes or no" (yes is a, no is b): `labels` holds the verdict with
       a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
       "failed" is a failed judgment, None an order that was not asked.
@@ -56,10 +56,14 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Everything that one record says, by its form (any other rates), each with the id of people's verdicts."""
+    """Return the audit items of one record, with the ids of people's verdicts.
+
+    The form of the prompt decides how many there are. A prompt without a known form is a rating.
+    """
     try:
         form = form_of(judgment.prompt)
     except UsageError:
+        # Prompts of other judges have no form here; their judgments can only be ratings.
         form = FORMS["pointwise"]
     sample, asked = judgment.sample, judgment.sample.asked
     turn = sample.turn and len(sample.conversation.history) + sample.turn
@@ -83,7 +87,7 @@ def _length(sample: Sample) -> int | None:
 
 
 def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
-    """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
+    """Return the judge's choice beside the choice that people's scores imply (None if they imply none)."""
     assert isinstance(form.kind, ChoiceKind)
     sample, asked = judgment.sample, judgment.sample.asked
     people = [answer.human for answer in (sample, sample.other if form.pair else None) if answer and answer.human]
@@ -107,7 +111,7 @@ def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
 
 
 def _checklist(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
-    """The judge's answers and people's, item by item. Raises UsageError where they are not as many."""
+    """Yield one item per checklist entry. Raises UsageError if the judge and people answered different numbers."""
     human, asked = judgment.sample.human, judgment.sample.asked
     right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
     # A judge that was never asked has no answers, which are as many failures as there are items.
@@ -121,7 +125,7 @@ def _checklist(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
 
 
 def _by_criterion(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
-    """A score for each criterion of the question."""
+    """Yield one item per criterion of the question."""
     people = judgment.sample.human.criteria if judgment.sample.human else {}
     for name in judgment.conversation.criteria:
         verdict = judgment.verdict.criteria.get(name)
@@ -131,7 +135,7 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> Iterator[AuditItem]:
 
 
 def of_response(response: Response) -> AuditItem:
-    """An answer that no judge of ours has scored yet."""
+    """Return the item of a response that has no judgment yet."""
     human = response.human
     return AuditItem(
         id=response.id,
@@ -148,15 +152,21 @@ def of_response(response: Response) -> AuditItem:
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
-    """The verdicts with a (the model's answer) and with b (the opponent's) shown first, by the last call of each order.
-    Empty where no call says who stood first, as in people's verdicts."""
+    """Return the verdicts with a (the model's response) and with b (the opponent's) shown first.
+
+    The last call of each order counts. Empty if no call records the order, as in people's verdicts.
+    """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
     return (last.get("model"), _SWAPPED.get(swapped, swapped)) if last else ()
 
 
 def _winner(score: float | None) -> Label:
-    """What a score from 0 (b has won) to 1 (a has) comes to; people's may be a mean."""
+    """Return the label of a score from 0 (b wins) to 1 (a wins); people's score may be a mean.
+
+    >>> _winner(0.75), _winner(0.5), _winner(None)
+    ('a', 'tie', 'failed')
+    """
     return "failed" if score is None else "a" if score > 0.5 else "b" if score < 0.5 else "tie"
 
 
@@ -169,9 +179,11 @@ def _yes_or_no(answer: bool | None) -> Label:
 
 
 def read_items(source: Source) -> Iterator[AuditItem]:
-    """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
-    names. Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a
-    turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
+    """Yield the items of a file of judgments, lazily. A protocol in `source.column` keeps only its conversations.
+
+    Raises UsageError with file and line for a second judge, a repeated id, a score off its scale, a missing turn, or a
+    checklist with more answers from one side than from the other. Raises UsageError with the file if it has no item.
+    """
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {quoted(protocol)}; choose {', '.join(get_args(Protocol))}")
@@ -195,7 +207,7 @@ def read_items(source: Source) -> Iterator[AuditItem]:
 
 
 def _checked(judgment: Judgment) -> list[AuditItem]:
-    """What a record says, where that can be. Raises UsageError."""
+    """Return the items of a record after checking it. Raises UsageError for a score off its scale."""
     if judgment.protocol is not None:
         check(judgment)
     items = items_of(judgment)
