@@ -162,7 +162,7 @@ def _number(text: str | None) -> int | None:
 
 
 def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
-    """What a form says. Raises HTTPException where a question is open of an item neither skipped nor broken."""
+    """Return the label in a form. Raises HTTPException if a question is open, unless the item is skipped or broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
     replies = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
     try:
@@ -184,7 +184,7 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
 
 
 def _edits(body: Mapping[str, str], item: LabelItem) -> dict[str, tuple[str, str]]:
-    """What a form corrects of an item's texts. Raises HTTPException for one that was emptied."""
+    """Return a form's corrections of an item's texts. Raises HTTPException for an emptied text."""
     old = {name: text.strip().splitlines() for name, text in item.texts().items()}
     new = {name: body.get(f"edit {name}", item.texts()[name]).strip().splitlines() for name in old}
     if empty := [name for name, lines in new.items() if not lines]:
