@@ -1,1 +1,1 @@
-"""People's labels: what they are shown, who labels what, where labels are kept, and what they say about people."""
+"""Labels by people: schemes, the plan of who labels what, the store, the pages, and statistics of raters."""

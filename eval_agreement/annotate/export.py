@@ -1,4 +1,4 @@
-"""Labels as training and the audit read them: human-scored rows, and tables of preferences and verdicts."""
+"""Export of labels for training and the audit: human-scored rows, and tables of preferences and verdicts."""
 
 import sys
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ from eval_agreement.annotate.store import RaterTask, Store
 
 _PAIR = ("question", "history", "images", "reference", "response_a", "response_b", "system_a", "system_b")
 _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b", "caption", "focus", "checklist", "edits")
-"""What an audit's table is told of an item beside its label, and of a pair what training needs besides."""
+"""Columns of an exported table beside the label; those of _PAIR are for training on pairs."""
 
 
 def export(store: Store, path: Path) -> int:
@@ -47,7 +47,7 @@ def export(store: Store, path: Path) -> int:
 
 
 def _edited(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | None) -> LabelItem:
-    """An item whose row says what raters made of it, with the history of that in `edits`."""
+    """Return an item whose row has the corrections of raters, with their history in `edits`."""
     row = deepcopy(item.row) | ({"edits": edits} if edits else {})
     for name in {edit["field"] for edit in edits}:
         kind, _, turn = name.partition(" ")
@@ -63,7 +63,7 @@ def _every(label: RaterTask) -> dict[str, Any]:
 
 
 def _row(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """The row that an item was made of, with people's scores; none where nothing of its checklist is decided."""
+    """Yield the source row of an item with people's scores. Yields nothing if no rater answered its checklist."""
     item = labels[0].item
     choices = {ask.key: [label.verdict.choices[ask.key] for label in labels] for ask in item.asks}
     added = (_rated if scheme.rated else _checked)(scheme, choices, labels)
@@ -77,7 +77,7 @@ def _row(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]
 
 
 def _collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """A line a label: the row with the answers in their columns, `no` for a question that was not asked."""
+    """Yield one row per label, with the answers in their columns and `no` for a question that was not asked."""
     for label in labels:
         unasked = {ask.key: "no" for ask in label.item.asks if ask.after}
         key = f"{label.item.id}/{label.rater}" if labels[1:] else label.item.id
@@ -85,7 +85,7 @@ def _collected(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str
 
 
 def _reviewed(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """The benchmark's line as it now stands; none of a conversation that as many refuse as accept."""
+    """Yield the corrected row of the benchmark, unless half of the raters or more refuse the conversation."""
     verdicts = {label.rater: label.verdict.choices[OVERALL] for label in labels}
     if _majority([*verdicts.values()]):
         yield {**labels[0].item.row, "reviews": verdicts}
@@ -115,13 +115,17 @@ def _checked(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Seque
 
 
 def _majority(answers: Sequence[str]) -> bool | None:
-    """What more raters say; None for as many of each."""
+    """Return the answer of most raters, or None for a tie.
+
+    >>> _majority(["yes", "yes", "no"]), _majority(["yes", "no"])
+    (True, None)
+    """
     count = Counter(answers)
     return None if count["yes"] == count["no"] else count["yes"] > count["no"]
 
 
 def _table(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """A line a label and question, as the audit's tables have them; ids of turns follow from the conversation's."""
+    """Yield one row per label and question for the audit. The id of a turn is built from its conversation's id."""
     item = labels[0].item
     row = {"lang": item.lang, **item.row}
     about = {"group": item.group} | {key: row[key] for key in _ABOUT + _PAIR if row.get(key) is not None}

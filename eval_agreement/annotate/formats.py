@@ -90,7 +90,7 @@ def _task(item: LabelItem, number: int, folder: Path, form: str, images: Images 
 
 
 def texts(item: LabelItem, swapped: bool) -> dict[str, str]:
-    """What is shown of an item, by column: `question`, `answer A`, `answer 2 B`; the history is one text."""
+    """Return an item's shown texts by column (`question`, `answer A`, `answer 2 B`), with the history as one text."""
     columns: dict[str, list[str]] = defaultdict(list)
     sides = [(part, exchanged(part.side, swapped)) for part in item.parts]
     for part, side in sorted(sides, key=lambda pair: (pair[0].turn, pair[1])):

@@ -1,4 +1,4 @@
-"""What labels say about those who gave them, for the owner's page: agreement, consistency, checks and pace."""
+"""Statistics of raters for the owner's page: agreement, consistency, checks and pace."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +23,15 @@ from eval_agreement.page.words import percent, points, within
 _NOTE = "As another rater: share of equal answers. Same again: repeats answered as before."
 
 Unit = tuple[int, str]
-"""The number of an item, and one of its questions."""
+"""Number of an item, and the key of one of its questions."""
 
 
 class RaterFacts(Struct, kw_only=True):
-    """One rater's labels, in the order given; `again`: whether each repeated answer was the same, `right` each item
-    with a known answer; `equal`: the share of answers that are another rater's."""
+    """Labels of one rater in the order given, with their statistics.
+
+    `again`: True for each repeated answer that is the same as before. `right`: True for each item with a known answer
+    that was answered correctly. `equal`: share of the answers that equal another rater's, 0..1.
+    """
 
     name: str
     progress: tuple[int, int] = (0, 0)
@@ -59,7 +62,10 @@ def by_rater(labels: Iterable[RaterTask]) -> dict[str, RaterFacts]:
 
 
 def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, float]]:
-    """What every rater said of each question, as a number, 1..10 or a choice's worth; without repeats and checks."""
+    """Return the answer of every rater to each question as a number: a rating on 1..10, or the points of a choice.
+
+    Checks, items reported as broken and free text are left out. The newest answer of a rater counts.
+    """
     worth = {**POINTS, "both bad": POINTS["tie"]}
     if scheme.rated:
         worth = {choice: to_ten(float(choice), 1, len(scheme.choices)) for choice in scheme.choices}
@@ -72,7 +78,10 @@ def units(labels: Iterable[RaterTask], scheme: Scheme) -> dict[Unit, dict[str, f
 
 
 def _equal(name: str, values: Mapping[Unit, Mapping[str, float]], group: Mapping[int, str]) -> Estimate | None:
-    """How often a rater's answers are another one's to the same question, resampled by each item's `group`."""
+    """Return the share of a rater's answers that equal another rater's, with `group` of an item as cluster.
+
+    None if no other rater answered the same questions.
+    """
     equal, groups = list[bool](), list[str]()
     for (item, _), of_rater in values.items():
         if name in of_rater:
@@ -94,7 +103,7 @@ _RATERS = Columns[RaterFacts](
 
 
 def sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
-    """The owner's page: each rater, and the agreement of all."""
+    """Return the sections of the owner's page: each rater, and the agreement of all."""
     scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
     values, group = units(labels, scheme), {label.number: label.item.group for label in labels}
     for rater in raters.values():
@@ -114,7 +123,7 @@ def sections(labels: Sequence[RaterTask], progress: Mapping[str, tuple[int, int]
 
 
 def owner_page(store: Store) -> str:
-    """HTML without script or network."""
+    """Return the owner's page as HTML without scripts or network access."""
     labels, facts = store.labels(), store.facts()
     now = datetime.now(UTC).isoformat(" ", "seconds")
     content: dict[str, Any] = {"title": "Raters", "about": f"{len(labels)} labels, {now}. Reload for the newest."}

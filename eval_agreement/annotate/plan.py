@@ -1,4 +1,4 @@
-"""Who labels which item, in which order, and on which side: all of it follows from hashes, before anybody begins.
+"""Plan of labelling: the items of each rater, their order and their sides, fixed by hashes before labelling begins.
 
 - Each rater's share differs from another's by one item at most; a share `overlap` of the items goes to every rater.
 - A share `repeat` of a rater's items comes a second time, in the second half, with the sides exchanged.
@@ -14,7 +14,7 @@ Role = Literal["item", "repeat", "check"]
 
 
 class Task(NamedTuple):
-    """An item before a rater, at a `place` (0..1). `swapped`: the side B of the item is shown as A."""
+    """An item for a rater. `place` (0..1) is its position in the rater's order. `swapped`: side B is shown as A."""
 
     rater: str
     place: float
@@ -24,20 +24,30 @@ class Task(NamedTuple):
 
 
 def draw(*words: str) -> float:
-    """A number in 0..1 (1 itself excluded) that the words alone decide."""
+    """Return a number in [0, 1) that depends only on the words.
+
+    >>> draw("side", "ann", "q1") == draw("side", "ann", "q1")
+    True
+    """
     digest = hashlib.blake2b("\0".join(words).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
 
 
 def is_swapped(rater: str, item: str) -> bool:
-    """Whether a rater sees the sides exchanged; for programs whose raters share a file, `rater` is empty."""
+    """Return True if a rater sees the sides exchanged. `rater` is empty for programs whose raters share a file."""
     return draw("side", rater, item) < 0.5
 
 
 def plan(
     items: Sequence[str], checks: Sequence[str], raters: Sequence[str], overlap: float = 0.0, repeat: float = 0.0
 ) -> Iterator[Task]:
-    """The tasks of `items` and `checks`, by their ids. `overlap` and `repeat` are shares, 0..1."""
+    """Yield the tasks of `items` and `checks` (ids) for all raters, in no order of `place`.
+
+    `overlap`: share of the items that every rater gets, 0..1. `repeat`: share of a rater's items shown twice, 0..1.
+
+    >>> [(task.rater, task.role) for task in plan(["q1"], ["c1"], ["ann", "ben"], overlap=1.0)]
+    [('ann', 'item'), ('ann', 'check'), ('ben', 'item'), ('ben', 'check')]
+    """
     order = sorted(items, key=lambda item: draw("deal", item))
     shared = math.floor(overlap * len(order) + 0.5)
     for first, rater in enumerate(raters):

@@ -1,5 +1,8 @@
-"""What people are asked, a scheme being an entry of SCHEMES, and an item as a page shows it: ConvBench figure 7,
-AlignMMBench A.6.2 (the judge's own rubric), VisIT-Bench figures 11-15 (page/schemes.toml)."""
+"""Labelling schemes (SCHEMES), and items as a page shows them.
+
+Sources: ConvBench figure 7, AlignMMBench A.6.2 (the judge's own rubric), VisIT-Bench figures 11-15. The texts are in
+page/schemes.toml.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,13 +17,17 @@ from critic.records import Language
 from eval_agreement.sentences import texts_of
 
 Choices = dict[str, str]
-"""Value -> the key that chooses it."""
+"""Value of a choice -> the keyboard key that selects it."""
 
 OVERALL = "overall"
 
 
 def exchanged(value: str, swapped: bool) -> str:
-    """A choice or a side as the rater sees it, from the item's own order of sides, and back."""
+    """Return a choice or a side with A and B exchanged if `swapped`. The same call converts back.
+
+    >>> exchanged("A", True), exchanged("tie", True), exchanged("A", False)
+    ('B', 'tie', 'A')
+    """
     return {"A": "B", "B": "A"}.get(value, value) if swapped else value
 
 
@@ -28,7 +35,7 @@ Kind = Literal["user", "assistant", "question", "reference", "caption", "focus",
 
 
 class ShownPart(Struct, frozen=True, omit_defaults=True):
-    """A text that is shown: what it is, of which turn (0: of all), and by which of two sides (A, B)."""
+    """A shown text, with its kind, its turn (0: the whole conversation) and its side (A, B or empty)."""
 
     kind: Kind
     text: str
@@ -37,14 +44,16 @@ class ShownPart(Struct, frozen=True, omit_defaults=True):
 
     @property
     def field(self) -> str:
-        """What its edits go by, empty where it may not be edited; a checklist's text has an item a line."""
+        """The key of its edits, empty if raters may not edit it. A checklist has one item per line."""
         editable = self.kind in ("reference", "caption", "focus", "checklist")
         return f"{self.kind} {self.turn or ''}".strip() if editable else ""
 
 
 class Ask(Struct, frozen=True, omit_defaults=True):
-    """One question about an item: `key` is what its label goes by, `text` what it asks beyond the scheme's words.
-    `longest`: characters of a written answer; `after` (KEY=CHOICE): asked only after that answer."""
+    """A question about an item. `key` names its label; `text` adds to the wording of the scheme.
+
+    `longest`: most characters of a written answer, 0 for a choice. `after` (KEY=CHOICE): asked only after that answer.
+    """
 
     key: str
     text: str = ""
@@ -54,8 +63,11 @@ class Ask(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a page shows (what is not in `parts` cannot reach a rater), and what only the database knows: the `id` of
-    its labels, the `group` of its question, `images` by path, and the `row` it was made of."""
+    """An item to label. Only `parts` reaches a rater.
+
+    The database alone holds the `id` of its labels, the `group` of its question, the paths of its `images`, and the
+    source `row`.
+    """
 
     lang: Language
     parts: list[ShownPart]
@@ -68,11 +80,11 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def version(self) -> str:
-        """Which texts it has."""
+        """Hash of its texts: it changes if a text is corrected."""
         return hashlib.blake2b(msgspec.json.encode(self.parts), digest_size=8).hexdigest()
 
     def texts(self) -> dict[str, str]:
-        """What may be corrected, by field."""
+        """Return the editable texts by field."""
         return {part.field: part.text for part in self.parts if part.field}
 
     def corrected(self, edits: Mapping[str, tuple[str, str]]) -> "LabelItem":
@@ -81,9 +93,12 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an item of a file of the kind `source` is labelled: by one of the `choices`; of `two` sides whose order is
-    drawn. `form` is the judge's, whose rules are shown. `column` is where labels stand in an audit's table. Raters may
-    correct the texts of one that `edits`. One of `asks` of its own `shows` columns, and the picture in `images`."""
+    """A labelling scheme for items of a file of the kind `source`.
+
+    Raters select one of the `choices`. `two`: the item has two sides in random order. `form` is the judge's form whose
+    rules the page shows. `column` receives the labels in an audit's table. `edits`: raters may correct texts. A scheme
+    with its own questions has `asks`, with the columns to show in `shows` and the picture's column in `images`.
+    """
 
     choices: Choices = {}
     source: Literal["rows", "replies", "columns", "benchmark"] = "rows"
@@ -101,11 +116,11 @@ class Scheme(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def rated(self) -> bool:
-        """Whether choices are ratings, from 1."""
+        """True if the choices are ratings that begin at 1."""
         return "1" in self.choices
 
     def rubric(self, lang: Language, task: str) -> list[tuple[str, str]]:
-        """The judge's own ranges and the rules for the task, each with its label."""
+        """Return pairs (label, text): the judge's own ranges, then the rules for the task."""
         if self.form is None:
             return []
         prompt = load(self.form, lang)
@@ -123,7 +138,7 @@ SCHEMES = {
 
 
 def read_choices(item: LabelItem, scheme: Scheme, replies: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
-    """The answers to an item's questions by key, in its own order of sides. Raises ValueError for a wrong one."""
+    """Return the answers to an item's questions by key, in its own order of sides. Raises ValueError."""
     answers, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}
     for ask in item.asks:
         before, _, choice = ask.after.rpartition("=")

@@ -43,7 +43,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _LONGEST = 100_000
-"""Characters of a request's body: one label."""
+"""Largest body of a request, in characters: one label."""
 
 
 class Annotation:
@@ -56,7 +56,7 @@ class Annotation:
         self._raters = store.raters()
 
     def app(self, hosts: list[str]) -> Starlette:
-        """The ASGI application, for requests to one of `hosts` only: no other site's name leads here."""
+        """The ASGI application. It accepts only requests to `hosts`, so that no other site's name leads here."""
         routes = [
             Route("/", self._guarded(self.page)),
             Route("/label", self._guarded(self.label), methods=["POST"]),
@@ -98,7 +98,7 @@ class Annotation:
             raise HTTPException(404, "there is no such item") from None
 
     def page(self, request: Request, _: Mapping[str, str]) -> Response:
-        """The next item, or the one that is named; what the rater said of it, if anything."""
+        """Return the page of the next item or of the named one, with the rater's earlier label if there is one."""
         rater, query = self._rater(request), request.query_params
         opened = self._task(rater, query["task"]) if "task" in query else self.store.next(rater)
         preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
@@ -121,7 +121,7 @@ class Annotation:
         return shown | {"rubric": self.scheme.rubric(item.lang, item.task)}
 
     def label(self, request: Request, body: Mapping[str, str]) -> Response:
-        """Keep what was said; only then does the page go on."""
+        """Keep the label, then lead to the next page. The page never goes on without a kept label."""
         rater = self._rater(request)
         opened = self._task(rater, body.get("task"))
         verdict = read_verdict(body, opened.item, self.scheme, opened.swapped)
@@ -134,7 +134,7 @@ class Annotation:
         return JSONResponse({"next": f"./?{urlencode(query)}"}, status)
 
     def image(self, request: Request, _: Mapping[str, str]) -> Response:
-        """A picture of an item that the rater was given, by its number: its path may say whose it is."""
+        """Return a picture of one of the rater's items by number, because its path may reveal the model."""
         shown = self._task(self._rater(request), request.query_params.get("task")).item.images
         number = _number(request.query_params.get("n"))
         if number is None or number >= len(shown) or self.images is None:
@@ -162,7 +162,7 @@ def _number(text: str | None) -> int | None:
 
 
 def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> RaterVerdict:
-    """What a form says. Raises HTTPException where a question is open of an item neither skipped nor broken."""
+    """Return the label in a form. Raises HTTPException if a question is open, unless the item is skipped or broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
     replies = {ask.key: body.get(f"choice {ask.key}", "").replace("\r\n", "\n") for ask in item.asks}
     try:
@@ -184,7 +184,7 @@ def read_verdict(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapp
 
 
 def _edits(body: Mapping[str, str], item: LabelItem) -> dict[str, tuple[str, str]]:
-    """What a form corrects of an item's texts. Raises HTTPException for one that was emptied."""
+    """Return a form's corrections of an item's texts. Raises HTTPException for an emptied text."""
     old = {name: text.strip().splitlines() for name, text in item.texts().items()}
     new = {name: body.get(f"edit {name}", item.texts()[name]).strip().splitlines() for name in old}
     if empty := [name for name, lines in new.items() if not lines]:

@@ -1,5 +1,7 @@
-"""Where labels are kept: one SQLite file in write-ahead mode. A label is one transaction, and none is ever changed: of
-a task, an item before a rater, the newest counts, and those before it stay as its history."""
+"""Store of labels: one SQLite file in write-ahead mode.
+
+Each label is one transaction and is never changed. The newest label of a task counts; earlier ones are its history.
+"""
 
 import secrets
 import sqlite3
@@ -25,8 +27,11 @@ _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped) VALUES (?, ?,
 
 
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rater said of an item: a choice for each question, in the item's own order of sides, or why it was
-    `skipped` or is `broken`; `seconds` in sight; `edits` of texts, before and after, by `ShownPart.field`."""
+    """A rater's label of an item.
+
+    `choices` answers each question, in the item's own order of sides. Otherwise the item is `skipped` or `broken`.
+    `seconds`: time in sight. `edits`: texts before and after, by `ShownPart.field`.
+    """
 
     choices: dict[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -37,8 +42,11 @@ class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RaterTask(NamedTuple):
-    """An item before a rater, and its newest label: `label` is that label's number, 0 where there is none yet, `at`
-    when it was given. `number` is that of the item in the database, `known` what is known to be right."""
+    """An item for a rater, with its newest label.
+
+    `number` is the item's in the database. `known` holds its known answers. `label` is the number of the label (0: none
+    yet), and `at` the time it was given, in seconds since 1970.
+    """
 
     task: int
     rater: str
@@ -53,18 +61,18 @@ class RaterTask(NamedTuple):
 
 
 class Stale(Exception):
-    """A label for a task that another page has labelled meanwhile, or for an item whose texts somebody corrected."""
+    """Error for a label of an outdated page: the task was labelled, or the item corrected, since it was opened."""
 
 
 class Store:
-    """The database at `path`. Connections are the threads' own; every method is one transaction."""
+    """The database at `path`. Each thread has its own connection; each method is one transaction."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._own = path, threading.local()
 
     @classmethod
     def find(cls, path: Path) -> "Store | None":
-        """None where there is nothing yet. Raises UsageError for a file that is no database of labels."""
+        """Return the store at `path`, or None if it is missing or empty. Raises UsageError for any other file."""
         if not path.is_file() or not path.stat().st_size:
             return None
         store = cls(path)
@@ -86,7 +94,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction. Raises UsageError for a full disk, or tables of an earlier version."""
+        """Open a transaction. Raises UsageError for a full disk, or for tables of an earlier version."""
         try:
             with self._database() as database:  # commits, or takes everything back
                 database.execute("BEGIN IMMEDIATE")
@@ -101,11 +109,11 @@ class Store:
         return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
 
     def raters(self) -> dict[str, str]:
-        """Token -> name."""
+        """Return the names of raters by token."""
         return dict(self._rows("SELECT token, name FROM raters ORDER BY name"))
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Labels given and tasks in all, by rater."""
+        """Return (labels given, all tasks) by rater."""
         return {name: (done, tasks) for name, done, tasks in self._rows("SELECT name, done, tasks FROM raters")}
 
     def items(self) -> dict[int, LabelItem]:
@@ -119,7 +127,7 @@ class Store:
         known: Mapping[str, dict[str, str]],
         tasks: Iterable[Task],
     ) -> None:
-        """Make the tables: `raters` (name -> token), items, `known` answers by items' ids, and what is planned."""
+        """Create the tables and fill them. `raters`: name -> token. `known`: item's id -> known answers."""
         numbers = {item.id: number for number, item in enumerate(items, 1)}
         with self._writing() as database:
             for statement in _TABLES.split(";\n"):
@@ -149,30 +157,33 @@ class Store:
         return tasks
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
-        """A task. Raises KeyError where there is none of that number, or it is not the `rater`'s."""
+        """Return a task. Raises KeyError if its number is unknown, or if it is not the `rater`'s."""
         for opened in self._opened("t.id = ?", task):
             if rater in (None, opened.rater):
                 return opened
         raise KeyError(task)
 
     def next(self, rater: str) -> RaterTask | None:
-        """The rater's next task; None where all are done."""
+        """Return the rater's next task, or None if all are done."""
         tasks = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.place LIMIT 1", rater)
         return tasks[0] if tasks else None
 
     def tasks(self, rater: str) -> list[RaterTask]:
-        """All tasks of a rater, in their order."""
+        """Return all tasks of a rater, in their order."""
         return self._opened("t.rater = ? ORDER BY t.place", rater)
 
     def last(self, rater: str, before: int = 0) -> int | None:
-        """The task labelled last, or before the label `before`; a label that was changed stands further on."""
+        """Return the task labelled last, or last before the label `before`. A changed label counts as a new one."""
         query = "SELECT id FROM tasks WHERE rater = ? AND label < ? ORDER BY label DESC LIMIT 1"
         rows = self._rows(query, rater, before or 2**62)
         return rows[0][0] if rows else None
 
     def label(self, rater: str, task: int, seen: int, verdict: RaterVerdict, version: str = "") -> None:
-        """Keep a label; a page leaves one, however often it is sent. Raises Stale where another label than `seen`, or
-        another `version` of the item, is there, and KeyError for another rater's task."""
+        """Keep a label. A page that is sent twice leaves one label.
+
+        Raises Stale if the newest label is not `seen` or the item's version is not `version`. Raises KeyError for
+        another rater's task.
+        """
         with self._writing() as database:
             opened = self.opened(task, rater)
             if opened.label != seen or version not in ("", opened.item.version):
@@ -194,7 +205,7 @@ class Store:
                 database.execute(f"UPDATE raters SET done = ({done})")
 
     def edits(self) -> dict[int, list[dict[str, Any]]]:
-        """What raters corrected, by the item's number: who, when (seconds since 1970), which text, old and new."""
+        """Return corrections by item number: rater, time (seconds since 1970), field, old text, new text."""
         by_item: dict[int, list[dict[str, Any]]] = {}
         query = "SELECT t.item, t.rater, l.at, l.said FROM labels l JOIN tasks t ON t.id = l.task ORDER BY l.id"
         for number, rater, at, encoded in self._rows(query):
@@ -204,7 +215,7 @@ class Store:
         return by_item
 
     def task_of(self, rater: str, item: int, swapped: bool) -> RaterTask:
-        """The task of an item labelled elsewhere, made where there was none, with the sides as they stood there."""
+        """Return the task of an item labelled elsewhere. Creates it if missing, with the sides of the other program."""
         with self._writing() as database:
             named = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", named)
@@ -217,7 +228,7 @@ class Store:
             return self._opened("t.rater = ? AND t.item = ? AND t.role = ?", rater, item, role)[0]
 
     def labels(self) -> list[RaterTask]:
-        """Every label that counts, in the order in which they were given."""
+        """Return the labels that count, in the order in which they were given."""
         return self._opened("t.label IS NOT NULL ORDER BY t.label")
 
 

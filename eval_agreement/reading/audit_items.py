@@ -22,13 +22,13 @@ from eval_agreement.sample import PARTS
 Kind = Literal["score", "preference", "yes or no"]
 
 COLUMN_SUFFIX = "_score_1_10"
-"""Columns of human-scored rows that hold another judge's scores."""
+"""Suffix of the columns of human-scored rows that hold another judge's scores."""
 
 
 class AuditItem(Struct, frozen=True, kw_only=True):
-    """One thing that was judged, and what was said of it: None is not known.
+    """A judged item with the verdicts of the judge and of people. None is an unknown value.
 
-    - kind "score": `score` is on 1..10, None where the judge failed; by a `criterion`, None overall.
+    - kind "score": `score` is on 1..10, None if the judge failed. `criterion` is None for the overall score.
     - kinds "preference" (between answers a and b) and "yes or no" (yes is a, no is b): `labels` holds the verdict with
       a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
       "failed" is a failed judgment, None an order that was not asked.
@@ -61,6 +61,7 @@ def items_of(judgment: Judgment) -> list[AuditItem]:
     try:
         form = form_of(judgment.prompt)
     except UsageError:
+        # Prompts of other judges have no form here; their judgments can only be ratings.
         form = FORMS["pointwise"]
     sample, asked = judgment.sample, judgment.sample.asked
     turn = sample.turn and len(sample.conversation.history) + sample.turn
@@ -137,9 +138,11 @@ _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 
 
 def read_items(source: Source) -> Iterator[AuditItem]:
-    """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
-    names. Raises UsageError naming file and line for a second judge, an id that comes twice, a score off its scale, a
-    turn that is not there, and answers to a checklist that are not as many as people's; naming the file without any."""
+    """Yield the items of a file of judgments, lazily. A protocol in `source.column` keeps only its conversations.
+
+    Raises UsageError with file and line for a second judge, a repeated id, a score off its scale, a missing turn, or a
+    checklist with more answers from one side than from the other. Raises UsageError with the file if it has no item.
+    """
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in PROTOCOLS:
         raise UsageError(f"{path}: unknown protocol {quoted(protocol)}; choose {', '.join(PROTOCOLS)}")

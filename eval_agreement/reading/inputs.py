@@ -1,4 +1,4 @@
-"""What an audit is asked for on the command line: its files as samples, and its other options, checked."""
+"""Command-line options of an audit: its files as sources, and its other options, checked."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,20 +16,24 @@ from eval_agreement.reading.preference_codes import CODED, code_of
 from eval_agreement.reading.tables import USED, Codes, Scale, Source
 
 Scales = Sequence[Scale | None]
-"""Of people and of judges, as far as they are given."""
+"""Scales of people and of judges; None if not given."""
 
 ALIASES = {"text": "response", "model": "system"}
-"""What else --map calls a usual column."""
+"""Other name of a usual column in --map -> its usual name."""
 
 FOUND = ("people", "judge", "criterion")
-"""What --map names in files whose columns are found: elsewhere FILE:COLUMN does."""
+"""Fields of --map in files whose columns are detected. Elsewhere FILE:COLUMN names the column."""
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance", "savings")
 """Keys of summary.json beside the names of the samples."""
 
 
 def sample_name(path: Path) -> str:
-    """A file's stem; its whole name where summary.json has another use for the stem."""
+    """Return a file's stem, or its full name if the stem is a reserved key of summary.json.
+
+    >>> sample_name(Path("runs/mine.csv")), sample_name(Path("runs/people.csv"))
+    ('mine', 'people.csv')
+    """
     return path.name if path.stem in RESERVED else path.stem
 
 
@@ -88,7 +92,10 @@ def parse_sources(
 
 
 def of_judges(sources: Mapping[str, Source], mapped: Mapping[str, str]) -> dict[str, Source]:
-    """Two judges' sources; of a tool's results the first judge's scores. Raises UsageError, also for several scales."""
+    """Return the sources of two judges; a tool's results stand for their first judge.
+
+    Raises UsageError, also if the sources have several scales.
+    """
     from eval_agreement.reading.result_formats import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
     read = dict[str, Source]()
@@ -131,7 +138,7 @@ def found_sources(
 def parse_judges(
     texts: Iterable[str], option: str = "--judge", named: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, Source]:
-    """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
+    """Return the source of each judge from NAME=FILE[:COLUMN]. Raises UsageError."""
     sources: dict[str, Source] = {}
     for text in texts:
         name, _, file = text.partition("=")
@@ -144,7 +151,7 @@ def parse_judges(
 
 
 def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
-    """What attacks do, and what arms say of looking at images. Raises UsageError naming the file."""
+    """Return the effects of attacks, and the evidence that the judge uses images. Raises UsageError with the file."""
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
         judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
@@ -159,7 +166,7 @@ def attacks_of(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looki
 
 
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:
-    """Raises UsageError for copies of answers that `critic attack` made: one would count many times over."""
+    """Raise UsageError for copies of responses from `critic attack`: one response would count many times."""
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
@@ -171,7 +178,7 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:
-    """NAME=FILE or FILE -> files by sample name, in the order given."""
+    """Return files by sample name from NAME=FILE or FILE, in the given order."""
     files: dict[str, Path] = {}
     for argument in arguments:
         name, separator, file = argument.partition("=")

@@ -34,7 +34,7 @@ LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
     "yes or no": {"yes": "a", "no": "b"},
 }
-"""What a cell may say, in small letters, and the label it stands for."""
+"""Word in a cell, in lower case -> its label."""
 
 COLUMNS: dict[Kind, str] = {"score": "score", "preference": "preference", "yes or no": "verdict"}
 """The column that holds it, unless the user names another."""
@@ -267,7 +267,7 @@ def _graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[
 
 
 def _of_items(items: Sequence[AuditItem]) -> Labels:
-    """What is known of items."""
+    """Return the known facts of items."""
     rows = [{**asdict(item), **item.parts} for item in items]
     known = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
     return known.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
@@ -422,7 +422,7 @@ def _floats(column: Any) -> Floats:
 
 
 def _listed(column: "pd.Series[Any]") -> list[Any]:
-    """A column's values, None where a data frame has NaN."""
+    """Return a column's values, with None for NaN."""
     return [value if known else None for value, known in zip(column, column.notna(), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Preferences that are written as numbers beside two answers: codes, whose meaning differs from file to file."""
+"""Codes of preferences: numbers beside two responses. Their meaning differs between files."""
 
 import math
 import re
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CODED: dict[str, Label | None] = {"a": "a", "b": "b", "tie": "tie", "none": None}
-"""What --map CODE=... may say of a number."""
+"""Word in --map CODE=WORD -> the label it stands for."""
 
 _PLAIN: Codes = {1.0: "a", 2.0: "b"}
 """Codes that mean the same in every file that has no other: the first and the second answer."""
 
 _SHOWN = 7
-"""Numbers that an error lists."""
+"""Largest count of numbers that an error lists."""
 
 _SIDES = (("a", "b", "c"), ("1", "2", "3"), ("first", "second", "third"), ("left", "right", "middle"))
 _ANSWER = re.compile(
@@ -74,7 +74,11 @@ def _number(cell: Any) -> float | None:
 
 
 def are_codes(cells: Iterable[Any]) -> bool:
-    """Return whether a column holds numbers only."""
+    """Return True if every filled cell is a number, and there is one.
+
+    >>> are_codes([1, "2", None]), are_codes(["a", 2]), are_codes([])
+    (True, False, False)
+    """
     filled = [code_of(cell) for cell in cells if isinstance(cell, list | dict) or not tables.is_empty(cell)]
     return bool(filled) and None not in filled
 

@@ -39,7 +39,7 @@ from eval_agreement.sentences import texts_of
 Row = dict[str, Any]
 
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
-"""What scores are taken to be on: the first that holds them all, else from the lowest to the highest."""
+"""Assumed scales of scores. The first that holds all scores counts; otherwise they span lowest to highest."""
 
 _CHOICES = 4
 """Numbers that a judge's choice between two answers may have; a column of more of them is something else."""
@@ -97,7 +97,7 @@ class ResultFile(Struct, frozen=True):
 
     @property
     def is_pair(self) -> bool:
-        """Whether a row is on two answers."""
+        """True if each row compares two responses."""
         one_answer = "response" in self.shape.fields
         return bool(self.shape.pair) or (not one_answer and holds_two_answers(self.frame))
 
@@ -385,7 +385,7 @@ def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
 
 
 def _label(kind: Kind, cell: Any) -> str | None:
-    """The label that a cell's word stands for; None for another one."""
+    """Return the label of a cell's word, or None for an unknown word."""
     word = str(cell).strip().lower()
     return next((label for label, words in known().words[kind].items() if word in words), None)
 
@@ -431,7 +431,11 @@ def _typed(
 
 
 def _scale(numbers: Sequence[float], people: Scale | None) -> Scale:
-    """What numbers are on. A judge that reaches the upper half of people's scale is on it; its -1 is no verdict."""
+    """Return the scale of numbers. A judge that reaches the upper half of people's scale is on it; -1 is no verdict.
+
+    >>> _scale([2.0, 9.0], people=(1.0, 10.0))
+    (1.0, 10.0)
+    """
     kept = [number for number in numbers if number != NO_VERDICT] or numbers
     lowest, highest = min(kept), max(kept)
     if people and people[0] <= lowest and people[1] / 2 <= highest <= people[1]:

@@ -1,4 +1,4 @@
-"""Files of scores and labels, and what the rows of a table say of each id."""
+"""Files of scores and labels, with typed access to the columns of a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tuple[float, float]
 
 Codes = Mapping[float, Label | None]
-"""What numbers beside two answers mean; None is no verdict."""
+"""Number beside two responses -> its label; None is no verdict."""
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
 
 PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
-"""Columns of a table that break a sample down, and the property each stands for."""
+"""Column of a table -> the part (breakdown) that it fills."""
 
 NO_GROUP = (
     "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
@@ -33,7 +33,7 @@ NO_GROUP = (
 )
 
 TEXTS = ("response", "text")
-"""Columns that hold the answer; the first that is there counts."""
+"""Names of the response column; the first that exists counts."""
 
 USED = {
     *("id", "rater", "group", *PART_COLUMNS, "question", "reference", "label_probability"),
@@ -44,9 +44,11 @@ USED = {
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A file and the column of the scores (None: the usual). `named` are pairs of the usual name of a column and its
-    name here, `scale` that of its scores; `table` what `result_formats` read, `note` what was taken for what;
-    `codes` what numbers beside two answers mean."""
+    """A file and its score column (None: the default name).
+
+    `named` holds pairs (usual column name, name in this file). `scale` is the scale of the scores. `table` is the data
+    frame that `result_formats` built, and `note` the columns it chose. `codes` maps numbers to labels.
+    """
 
     path: Path
     column: str | None = None
@@ -58,7 +60,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str, named: tuple[tuple[str, str], ...] = ()) -> "Source":
-        """FILE or FILE:COLUMN."""
+        """Parse FILE or FILE:COLUMN. The text of an existing file is the file, even if it has a colon."""
         file, separator, column = text.rpartition(":")
         if not separator or Path(text).is_file():
             return cls(Path(text), None, named)
@@ -66,7 +68,7 @@ class Source:
 
     @cached_property
     def content(self) -> FileKind:
-        """What the file holds, by its first line; a column makes it a table, but of judgments names the protocol."""
+        """The kind of the file, by its first line. A column makes it a table, but names a protocol of judgments."""
         if self.table is not None or jsonl.suffix(self.path) != ".jsonl":
             return "table"
         _, first = next(jsonl.read(self.path, dict[str, Any]))
@@ -77,27 +79,28 @@ class Source:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The table (`critic.tables.frame`), its columns under their usual names as well."""
+        """The data frame (`critic.tables.frame`), with the `named` columns repeated under their usual names."""
         frame = tables.frame(self.path) if self.table is None else self.table
         return frame.assign(**{usual: frame[name] for usual, name in self.named if name in frame})
 
     def place(self, row: int) -> str:
+        """Return file and line of a row, counted from 0, for messages."""
         return tables.place(self.path, self.frame.index[row])
 
     def cells(self, name: str) -> list[Any]:
-        """A column. Raises UsageError naming the columns there are."""
+        """Return a column. Raises UsageError with the existing columns if it is missing."""
         if name not in self.frame:
             there = shortened(", ".join(self.frame))
             raise UsageError(f"{self.path}: no column {quoted(name)}; there are {there} (name one as FILE:COLUMN)")
         return list(self.frame[name])
 
     def texts(self, name: str) -> list[str | None]:
-        """A column as texts, None where empty; all None where there is no such column."""
+        """Return a column as texts: None for an empty cell, only None if the column is missing."""
         cells = self.frame[name] if name in self.frame else [None] * len(self.frame)
         return [tables.cell_text(cell) for cell in cells]
 
     def filled(self, name: str) -> list[str]:
-        """A column of texts. Raises UsageError with the line where one is empty."""
+        """Return a column of texts. Raises UsageError with the line of the first empty cell."""
         texts = self.texts(name)
         if None in texts:
             raise UsageError(f"{self.place(texts.index(None))}: the {name} is empty")
@@ -106,7 +109,10 @@ class Source:
     def numbers(
         self, name: str, low: float, high: float, more: str = "", none: float | None = None
     ) -> list[float | None]:
-        """A column of numbers from `low` to `high`, None where empty or `none`. Raises UsageError with the line."""
+        """Return a column of numbers, None if a cell is empty or equals `none`.
+
+        Raises UsageError with the line for a number outside `low`..`high`, with `more` at the end of the message.
+        """
         numbers: list[float | None] = []
         for row, cell in enumerate(self.cells(name)):
             number = tables.optional_number(partial(self.place, row), name, cell, high)
@@ -117,7 +123,7 @@ class Source:
         return numbers
 
     def keys(self) -> list[str]:
-        """The ids; places where there is no such column."""
+        """Return the ids, or file and line of each row without a column id. Raises UsageError for a repeated id."""
         if "id" not in self.frame:
             return [self.place(row) for row in range(len(self.frame))]
         keys = self.filled("id")
@@ -126,7 +132,7 @@ class Source:
         return keys
 
     def cut_notes(self) -> list[str]:
-        """Return what to say of texts that a workbook has cut: their lengths are too small."""
+        """Return a note on texts that a workbook cut at its cell limit; empty if none is cut."""
         if jsonl.suffix(self.path) != ".xlsx":
             return []
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
@@ -135,15 +141,17 @@ class Source:
         return [f"{first}{tables.first_of(int(cut.sum()))} has {whole}"] if first else []
 
     def empty_notes(self, name: str) -> list[str]:
-        """What to say of the cells of a column that say in words that they are empty."""
+        """Return a note on cells of a column that hold a word for empty, such as `nan`; empty if there are none."""
         words = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
         note = f"{self.path}: {len(words)} cells of {name} say {quoted(words[0])} or the like" if words else ""
         return [f"{note} and count as empty"] if words else []
 
 
 def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
-    """Return what to say of tables, of whose usual scores `column` is the name: columns not read, cells that are cut,
-    none for groups."""
+    """Return notes on tables: unused columns, cut cells, and a missing group column (unless `grouped`).
+
+    `column` is the default name of the score column.
+    """
     records = {source.path for source in sources if source.content != "table"}
     alone = [source for source in sources if source.path not in records]
     notes = list(dict.fromkeys(source.note for source in alone if source.note))

@@ -1,4 +1,4 @@
-"""Texts of one turn of a conversation: files of verdicts on turns hold the whole conversation in each row."""
+"""Texts of single turns, for files of verdicts on turns that hold the whole conversation in each row."""
 
 import json
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _CONVERSATION = re.compile(r"(?:.*\.)?(?:conversations?|messages|dialog(?:ue)?|chat)(?:[ _]?([ab12]))?", re.IGNORECASE)
-"""What a column of conversations is called, with its side."""
+"""Name of a column of conversations, and its side."""
 
 _USUAL = {None: "response", "a": "response_a", "1": "response_a", "b": "response_b", "2": "response_b"}
 _RESPONSES = frozenset((*_USUAL.values(), "text", "text_a", "text_b"))
@@ -57,7 +57,11 @@ def exchanges(value: Any) -> list[Turn]:
 
 
 def content_text(value: Any, mark: str = "\n") -> str | None:
-    """Return a cell as text; of messages, and lists of their parts, what they say, joined by `mark`."""
+    """Return a cell as text, or None if empty. The texts of messages and of their parts are joined by `mark`.
+
+    >>> content_text([{"type": "text", "text": "Two cats."}, {"type": "image_url"}])
+    'Two cats.'
+    """
     if isinstance(value, list):
         return mark.join(filter(None, (content_text(part, mark) for part in value))) or None
     if isinstance(value, dict):
