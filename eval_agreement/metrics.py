@@ -202,7 +202,7 @@ def mean_estimate(
     if not sums.size:
         return Estimate(n=0, undefined="no items")
     draws = Bootstrap(np.arange(sums.shape[1]))
-    total, count = draws.of_groups(sums).T
+    total, count = draws.resample_group_sums(sums).T
     return draws.estimate(total / count, int(known.sum()), share=share, null=null)
 
 
@@ -229,7 +229,7 @@ def resampled(
     undefined, from the n rows of `draws`, which count `weight` (n,) each. All judges have the same resamples."""
     first, cell = distinct(human, *judges)
     weight = None if weight is None else weight / weight.mean()
-    by_unit, drawn = draws.units(cell, len(first), weight)
+    by_unit, drawn = draws.resampling_units(cell, len(first), weight)
     once = next(drawn)
     samples = [Cells(human[first], judge[first], by_unit, once) for judge in judges]
     blocks_of: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]

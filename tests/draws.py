@@ -9,7 +9,7 @@ from critic.stats.estimate import Bootstrap
 
 def counts_of(draws: Bootstrap) -> Any:
     """How often each group was drawn in each resample: whole numbers, shape (G, R)."""
-    return np.concatenate(list(draws.drawn()), axis=1)[:, 1:].astype(int)
+    return np.concatenate(list(draws.draw_counts()), axis=1)[:, 1:].astype(int)
 
 
 def times_of(draws: Bootstrap) -> Any:

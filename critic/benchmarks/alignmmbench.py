@@ -139,7 +139,7 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
         ):
             row = LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition)
-            rows.append(replace(row, pictured=list(columns)) if key == "categories" else row)
+            rows.append(replace(row, charted=list(columns)) if key == "categories" else row)
     return rows
 
 

@@ -269,7 +269,9 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
         for name, adds in pairs_of_tasks([run.verdicts for run in seen], conversations, protocol).items():
-            rows.append(LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, folded=True))
+            rows.append(
+                LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, collapsed=True)
+            )
     return Report(rows=rows, summary=summary)
 
 
@@ -317,12 +319,12 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
-            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, pictured=main))
+            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main))
         if columns := errors(run.verdicts, conversations, protocol):
             drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
             caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
-            rows.append(replace(row, pictured=drawn, ranked=False))
+            rows.append(replace(row, charted=drawn, ranked=False))
         for turn in (1, 2, 3):
             verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             tasks = groups_by(conversations, partial(_task, turn))
@@ -331,7 +333,7 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 by_task = {"all": score_of(verdicts, groups, scale), **by_task}
-                rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, folded=True))
+                rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
     return rows
 
 

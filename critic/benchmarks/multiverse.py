@@ -257,7 +257,7 @@ def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -
         return Fit(n=len(pairs))
     draws = Bootstrap(groups)
     terms = [np.ones(len(pairs)), completed, quality, completed**2, quality**2, completed * quality]
-    n, x, y, xx, yy, xy = draws.of_groups(np.stack([np.bincount(draws.member, term) for term in terms])).T
+    n, x, y, xx, yy, xy = draws.resample_group_sums(np.stack([np.bincount(draws.member, term) for term in terms])).T
     slopes = ratio(n * xy - x * y, n * xx - x**2)
     explained = slopes * ratio(n * xy - x * y, n * yy - y**2)
     interval = draws.interval(explained[1:])
@@ -346,16 +346,18 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():
             caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
-            folded = key not in ("turn-score", "measures", "goal-score")
+            collapsed = key not in ("turn-score", "measures", "goal-score")
             drawn = list(scores) if key == "turn-score" else []
             rows.append(
-                LeaderboardRow(key=f"{key}-{condition}", caption=caption, scores=scores, folded=folded, pictured=drawn)
+                LeaderboardRow(
+                    key=f"{key}-{condition}", caption=caption, scores=scores, collapsed=collapsed, charted=drawn
+                )
             )
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
         rows.append(
-            LeaderboardRow(key="history-effect", caption=caption, scores=effect, pictured=list(effect), ranked=False)
+            LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect), ranked=False)
         )
     return rows
 

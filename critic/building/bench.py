@@ -17,7 +17,7 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.benchmarks.visitbench import CAPTIONS
 from critic.benchmarks.visitbench import REFERENCES as OF_SHEET
-from critic.building.replies import Made
+from critic.building.replies import DraftConversation
 from critic.errors import UsageError, one_line
 from critic.stats.diversity import words
 
@@ -31,7 +31,7 @@ INTERNAL = 0.1
 """The share of the groups that are the internal test (AlignMMBench §4.2)."""
 
 
-def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
+def _multiverse(conversation: DraftConversation, image: str) -> dict[str, Any]:
     turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
         items = [
@@ -46,21 +46,21 @@ def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
     return {"index": conversation.id, "image": image, **about, "conversation": turns}
 
 
-def _convbench(conversation: Made, image: str) -> dict[str, Any]:
+def _convbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
     row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
         row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
     return {**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}
 
 
-def _alignmmbench(conversation: Made, image: str) -> dict[str, Any]:
+def _alignmmbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
     row = {"question_id": conversation.id, "prompt": turn.question, "image_path": image, "history": history}
     return {**row, "ref_answer": turn.answer, "task": turn.task, "category": CATEGORY_OF[str(turn.task)]}
 
 
-FORMS: dict[str, Callable[[Made, str], dict[str, Any]]] = {
+FORMS: dict[str, Callable[[DraftConversation, str], dict[str, Any]]] = {
     "multiverse": _multiverse,
     "convbench": _convbench,
     "alignmmbench": _alignmmbench,
@@ -68,7 +68,9 @@ FORMS: dict[str, Callable[[Made, str], dict[str, Any]]] = {
 """Benchmark -> the row of its file that a conversation becomes."""
 
 
-def write(path: Path, form: str, conversations: Iterable[Made], copies: Mapping[str, str] | None = None) -> None:
+def write(
+    path: Path, form: str, conversations: Iterable[DraftConversation], copies: Mapping[str, str] | None = None
+) -> None:
     """Write conversations as a benchmark's own file, each image by the name of its copy."""
     name_of = copies or {}
     jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in conversations))
@@ -142,7 +144,7 @@ def splits(group_of: Mapping[str, str]) -> dict[str, str]:
 def freeze(
     folder: Path,
     form: str,
-    conversations: Sequence[Made],
+    conversations: Sequence[DraftConversation],
     root: Path,
     md5_of: Mapping[str, str],
     split_of: Mapping[str, str],

@@ -159,13 +159,13 @@ def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[Dro
     return dropped
 
 
-def merged(categories: Mapping[str, str], rare: int) -> dict[str, str]:
+def merge_rare(categories: Mapping[str, str], rare: int) -> dict[str, str]:
     """The categories of images by path, those of fewer than `rare` images merged into OTHER."""
     counts = Counter(categories.values())
     return {path: name if counts[name] >= rare else OTHER for path, name in categories.items()}
 
 
-def drawn(categories: Mapping[str, str], cap: int) -> set[str]:
+def draw_sample(categories: Mapping[str, str], cap: int) -> set[str]:
     """At most `cap` images by path, from each category in proportion to its size (MultiVerse §2.1), by the method of
     largest remainders. Which ones follows from the paths alone, not from their order."""
     if len(categories) <= cap:

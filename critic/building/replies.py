@@ -58,7 +58,7 @@ class QuestionAnswer(StepReply):
     answer: Text
 
 
-class Talk(StepReply):
+class GeneratedConversation(StepReply):
     """A conversation whose questions become harder, with a reference for each (MultiVerse §2.1, step 3)."""
 
     task: Text
@@ -117,7 +117,7 @@ class HeldItems(StepReply):
     answers: list[Literal["yes", "no", "unclear"]]
 
 
-class MadeTurn(Struct, kw_only=True, omit_defaults=True):
+class DraftTurn(Struct, kw_only=True, omit_defaults=True):
     """A question with its reference; `items` are its checklist, those of them `disputed` on which two models differ;
     `focus` is what ConvBench's last answer has to achieve."""
 
@@ -129,13 +129,13 @@ class MadeTurn(Struct, kw_only=True, omit_defaults=True):
     focus: str | None = None
 
 
-class Made(Struct, kw_only=True, omit_defaults=True):
+class DraftConversation(Struct, kw_only=True, omit_defaults=True):
     """A conversation that was made of the image at the path `image`; `dialogue` is what comes before it."""
 
     id: str
     image: str
     lang: Language
-    turns: list[MadeTurn]
+    turns: list[DraftTurn]
     category: str
     sub_category: str
     goal: str | None = None
@@ -202,7 +202,7 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
     return texts(questions, language) or ("too_short" if not all(map(words, answers)) else texts(answers, language, 0))
 
 
-def check_talk(reply: Talk, row: Any) -> Problem:
+def check_conversation(reply: GeneratedConversation, row: Any) -> Problem:
     return _exchanges(reply.turns, (3, 4), row.lang)
 
 

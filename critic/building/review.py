@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from critic import tables
-from critic.building.replies import Made
+from critic.building.replies import DraftConversation
 from critic.errors import UsageError, quoted
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
@@ -43,7 +43,7 @@ class Reviewed(Struct, frozen=True):
         return f"{line}; {len(self.open)} open, {len(self.differing)} differ"
 
 
-def _key(talk: Made) -> str:
+def _key(talk: DraftConversation) -> str:
     """The id that the sheet has: another where the text was made anew, so that answers on the old one do not count."""
     return f"{talk.id}-{hashlib.sha256(spoken(talk).encode()).hexdigest()[:8]}"
 
@@ -62,7 +62,7 @@ def _is_yes(location: str, column: str, cell: str) -> bool:
     return cell in YES
 
 
-def ask(sheet: Path, conversations: Sequence[Made], reviewers: Iterable[int]) -> None:
+def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iterable[int]) -> None:
     """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
     as people left them."""
     present = [row for _, row in _rows(sheet)]
@@ -76,7 +76,7 @@ def ask(sheet: Path, conversations: Sequence[Made], reviewers: Iterable[int]) ->
         tables.write_csv(sheet, [*present, *new])
 
 
-def spoken(conversation: Made) -> str:
+def spoken(conversation: DraftConversation) -> str:
     """A conversation as people read it."""
     turns = [(before.question, before.answer) for before in conversation.dialogue]
     turns += [(turn.question, turn.answer) for turn in conversation.turns]
@@ -85,7 +85,7 @@ def spoken(conversation: Made) -> str:
     )
 
 
-def decide(conversations: Sequence[Made], sheet: Path) -> Reviewed:
+def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
     """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
     conversation to go; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for another
     word, and for what is answered twice."""

@@ -52,8 +52,8 @@ class Table(Struct, frozen=True, kw_only=True):
     """A table of a page.
 
     - head: headings of the first column and of every cell.
-    - axis: if given, the rows' bars are drawn between its ends, behind column number `drawn` (from 1).
-    - folded: collapsed on the page and left out of text. details: collapsed on the page only.
+    - axis: if given, the rows' bars are drawn between its ends, behind column number `chart_column` (from 1).
+    - collapsed: closed on the page and left out of text. details: closed on the page only.
     - sticky: the first column stays in sight if the table is wider than the page.
     - panels: drawn side by side above the table, and into the file `picture`.svg beside the page.
     """
@@ -62,8 +62,8 @@ class Table(Struct, frozen=True, kw_only=True):
     head: list[str]
     rows: list[TableRow]
     axis: Bounds | None = None
-    drawn: int = 4
-    folded: bool = False
+    chart_column: int = 4
+    collapsed: bool = False
     details: bool = False
     sticky: bool = False
     panels: list[Panel] = field(default_factory=list)
@@ -129,7 +129,7 @@ def lean(table: Table, merge: bool = True) -> Table:
     for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
         texts = {cell.text.strip("–") + cell.small for cell in cells}
         constant = merge and len(texts) == 1 and len(cells) > 2 and not cells[0].small
-        if (table.axis and index + 2 == table.drawn) or not (constant or texts == {""}):
+        if (table.axis and index + 2 == table.chart_column) or not (constant or texts == {""}):
             kept.append(index)
         elif texts != {""}:
             constants.append(f"{table.head[index + 1]} {cells[0].text}")
@@ -140,7 +140,7 @@ def lean(table: Table, merge: bool = True) -> Table:
         caption=f"{table.caption.rstrip('.')}. In each row: {', '.join(constants)}." if constants else table.caption,
         head=[table.head[0], *(table.head[index + 1] for index in kept)],
         rows=[replace(row, cells=[row.cells[index] for index in kept]) for row in table.rows],
-        drawn=2 + sum(index + 2 < table.drawn for index in kept),
+        chart_column=2 + sum(index + 2 < table.chart_column for index in kept),
     )
 
 
@@ -218,7 +218,7 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """Render sections as fixed-width text, without folded tables."""
+    """Render sections as fixed-width text, without collapsed tables."""
     lines: list[str] = []
     for section in sections:
         body = [line for part in (section, *section.parts) for line in _paragraphs(part)]
@@ -229,7 +229,7 @@ def as_text(sections: Sequence[Section]) -> str:
 
 
 def _paragraphs(part: Part) -> Iterator[str]:
-    shown = [table for table in part.tables if not table.folded]
+    shown = [table for table in part.tables if not table.collapsed]
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)
     yield from part.readings

@@ -33,7 +33,7 @@ NOTE_OF_DIFFERENCES = (
 
 class Leaderboard(Struct, frozen=True, kw_only=True):
     """A table over models: the standings by row, in the page's order, and what each is of. Rows are compared with
-    `baseline`; `places` are by the first score, `pictured` scores are drawn."""
+    `baseline`; `places` are by the first score, `charted` scores are drawn."""
 
     key: str
     caption: str
@@ -41,9 +41,9 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     entries: dict[str, LeaderboardRow]
     standings: Standings
     baseline: str | None = None
-    folded: bool = False
+    collapsed: bool = False
     places: Places = {}
-    pictured: Sequence[str] = ()
+    charted: Sequence[str] = ()
 
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:
@@ -71,7 +71,7 @@ def _leaderboard(
     key: str, rows: Sequence[LeaderboardRow], baseline: str | None, order: Mapping[str, int]
 ) -> Leaderboard:
     columns = list(dict.fromkeys(column for entry in rows for column in entry.scores))
-    pictured = {name for entry in rows for name in (columns[:1] if entry.pictured is None else entry.pictured)}
+    charted = {name for entry in rows for name in (columns[:1] if entry.charted is None else entry.charted)}
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
 
@@ -86,9 +86,9 @@ def _leaderboard(
         entries={entry.name: entry for entry in rows},
         standings={name: cells[name] for name in names},
         baseline=base,
-        folded=rows[0].folded,
-        places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].folded else {},
-        pictured=sorted(pictured, key=columns.index),
+        collapsed=rows[0].collapsed,
+        places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].collapsed else {},
+        charted=sorted(charted, key=columns.index),
     )
 
 
@@ -149,7 +149,7 @@ def table_of(board: Leaderboard) -> Table:
         rows.append(row(name, *cells, strong=counted, model=model))
     head = ["", *["rank"] * bool(board.places), *board.columns, "coverage"]
     head += [f"range of {lead} with what is missing"] if missing else []
-    rest: dict[str, Any] = {"folded": board.folded, "details": len(rows) > MOST_OPEN}
+    rest: dict[str, Any] = {"collapsed": board.collapsed, "details": len(rows) > MOST_OPEN}
     # A panel without a bar says less than the numbers' dashes.
     rest["panels"] = [panel for panel in _panels(board) if any(panel.bars)]
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
@@ -158,7 +158,7 @@ def table_of(board: Leaderboard) -> Table:
 def _panels(board: Leaderboard) -> list[blocks.Panel]:
     """The scores in the picture, those of one kind on one axis. That of what can be negative has 0 on it."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
-    for column in () if board.folded else board.pictured:
+    for column in () if board.collapsed else board.charted:
         cells = [scores.get(column) for scores in board.standings.values()]
         bars[column] = [bar(cell.value, cell.interval) if cell else None for cell in cells]
         parts = [part for row in board.entries.values() if column in row.scores for part in row.scores[column].parts]
@@ -180,7 +180,7 @@ def _single(board: Leaderboard) -> Table:
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, _cell(column, cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
+    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, collapsed=board.collapsed)
 
 
 def _decimals(column: str) -> int:
@@ -204,7 +204,7 @@ def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:
 
 def _differences(board: Leaderboard) -> list[Table]:
     """From the baseline, of every other row."""
-    if board.baseline is None or board.folded or len(board.entries) < 2:
+    if board.baseline is None or board.collapsed or len(board.entries) < 2:
         return []
     rows = [
         row(name, *(_change(scores.get(column)) for column in board.columns), model=board.entries[name].system)

@@ -151,7 +151,7 @@ class Bootstrap:
         groups = self.groups if groups is None else groups
         return f"{groups} groups; an interval needs at least {FEWEST_GROUPS}" if groups < FEWEST_GROUPS else None
 
-    def drawn(self) -> Iterator[Floats]:
+    def draw_counts(self) -> Iterator[Floats]:
         """How often each group occurs, in blocks of shape (G, r): once in the sample, which is the first block, then as
         drawn. With fewer than FEWEST_GROUPS groups there is no other block."""
         yield np.ones((self.groups, 1))
@@ -159,7 +159,7 @@ class Bootstrap:
             blocks = _kept_counts if self.groups * self.resamples <= _KEPT else _counts
             yield from (block.astype(np.float64) for block in blocks(self.groups, self.resamples, self.seed))
 
-    def _drawn_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
+    def _draw_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
         """`drawn` of rows that are each a group of their own, as counts of those that are alike: how often each cell
         occurs follows a multinomial distribution. `cells` (k,) are the counts in the sample."""
         yield cells[:, None].astype(np.float64)
@@ -169,32 +169,34 @@ class Bootstrap:
             drawn = random.multinomial(self.groups, cells / self.groups, size=min(block, self.resamples - start))
             yield np.ascontiguousarray(drawn.T, dtype=np.float64)
 
-    def units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
+    def resampling_units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
         """What is drawn: a sparse table (cells, U) of how many rows of each cell a unit has (with a `weight` (n,), how
         much they weigh), and how often each unit occurs, in blocks of shape (U, r). `cell` is the cell of each row.
         Units are the groups or, if every row is one, the cells."""
         alone = self.enough and self.groups == len(cell) and weight is None
         if alone and cells * _ROWS_OF_A_CELL <= len(cell):
-            return scipy.sparse.eye_array(cells, format="csr"), self._drawn_cells(np.bincount(cell, minlength=cells))
+            return scipy.sparse.eye_array(cells, format="csr"), self._draw_cells(np.bincount(cell, minlength=cells))
         times = np.ones(len(cell)) if weight is None else weight
         table = scipy.sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
-        return table.tocsr(), self.drawn()
+        return table.tocsr(), self.draw_counts()
 
     def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
         """How many rows fall into each of the cells, in blocks of shape (cells, r). Arguments as in `units`."""
-        table, blocks = self.units(cell, cells, weight)
+        table, blocks = self.resampling_units(cell, cells, weight)
         return (table @ block for block in blocks)
 
-    def sums(self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None) -> Floats:
+    def resample_sums(
+        self, cell: Codes, columns: "Floats | scipy.sparse.csr_array", weight: Floats | None = None
+    ) -> Floats:
         """The columns' sums over rows: shape (1 + resamples, k). `columns`, shape (k, cells), says what a row of each
         cell adds to each sum; other arguments as in `units`."""
-        table, blocks = self.units(cell, columns.shape[1], weight)
+        table, blocks = self.resampling_units(cell, columns.shape[1], weight)
         by_unit = columns @ table
         return np.concatenate([(by_unit @ block).T for block in blocks])
 
-    def of_groups(self, by_group: Floats) -> Floats:
+    def resample_group_sums(self, by_group: Floats) -> Floats:
         """`sums` of what each group adds, shape (k, G): (1 + resamples, k)."""
-        return np.concatenate([(by_group @ block).T for block in self.drawn()])
+        return np.concatenate([(by_group @ block).T for block in self.draw_counts()])
 
     def estimate(
         self,

@@ -46,9 +46,9 @@ class Score(Struct, frozen=True, kw_only=True):
 
 class LeaderboardRow(Struct, frozen=True, kw_only=True):
     """A run's scores in a table over models, by column. `key` names the table and its file, `caption` says what it
-    shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows under
+    shows. `system` is the model, `name` tells rows of one table apart. `collapsed` tables open on demand. Rows under
     another condition than the model's own, such as without the image, come last and are not in the mean over models.
-    `pictured` scores are drawn, of a table of several rows: the first, unless others are named. `ranked` tables say
+    `charted` scores are drawn, of a table of several rows: the first, unless others are named. `ranked` tables say
     which models are tied by the first."""
 
     key: str
@@ -57,8 +57,8 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     condition: str = "own"
     system: str = ""
     name: str = ""
-    folded: bool = False
-    pictured: Sequence[str] | None = None
+    collapsed: bool = False
+    charted: Sequence[str] | None = None
     ranked: bool = True
 
     @property
@@ -127,7 +127,7 @@ class _Sums:
             value = part.verdicts.get(key)
             if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
                 by_group[:, self._number[group]] += value, 1
-        total, n = self.draws.of_groups(by_group).T
+        total, n = self.draws.resample_group_sums(by_group).T
         return _Column(total, n, by_group[1] > 0)
 
     def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:

@@ -114,7 +114,7 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
         return games.undefined("no battles")
     random = np.random.default_rng(0)
     points = _fought(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
-    drawn = [_fought(games, counts, random) for counts in islice(games.draws.drawn(), 1, None)]
+    drawn = [_fought(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
     return games.ratings(points, np.concatenate(drawn, axis=1) if drawn else np.zeros((len(games.models), 0)))
 
 

@@ -55,7 +55,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
 def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
     human, judge = rows.human, rows.judge
-    n, difference = rows.resamples.sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
+    n, difference = rows.resamples.resample_sums(np.arange(rows.n), np.stack([np.ones(rows.n), judge - human])).T
     return _effect("severity", ratio(difference, n), rows)
 
 
@@ -106,7 +106,7 @@ def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
     y, levels = _centred(rows.judge), len(values)
     at = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
     columns = scipy.sparse.vstack([at, at * y, at * x, np.stack([x * x, x * y])], format="csr")
-    sums = rows.resamples.sums(np.arange(rows.n), columns)
+    sums = rows.resamples.resample_sums(np.arange(rows.n), columns)
     n, y_sum, x_sum, squares = np.split(sums, levels * np.arange(1, 4), axis=1)
     xx, xy = squares.T
     x_mean = ratio(x_sum, n, empty=0)

@@ -72,7 +72,7 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
     basis = _basis(np.where(known, source, 0), knots)
     columns = [*(left * right for left in basis * anchors for right in basis), *(basis * np.where(anchors, target, 0))]
     columns += [row for rows in models.values() for row in basis * rows]
-    sums, k = draws.sums(np.arange(len(known)), np.array(columns)), len(basis)
+    sums, k = draws.resample_sums(np.arange(len(known)), np.array(columns)), len(basis)
     squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
     inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
     slopes, totals = np.einsum("rij,rj->ri", inverse, products), totals.reshape(len(sums), -1, k)
@@ -120,7 +120,7 @@ def change(sample: RatedSample) -> Change:
             "no answer was judged at both times: judge some of the earlier ones again, to tell who changed"
         )
     columns = [np.where(of, value, 0) for of, value in zip(rows, (then, now - then, now), strict=True)]
-    sums = draws.sums(np.arange(len(then)), np.array([*columns, *rows], dtype=np.float64)).T
+    sums = draws.resample_sums(np.arange(len(then)), np.array([*columns, *rows], dtype=np.float64)).T
     before, judge, after = (ratio(top, count) for top, count in zip(sums[:3], sums[3:], strict=True))
     groups = len(np.unique(sample.groups[rows[1]]))
     new = bool(rows[2].any())

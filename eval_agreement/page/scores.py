@@ -115,8 +115,8 @@ def _parts(audits: Mapping[str, Findings]) -> list[Section]:
             )
             caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
-            folded = len(lines) > MOST_UNFOLDED
-            tables.append(columns.table(caption, lines, axis=axis, folded=folded))
+            collapsed = len(lines) > MOST_UNFOLDED
+            tables.append(columns.table(caption, lines, axis=axis, collapsed=collapsed))
         parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
     return section("parts", parts)
 
@@ -205,7 +205,8 @@ def _offsets_table(family: Offsets) -> Table:
     caption = f"By {part_name(family.name)}: points against all others at equal human score."
     columns = _biases(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
-    return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
+    collapsed = len(family.effects) > MOST_UNFOLDED
+    return columns.table(caption, family.effects, axis=axis, chart_column=2, collapsed=collapsed)
 
 
 _VARIANTS = Columns[VariantEffect](
@@ -221,7 +222,7 @@ _VARIANTS = Columns[VariantEffect](
 
 
 def _variants(caption: str, effects: Sequence[VariantEffect]) -> Table:
-    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
+    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), chart_column=2)
 
 
 def _injection(injection: Injection) -> Part:
@@ -288,7 +289,7 @@ def _corrected(findings: Findings) -> Content:
     means, plan = findings.corrected, findings.plan
     readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
     caption = "Mean human score, drawn from 1 to 10."
-    table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
+    table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), chart_column=2)
     return readings + ([plan.reading] if plan else []), [table] if means else []
 
 
@@ -324,7 +325,7 @@ def _models(findings: Findings) -> Content:
     ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
     axis = axis_of(map(_MODELS.bar, lines), centred=True)
     caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
-    table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
+    table = _MODELS.table(caption, ordered, axis=axis, collapsed=len(lines) > MOST_UNFOLDED)
     return [f"{shown} of {pairs} pairs of models are told apart."] if lines else [], [table]
 
 
@@ -349,6 +350,6 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
     for conversion in conversions:
         by = f"by {conversion.anchors} answers that both scored"
         caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
-        table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), drawn=3)
+        table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
         parts.append(Part(heading=f"{conversion.source} to {conversion.target}", tables=[table]))
     return section("exchange", parts)

@@ -25,7 +25,7 @@ from PIL import Image
 
 from critic import benchmarks, jsonl, tables
 from critic.building import bench, replies, review
-from critic.building.replies import Made, MadeTurn, QuestionAnswer
+from critic.building.replies import DraftConversation, DraftTurn, QuestionAnswer
 from critic.errors import UsageError
 from critic.stages import ask_rows
 from critic.stages.ask_rows import STEPS, AskedRow, BuildRow
@@ -99,7 +99,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "HeldItems": {},
     "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
     "Single": {},
-    "Talk": {"task": "推理", "sub_task": "比较"},
+    "GeneratedConversation": {"task": "推理", "sub_task": "比较"},
 }  # fmt: skip
 """What the model says to each step, but for what follows from the image."""
 
@@ -153,7 +153,7 @@ def _of_image(name: str, text: str, fault: str) -> dict[str, Any]:
         return {"clarity": 2} if fault == "low_quality" else {}
     if name == "Category":
         return {"category": "少见"} if fault == "rare_category" else {}
-    return {"turns": turns} if name in ("Levels", "Talk") else {}
+    return {"turns": turns} if name in ("Levels", "GeneratedConversation") else {}
 
 
 def draw(folder: Path, count: int) -> list[Path]:
@@ -312,7 +312,7 @@ def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
         assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
 
 
-def frozen_of(folder: Path, form: str, made: Sequence[Made], split_of: dict[str, str]) -> str:
+def frozen_of(folder: Path, form: str, made: Sequence[DraftConversation], split_of: dict[str, str]) -> str:
     """A benchmark of conversations whose images are some bytes each, beside the folder."""
     for each in made:
         (folder.parent / each.image).write_bytes(each.id.encode())
@@ -455,13 +455,13 @@ TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of
     ],
 )
 def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem: str | None) -> None:
-    reply = replies.Talk("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
-    assert replies.check_talk(reply, BuildRow(key="1", lang=lang)) == problem
+    reply = replies.GeneratedConversation("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
+    assert replies.check_conversation(reply, BuildRow(key="1", lang=lang)) == problem
 
 
-def one(key: str) -> Made:
-    turn = MadeTurn(question="What is it?", answer="A kite.")
-    return Made(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
+def one(key: str) -> DraftConversation:
+    turn = DraftTurn(question="What is it?", answer="A kite.")
+    return DraftConversation(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
 
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
@@ -507,7 +507,7 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
     review.ask(sheet, made, [1, 2])
     assert sheet.read_text("utf-8") == text
     assert review.decide(made, sheet).accepted == ["a", "b"]
-    anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
+    anew = [replace(one("a"), turns=[DraftTurn(question="What is it?", answer="A bird.")]), one("b")]
     assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [])
     review.ask(sheet, anew, [1, 2])
     assert sheet.read_text("utf-8").count("A bird.") == 2
