@@ -202,6 +202,7 @@ def in_language(text: str, language: Language) -> bool:
 
 def texts(passages: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
     """Return the first problem of a reply's texts (too_short, degenerate, wrong_language), or None."""
+    # A Chinese word has about two characters.
     fewest_words = 2 * shortest if language == "zh" else shortest
     rules: dict[str, Callable[[str], bool]] = {
         "too_short": lambda text: len(words(text)) < fewest_words,
@@ -240,6 +241,7 @@ def check_single(reply: Single, row: Any) -> Problem:
     """Return the problem of a reply for AlignMMBench, or None."""
     if reply.task != row.facts["task"]:
         return "other_task"
+    # These two tasks are about the dialogue itself; the others must stand without one.
     needs_dialogue = reply.task in ("Coherence", "Incoherence")
     if bool(reply.dialogue) != needs_dialogue:
         return "no_dialogue" if needs_dialogue else "too_many_turns"
