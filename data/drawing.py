@@ -51,6 +51,7 @@ class Canvas:
 
     def digit(self, digit: str, colour: str) -> None:
         """Draw a digit in seven segments across the picture."""
+        # The digit fills the picture, whose middle is at 48 pixels.
         x, y = 30 + self.random.randint(-3, 3), 14 + self.random.randint(-3, 3)
         for name in _SEGMENTS[digit]:
             x1, y1, x2, y2 = _LINES[name]

@@ -37,6 +37,7 @@ def _hash(group: str) -> int:
 
 def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
     """Return the groups of the internal test."""
+    # Independent of the other rows, so a group keeps its part when data is added.
     if not per_task:
         return {row.group for row in rows if _hash(row.group) % 10 == 0}
     groups = defaultdict[str, set[str]](set)
@@ -109,6 +110,7 @@ def _check_parts(
     rows: Path, loaded: Loaded, parts: dict[str, list[dict[str, Any]]], external: str | None, leaks: int
 ) -> None:
     """Raise UsageError if nothing is left to train on, or to test."""
+    # Better no split than one whose training or test cannot run.
     if not parts["train"] or not parts["internal"]:
         empty = " and ".join(name for name in ("train", "internal") if not parts[name])
         total = f"{len({row.group for row in loaded.rows})} questions (groups), of which a tenth is held out"
@@ -140,6 +142,7 @@ def main(
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
     systems = set[str]().union(*map(_systems, loaded.rows))
+    # A mistyped name would silently leave the system in training.
     if external is not None and external not in systems:
         raise UsageError(f"no answer is by --external {quoted(external)}; the systems are {', '.join(sorted(systems))}")
     parts, leaks = split(loaded, external, per_task)

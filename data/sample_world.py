@@ -142,6 +142,7 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
         if times:
             values[names] = str(int(values[left]) * int(values[right]))
             continue
+        # Two slots with the same value would make some wrong answers right.
         taken = used.setdefault(source, set())
         record = draw.choice([record for record in world.records(scene.lang, source) if record[0] not in taken])
         taken.add(record[0])
@@ -192,9 +193,11 @@ def wording(
     """Return the text of an answer in its manner: the points in `kept`, with opening, filler and closing."""
     phrases = world.phrases[scene.lang]
     joint: str = phrases["joint"]
+    # A brief answer states all facts at once, so none can be left out.
     if manner == "brief" and kept == set(scene.facts):
         return draw.choice(scene.brief).format(**values)
     sentences = _points(scene, values, kept, draw)
+    # Only here does the order of sentences not matter.
     if scene.task in {"Description", "Chart", "Comparison"} and draw.random() < 0.3:
         draw.shuffle(sentences)
     if manner == "grounds" and scene.why:
@@ -275,6 +278,7 @@ def grade(question: WorldQuestion, response: WorldAnswer) -> float:
         return 1 if response.content == "off" else 2
     wrong = {fact for fact, value in response.said.items() if value != question.truth[fact]}
     share = len(wrong) / len(scene.facts)
+    # Nothing right is the same grade as nothing said.
     if not response.said or share == 1:
         return 3
     if wrong & set(scene.decisive):

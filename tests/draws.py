@@ -1,4 +1,4 @@
-"""What a bootstrap draws, as tests repeat it."""
+"""The draws of a bootstrap, repeated by tests."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from critic.stats.estimate import Bootstrap
 
 
 def counts_of(draws: Bootstrap) -> Any:
-    """How often each group was drawn in each resample: whole numbers, shape (G, R)."""
+    """Return how often each group was drawn in each resample: integers, shape (G, R)."""
     return np.concatenate(list(draws.draw_counts()), axis=1)[:, 1:].astype(int)
 
 

@@ -93,6 +93,7 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
 def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
     """Return one term per task, in the paper's order."""
     parts = groups_by(conversations, _task)
+    # Own tasks of a user's file follow the paper's, so that tables stay comparable.
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
     return {task: Term(1.0, ratings, parts[task], SCALES["pointwise"], task) for task in order}
 
@@ -133,6 +134,7 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
         group_ratings = [rating for key in ids if (rating := ratings.get(key)) is not None]
         if group_ratings:
             every[group] = pstdev(group_ratings)
+        # A single rating cannot deviate from itself, whatever the model does.
         if len(group_ratings) > 1:
             several[group] = every[group]
     by_heading = {}

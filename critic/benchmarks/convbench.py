@@ -133,6 +133,7 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     parts = {name: {name: 1.0} for name in CELLS} | DERIVED
     by_name = {}
     for name in HEADINGS:
+        # A derived score over some of its cells would not be the paper's.
         if all(CELLS[cell] in judged for cell in parts[name]):
             terms = [Term(by, judged[CELLS[cell]], groups, SCALE[protocol]) for cell, by in parts[name].items()]
             by_name[name] = Score(parts=terms)
@@ -190,6 +191,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     columns |= _flips(judged, groups)
     by_name = scores(verdicts, conversations, protocol)
     columns |= {HEADINGS[name]: score for name, score in by_name.items() if name.startswith("delta")}
+    # R1 needs every cell that R2 needs, so R2 is there as well.
     if "R1" in by_name:
         less = [replace(part, weight=-part.weight) for part in by_name["R2"].parts]
         columns["R1−R2"] = Score(parts=[*by_name["R1"].parts, *less])

@@ -133,6 +133,7 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
         if name != names[position % 2] or (position % 2 and name == names[0]):
             speaker = f"conversation[{position}].speaker is {quoted(spoken[position].speaker)}"
             raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
+    # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
     return [
@@ -302,6 +303,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
         seen = [run for run in runs if condition in run.conditions()]
         fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}
+        # Pooling a single file would repeat its own row.
         if len(seen) > 1:
             every = ratio_against_quality([run.verdicts for run in seen], condition)
             pooled[f"all {len(seen)} files, {condition}"] = every
@@ -339,6 +341,7 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
                 # A reply with too few answers leaves the last items failed, not absent.
                 answer = answered[item] if item < len(answered) else None
                 verdicts[(*turn, item)] = None if answer is None else 100.0 * answer
+            # Items without an aspect count in the turn's ratio, but in no aspect's.
             if main:
                 asked.setdefault(main, {})[(*turn, item)] = conversation.group
     return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}

@@ -104,6 +104,7 @@ def _caption(location: str, row: tables.Row, images: int) -> str:
     # With one caption too few, every following caption would describe the wrong image.
     if len(present) != images:
         raise UsageError(f"{location}: {quoted(column)} has {len(present)} captions for {images} images")
+    # A number in front of a single caption would suggest further images.
     if images == 1:
         return present[0]
     return "\n".join(f"{number}. {caption}" for number, caption in enumerate(present, 1))
@@ -116,6 +117,7 @@ def _listed(location: str, row: tables.Row, column: str) -> list[object]:
     ['a.png', 'b.png']
     """
     value = row[column]
+    # A single image's cell is text, even if it looks like JSON.
     if not column.startswith("images"):
         return [value]
     if isinstance(value, str):

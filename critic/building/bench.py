@@ -122,6 +122,7 @@ def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
     pairs = []
     for first, second in combinations(texts, 2):
         share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
+        # The shorter text decides: a text contained in a long one is repeated in full.
         if share >= OVERLAP:
             pairs.append(SharedText(first, second, share))
     return pairs

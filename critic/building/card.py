@@ -167,6 +167,7 @@ def _statistics(title: str, card: CardFacts) -> Section:
 def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
     """Build the table of one kind of class, with a bar for each share."""
     total = sum(count for count, _ in names.values())
+    # Only this class has thousands of names.
     shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
     bars = {name: blocks.bar(count / total, None) for name, (count, _) in shown}
     rows = [row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in shown]

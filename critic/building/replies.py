@@ -239,6 +239,7 @@ def check_levels(reply: Levels, row: Any) -> Problem:
 
 def check_single(reply: Single, row: Any) -> Problem:
     """Return the problem of a reply for AlignMMBench, or None."""
+    # Tasks are balanced in advance, so a reply may not choose another.
     if reply.task != row.facts["task"]:
         return "other_task"
     # These two tasks are about the dialogue itself; the others must stand without one.
@@ -251,6 +252,7 @@ def check_single(reply: Single, row: Any) -> Problem:
 def check_wordings(reply: Wordings, row: Any) -> Problem:
     """Return the problem of rewordings, or None. All must be new and different."""
     wordings = list(dict.fromkeys(wording.strip() for wording in reply.wordings))
+    # The seed among its own rewordings would count twice within the group.
     if len(wordings) < len(reply.wordings) or row.facts["question"].strip() in wordings:
         return "repeated"
     if len(wordings) != row.facts["count"]:

@@ -119,6 +119,7 @@ def headline(boards: Sequence[Leaderboard]) -> str:
         return ""
     marks = {name: _cell(column, scores[name]).text for name in (first, *others)}
     tied = [name for name in (first, *others) if board.places.get(name, (0, 0))[0] == 1]
+    # With tied models, naming one as first would claim more than the data shows.
     if len(tied) > 1:
         more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
         named = listed([*(f"{name} ({marks[name]})" for name in tied[:3]), *more])
@@ -168,6 +169,7 @@ def table_of(board: Leaderboard) -> Table:
 def _panels(board: Leaderboard) -> list[blocks.Panel]:
     """Build the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
+    # A collapsed table is closed on the page, so a chart in it would not be seen.
     for column in () if board.collapsed else board.charted:
         cells = [scores.get(column) for scores in board.standings.values()]
         bars[column] = [bar(cell.value, cell.interval) if cell else None for cell in cells]
@@ -186,6 +188,7 @@ def _single(board: Leaderboard) -> Table:
     ((name, scores),) = board.standings.items()
     rows = []
     for column, cell in scores.items():
+        # Without missing verdicts the range is the score itself.
         missing = span(cell.low, cell.high) if cell.n < cell.asked else ""
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, _cell(column, cell), *counts, missing))
@@ -277,6 +280,7 @@ def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
         cells[column] = cell and (math.inf if cell.infinite else cell.value)
         cells |= {f"{column} low95": low, f"{column} high95": high}
         cells |= {f"{column} n": cell and cell.n, f"{column} asked": cell and cell.asked}
+        # Without a baseline there is nothing to subtract.
         if board.baseline:
             less = cell and cell.difference
             low, high = (less and less.interval) or (None, None)

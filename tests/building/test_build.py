@@ -80,7 +80,7 @@ def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
 
 
 def kept_in(writes: list[Write]) -> Callable[[Write], bool]:
-    """What keeps every write that it sees, and kills nothing."""
+    """A recorder of every write, which kills nothing."""
 
     def keep(write: Write) -> bool:
         writes.append(write)
@@ -101,7 +101,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "Single": {},
     "GeneratedConversation": {"task": "推理", "sub_task": "比较"},
 }  # fmt: skip
-"""What the model says to each step, but for what follows from the image."""
+"""The model's reply to each step, except for the parts that follow from the image."""
 
 QUESTIONS = {"en": "Is question {} about {}?", "zh": "第{}个问题是{}吗？"}
 ITEMS = {"en": ["Is the bar named?", "Is a unicorn named?"], "zh": ["是否说出了红色的柱子？", "是否说出了独角兽？"]}
@@ -292,7 +292,7 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, Any], tmp_path:
 
 
 def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
-    """Of the shorter text; what is a pair of a pair is one group."""
+    """The share is that of the shorter text; chains of pairs form one group."""
     numbers = [f"word{number}" for number in range(60)]
     texts = {
         "a": " ".join(numbers),
@@ -499,7 +499,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
 
 
 def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
-    """What was made anew is asked about again."""
+    """A conversation that was generated again is reviewed again."""
     made, sheet = [one("a"), one("b")], tmp_path / "sheet.csv"
     review.ask(sheet, made, [1, 2])
     text = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n").replace("A kite.", "A kite?")

@@ -39,7 +39,7 @@ def test_the_page_escapes_what_comes_from_files(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> None:
-    """What a part says stands under its heading; small print in brackets; a part that only folds says nothing."""
+    """Parts print under their heading, small print in brackets; a part with only collapsed tables is empty."""
     table = Table(caption="c", head=["", "x"], rows=[row("a", TableCell("1.0", "0.9–1.1"), about="why")])
     quiet = Part(heading="quiet", tables=[Table(caption="hidden", head=[""], rows=[], collapsed=True)])
     section = Section(key="k", heading="h", parts=[Part(heading="loud", readings=["said"], tables=[table]), quiet])
