@@ -15,7 +15,7 @@ from critic import jsonl
 from critic.backends import Request
 from critic.records import Language
 from critic.stages import options
-from critic.stages.ask_rows import RequestSource, BenchmarkBuild, NeedsModelError
+from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError, RequestSource
 from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
 from critic.stages.options import check

@@ -14,7 +14,7 @@ from msgspec import Struct
 from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
-from critic.building.replies import HeldItems, DraftConversation, DraftTurn
+from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
 from critic.page.blocks import interval, number
 from critic.records import Conversation, Judgment, ModelTurn, Protocol

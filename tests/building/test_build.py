@@ -368,8 +368,9 @@ def killed(build: Callable[[], Any], out: Path, at: Write) -> bool:
 
 
 def some_of(writes: Sequence[Write], before: Collection[Write] = ()) -> list[Write]:
-    """Of each step that was not there `before` its first write and the one in its middle. The images that are frozen
-    are one step, each writing of `dropped.jsonl` is one."""
+    """Return the first and the middle write of each step that is not in `before`.
+
+    All frozen images are one step; each writing of `dropped.jsonl` is one."""
     steps: dict[str, list[Write]] = {}
     for write in writes:
         if write not in before and not write.file.endswith(".run.json"):

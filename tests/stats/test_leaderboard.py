@@ -138,8 +138,7 @@ def less(mine: Score, base: Score) -> Difference:
 
 
 def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
-    """Of each task the model is 3 better: also where either lacks one, and where on one they have no question in
-    common."""
+    """The model is 3 better in each task, also if either lacks a task or they share no question in one."""
     every = less(of_tasks(4, *"tuvw"), of_tasks(1, *"tuvw"))
     assert (every.mean, every.n, every.missing, every.partly) == (3, 40, 0, "")
     for mine, base, n, groups, partly in (
