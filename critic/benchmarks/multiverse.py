@@ -246,7 +246,7 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     It is oracle minus self-prediction, paired.
     """
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
-    change = paired(oracle, own, lambda with_references, alone: with_references - alone)
+    change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
     groups: dict[str, dict[Turn, str]] = {"all": {}}
     for conversation, turn in _turns_of(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):

@@ -111,11 +111,11 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
     names = find_images(root)
     jsonl.repair(out)
     there = out.is_file() and out.stat().st_size
-    known = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
+    previous = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
 
     def hashed(name: str) -> ImageFile:
         """Return the earlier record if it still fits the file, else hash the image."""
-        before, path = known.get(name), root / name
+        before, path = previous.get(name), root / name
         # Same size is taken for the same file: hashing it again would cost what a resume saves.
         if before is not None and before.md5 and path.is_file() and path.stat().st_size == before.bytes:
             return before
@@ -127,7 +127,7 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
         for image in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
             images.append(image)
             # An unchanged image has its line already.
-            if image != known.get(image.path):
+            if image != previous.get(image.path):
                 file.append(image)
     jsonl.write(out, images)  # drops the lines of images that were replaced or removed
     jsonl.write_sidecar(out, {"folder": str(root), "images": len(images)})

@@ -102,8 +102,8 @@ def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
 def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
     """Return the weighted sum, or None if a value is missing."""
     # A sum over some of the terms would be a number on another scale.
-    known = [weight * value for weight, value in terms if value is not None]
-    return sum(known) if len(known) == len(terms) else None
+    weighted = [weight * value for weight, value in terms if value is not None]
+    return sum(weighted) if len(weighted) == len(terms) else None
 
 
 class Difference(Struct, frozen=True, kw_only=True):
