@@ -1,10 +1,11 @@
-"""The four benchmarks on the sample conversations, from images to the HTML reports, with tiny models on real parts.
+"""Run the four benchmarks on sample conversations, from images to HTML reports, with tiny models and the real
+programs.
 
     python data/bench_demo.py --out runs/bench-demo
 
-Three random vision-language models of a few million parameters and a tiny judge that is trained for a minute, served by
-vLLM. Two are run through every benchmark as published and scored together; in VisIT-Bench's tournament the third is the
-newcomer. The scores mean nothing; every step is the real one.
+It uses three random vision-language models of a few million parameters and a tiny judge, trained for a minute and
+served by vLLM. Two models run through every benchmark as published and are scored together; in VisIT-Bench's
+tournament the third is the newcomer. The scores mean nothing; every step is the real one.
 """
 
 import sys
@@ -27,7 +28,7 @@ SAMPLES = {
 """Benchmark -> its file in data/samples/."""
 
 LAYERS = {"tiny-2": 2, "tiny-3": 3, "tiny-1": 1}
-"""The models -> how many layers they have; the last is the newcomer."""
+"""Models -> number of layers; the last is the newcomer."""
 
 REPLY_TOKENS, VERDICT_TOKENS = 24, 160
 
@@ -39,12 +40,13 @@ SHORT = [
     "--set=training.per_device_train_batch_size=4",
     "--set=global_batch=4",
 ]
-"""Of the tiny recipe: a judge that learns to write verdicts, and short reasons before them, and not to judge."""
+"""Overrides of the tiny recipe: the judge learns to write verdicts, and short reasons before them, not to judge."""
 
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
 
 
 def _trained(out: Path) -> Path:
+    """Return the folder of the judge, training it first if it is missing."""
     judge = out / "judge"
     if not (judge / "critic.json").is_file():
         run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
@@ -56,23 +58,25 @@ def _trained(out: Path) -> Path:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
 ) -> None:
-    """All four benchmarks on the samples, as published, and a tournament. Run again, it goes on where it stopped."""
+    """Run all four benchmarks on the samples, as published, and a tournament. Rerun the same command to resume."""
     check_programs(PROGRAMS)
     start = time.monotonic()
-    critic, files = script("critic"), {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
+    critic = script("critic")
+    files = {name: f"data/samples/{name}/{file}" for name, file in SAMPLES.items()}
     *models, newcomer = LAYERS
 
     step("1/4", "models: three tiny vision-language models and a tiny judge, served by vLLM", start)
     judge = _trained(out)
     folders = {name: out / "models" / name for name in LAYERS}
     for name, folder in folders.items():
-        if not (folder / "processor_config.json").is_file():  # which is written last
+        if not (folder / "processor_config.json").is_file():  # written last, so present only if complete
             run([sys.executable, "tests/tiny_vlm.py", str(folder), str(LAYERS[name])])
     with ExitStack() as servers:
         urls = {name: servers.enter_context(served(folder, out / f"{name}.log"))[0] for name, folder in folders.items()}
         judge_url, model = servers.enter_context(served(judge, out / "judge.log"))
+        # Untrained models fail often: the demo shows the steps, not their quality.
         lenient = ["--max-failed", "1", "--force-form"]
-        # Another training, another folder.
+        # Verdicts of a newly trained judge must not mix with those of an earlier one.
         by = f"by-{model.replace('@', '-')}"
         folder_of = {(benchmark, name): out / benchmark / f"{name}-{by}" for benchmark in SAMPLES for name in models}
 

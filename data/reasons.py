@@ -1,9 +1,11 @@
-"""Reasons for people's scores, sampled from a judge: what forms with the reason first learn where people wrote none.
+"""Sample reasons for people's scores from a judge, to train forms that give the reason first on rows without
+reasons.
 
     python data/reasons.py rows.jsonl --judge runs/judge --out with-reasons.jsonl
 
-A judge that writes is asked several times about each row without a reason, as by `critic judge`. Of its replies that
-counts whose rating is nearest to people's score, within --band (rejection sampling: STaR, arXiv 2203.14465, §3.1).
+A generative judge answers several times for each row without a reason, as in `critic judge`. The reply whose
+rating is nearest to people's score is kept if it lies within --band (rejection sampling: STaR, arXiv 2203.14465,
+§3.1).
 """
 
 from collections.abc import Iterable
@@ -22,13 +24,16 @@ from critic.stages.options import Endpoint, check
 
 
 def met(judgments: Iterable[Judgment], band: float) -> dict[str, str]:
-    """Reasons by row, of samples with the ids ROW#NUMBER: that whose rating is nearest to people's score, if it lies
-    within `band` points (on 1..10) of it: it comes last, and stays."""
+    """Return the best reason by row, from samples with the ids ROW#NUMBER.
+
+    The best sample's rating is nearest to people's score and within `band` points (on 1..10) of it.
+    """
     samples = [
         (abs(judgment.verdict.rating - judgment.sample.human.score), judgment.sample.id, judgment.verdict.reason)
         for judgment in judgments
         if judgment.sample.human and judgment.verdict.rating and judgment.verdict.reason
     ]
+    # Sorted from far to near, so that the nearest sample of a row overwrites the others.
     return {name.rpartition("#")[0]: reason for points, name, reason in sorted(samples, reverse=True) if points <= band}
 
 
@@ -37,13 +42,17 @@ def main(
     rows: Annotated[Path, typer.Argument(help="Human-scored rows.")],
     out: Annotated[Path, typer.Option(help="The rows, with reasons (.jsonl); the samples are kept beside it.")],
     endpoint: Endpoint,
-    judge: Annotated[list[str] | None, typer.Option(help="As of critic judge: FOLDER, URL, replies.jsonl.")] = None,
+    judge: Annotated[
+        list[str] | None, typer.Option(help="Judge as in critic judge: FOLDER, URL, replies.jsonl.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Replies to each row.")] = 4,
     band: Annotated[float, typer.Option(min=0, help="Points on 1..10 between the rating and people's score.")] = 1.0,
     temperature: options.Temperature = 0.8,
-    force_form: Annotated[bool, typer.Option("--force-form", help="Also where it did not learn the form.")] = False,
+    force_form: Annotated[
+        bool, typer.Option("--force-form", help="Use the form even if the judge did not learn it.")
+    ] = False,
 ) -> int:
-    """Sample reasons from a judge, and keep those whose rating meets people's."""
+    """Sample reasons from a judge, and keep those whose rating is close to people's."""
     from critic.stages import judge as judging  # noqa: PLC0415 - whose chain of imports is long
 
     loaded = human_scored.load(rows, pictures=True)

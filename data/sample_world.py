@@ -58,7 +58,7 @@ class Scene(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class World(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything the sentences are made of, by language."""
+    """All building blocks of the sentences, by language."""
 
     labels: dict[Language, dict[str, str]]
     pools: dict[Language, dict[str, str]]
@@ -69,7 +69,7 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
     scenes: list[Scene]
 
     def records(self, lang: Language, source: str) -> list[list[str]]:
-        """Of a pool by its name, or the whole numbers of "2..19", both ends among them."""
+        """Return the records of a pool by name, or the integers of a range such as "2..19", both ends included."""
         low, dots, high = source.partition("..")
         if dots:
             return [[str(number)] for number in range(int(low), int(high) + 1)]
@@ -77,7 +77,7 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class System(Struct, frozen=True):
-    """A simulated answerer: how often it says what (`content`) and in what `manner`."""
+    """A simulated answering system: probabilities of each `content` and each `manner`."""
 
     content: dict[Content, float]
     manner: dict[Manner, float]
@@ -86,28 +86,30 @@ class System(Struct, frozen=True):
 
 
 PLAIN = ("Drifter-3B", "Stutter-1B", "off", "garbled")
-"""Systems, and what answers say, that show their worth without the picture: they have no part in a world with some."""
+"""Systems, and contents of answers, that are recognizable as bad without the picture. A world with pictures has
+none of them."""
 
 UNSEEN = 0.1
-"""Share of the questions whose pictures no judge is shown, so that one learns what it can tell without: else a judge
-asked blind would only meet a prompt that it has never seen."""
+"""Share of questions whose pictures no judge is shown, so that it learns to rate without them. Otherwise a judge
+tested blind would only meet an unfamiliar prompt."""
 
 
 class Rater(Struct, frozen=True):
-    """A simulated person: adds `bias`, draws towards the middle by `centre`, errs by `noise` (sd)."""
+    """A simulated person: adds `bias`, draws towards the middle by `centre`, errs by `noise` (standard deviation)."""
 
     bias: float
     centre: float
     noise: float
 
     def score(self, grade: float, draw: random.Random) -> int:
+        """Return the rater's integer rating of an answer with a true grade."""
         middle = fmean(RATINGS)
         felt = grade + self.bias + self.centre * (middle - grade) + draw.gauss(0, self.noise)
         return min(max(round(felt), RATINGS[0]), RATINGS[-1])
 
 
 class WorldQuestion(Struct, frozen=True):
-    """A question as put: its scene, the true value of every slot, and the texts made from them."""
+    """A question as asked: its scene, the true value of every slot, and the texts made from them."""
 
     scene: Scene
     truth: Values
@@ -120,7 +122,8 @@ class WorldQuestion(Struct, frozen=True):
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
-    """What a rater notices: the values said, and how. `said` lacks the facts that were left out."""
+    """An answer as a rater sees it: its text, the values `said`, and its manner. `said` omits facts that were left
+    out."""
 
     text: str
     said: Values = field(default_factory=dict)
@@ -129,15 +132,17 @@ class WorldAnswer(Struct, frozen=True, kw_only=True):
 
 
 def pick(world: World, scene: Scene, draw: random.Random) -> Values:
-    """A value for every slot; slots that share a source differ."""
+    """Draw a value for every slot; slots with the same source differ."""
     values: Values = {}
     used: dict[str, set[str]] = {}
     for entry in scene.picks:
         names, source = entry.split("=")
         left, times, right = source.partition("*")
+        # Computed numbers, such as a product, keep the facts of a scene consistent.
         if times:
             values[names] = str(int(values[left]) * int(values[right]))
             continue
+        # Two slots with the same value would make some wrong answers right.
         taken = used.setdefault(source, set())
         record = draw.choice([record for record in world.records(scene.lang, source) if record[0] not in taken])
         taken.add(record[0])
@@ -146,7 +151,8 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
 
 
 def change(world: World, scene: Scene, values: Values, fact: str, draw: random.Random) -> Values:
-    """`values` with another value of `fact`, one that no slot of the question has."""
+    """Return `values` with another value of `fact` that no slot of the question has."""
+    # Half of the errors take a plausible wrong value that the scene names.
     if fact in scene.lure and draw.random() < 0.5:
         return values | {fact: values[scene.lure[fact]]}
     names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
@@ -156,21 +162,23 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
     records = world.records(scene.lang, source)
     column = columns.index(fact)
     record = draw.choice([record for record in records if record[column] not in values.values()])
+    # Columns that are no facts of their own must follow the changed one.
     tied = [name for name in columns if name == fact or name not in scene.facts]
     return values | {name: record[columns.index(name)] for name in tied}
 
 
 def _facts_in(scene: Scene, wordings: list[str]) -> set[str]:
+    """Return the facts that a point's sentence states."""
     return {fact for fact in scene.facts if f"{{{fact}}}" in wordings[0]}
 
 
 def _points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
-    """One sentence for every point whose facts are all kept."""
+    """Return one sentence for every point whose facts are all kept."""
     return [draw.choice(wordings).format(**values) for wordings in scene.points if _facts_in(scene, wordings) <= kept]
 
 
 def garble(text: str, joint: str, draw: random.Random) -> str:
-    """`text` with its words (without spaces between words: pairs of characters) shuffled, some stuck."""
+    """Shuffle the words of a text (without spaces: pairs of characters) and repeat one of them."""
     pieces = text.split(joint) if joint else [text[i : i + 2] for i in range(0, len(text), 2)]
     draw.shuffle(pieces)
     stuck = draw.choice(pieces)
@@ -182,12 +190,14 @@ def garble(text: str, joint: str, draw: random.Random) -> str:
 def wording(
     world: World, scene: Scene, values: Values, draw: random.Random, *, kept: set[str], manner: Manner, own_style: bool
 ) -> str:
-    """The answer's text in its manner: the points in `kept`, with what surrounds them."""
+    """Return the text of an answer in its manner: the points in `kept`, with opening, filler and closing."""
     phrases = world.phrases[scene.lang]
     joint: str = phrases["joint"]
+    # A brief answer states all facts at once, so none can be left out.
     if manner == "brief" and kept == set(scene.facts):
         return draw.choice(scene.brief).format(**values)
     sentences = _points(scene, values, kept, draw)
+    # Only here does the order of sentences not matter.
     if scene.task in {"Description", "Chart", "Comparison"} and draw.random() < 0.3:
         draw.shuffle(sentences)
     if manner == "grounds" and scene.why:
@@ -206,22 +216,23 @@ def wording(
 
 
 def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
+    """Draw a question about a scene."""
     values = pick(world, scene, draw)
     question = draw.choice(scene.ask).format(**values)
     reference = _points(scene, values, set(scene.facts), draw)
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
-    alone = scene.picture is not None and draw.random() < 0.5
+    has_no_reference = scene.picture is not None and draw.random() < 0.5
     about: dict[str, Any] = {"group": f"world/{scene.lang}/{scene.task}/{number:05d}"}
     about["image"] = f"images/{number:06d}.png"
     about["history"] = [Turn(user.format(**values), reply.format(**values)) for user, reply in scene.history]
-    about["reference"] = None if alone else world.phrases[scene.lang]["joint"].join(reference)
+    about["reference"] = None if has_no_reference else world.phrases[scene.lang]["joint"].join(reference)
     about["blind"] = scene.picture is not None and draw.random() < UNSEEN
     return WorldQuestion(scene=scene, truth=values, question=question, **about)
 
 
 def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
-    """How many of the facts such an answer gets wrong: a slip less than half, poor more than half."""
+    """Draw the number of wrong facts in an answer: less than half for a slip, more than half if poor."""
     if content == "wrong":
         return facts
     if content == "slip" and facts > 1:
@@ -234,10 +245,11 @@ def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
 def answer(
     world: World, question: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
 ) -> WorldAnswer:
-    """What `system` says to `question`; when it strays, it answers `other` or nothing at all."""
+    """Draw the answer of `system` to `question`; off topic, it answers `other` or refuses."""
     scene, phrases = question.scene, world.phrases[question.scene.lang]
     content = draw.choices(list(system.content), list(system.content.values()))[0]
     manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
+    # Not every scene has a way to evade; a wrong answer is the nearest replacement.
     if (content == "evade" and not scene.evade) or (content in PLAIN and scene.picture is not None):
         content = "wrong"
     worded = partial(wording, world, draw=draw, manner=manner, own_style=system.own_style)
@@ -260,12 +272,13 @@ def answer(
 
 
 def grade(question: WorldQuestion, response: WorldAnswer) -> float:
-    """The grade by the rubric (AlignMMBench §4.1), from the facts alone."""
+    """Return the grade by the rubric (AlignMMBench §4.1), from the facts only."""
     scene, manner = question.scene, response.manner
     if response.content in {"off", "garbled"}:
         return 1 if response.content == "off" else 2
     wrong = {fact for fact, value in response.said.items() if value != question.truth[fact]}
     share = len(wrong) / len(scene.facts)
+    # Nothing right is the same grade as nothing said.
     if not response.said or share == 1:
         return 3
     if wrong & set(scene.decisive):
@@ -274,14 +287,14 @@ def grade(question: WorldQuestion, response: WorldAnswer) -> float:
         return 4.3 if share > 0.5 else 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
     if len(response.said) < len(scene.facts):
         return 6
-    # Everything asked is there and right: how it is said decides.
+    # All facts are present and correct, so the manner decides.
     if manner == "grounds" and not scene.why:
         manner = "plain"
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
 
 
 def reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
-    """Why the answer gets its grade: the facts one by one, and what else the rater noticed."""
+    """Return the reason for the grade: the facts one by one, and anything else the rater noticed."""
     scene, phrases, labels = question.scene, world.reasons[question.scene.lang], world.labels[question.scene.lang]
     if response.content in {"off", "garbled"}:
         text: str = draw.choice(phrases[response.content])
@@ -302,7 +315,7 @@ def reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: r
 
 
 def row(world: World, question: WorldQuestion, system: str, response: WorldAnswer, draw: random.Random) -> Row:
-    """The answer with three or four raters' scores and one reason."""
+    """Build the answer's row with scores of three or four raters and one reason."""
     names = sorted(draw.sample(list(world.raters), draw.choice([3, 3, 4])))
     scores = {name: float(world.raters[name].score(grade(question, response), draw)) for name in names}
     scene, group = question.scene, question.group
@@ -315,19 +328,19 @@ def row(world: World, question: WorldQuestion, system: str, response: WorldAnswe
 
 
 def edit(world: World, question: WorldQuestion, response: WorldAnswer, seed: str) -> dict[str, str] | None:
-    """One fact of the answer that the picture decides, right as it stands, and a value that is wrong."""
+    """Return one correct fact of the answer that the picture decides, and a wrong value for it, or None."""
     draw = random.Random(seed)
     for fact in draw.sample(question.scene.facts, len(question.scene.facts)):
         old = question.truth[fact]
         match = re.search(rf"\b{re.escape(old)}\b", response.text)
-        # What reads it changes the first place where the letters stand.
+        # Whoever applies the edit replaces the first occurrence of these letters.
         if response.said.get(fact) == old and match is not None and response.text.index(old) == match.start():
             return {"old": old, "new": change(world, question.scene, question.truth, fact, draw)[fact]}
     return None
 
 
 def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
-    """All rows, question by question; scenes take turns, so that every task has its share."""
+    """Generate all rows, question by question; scenes take turns, so that every task has its share."""
     draw = random.Random(f"sample-world-{seed}")
     questions = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]
     scored = []
@@ -335,6 +348,7 @@ def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, World
         scene = question.scene
         others = [other for other in questions if other.scene.lang == scene.lang and other.scene.task != scene.task]
         for name, system in world.systems.items():
+            # Their answers would teach a judge to ignore the picture.
             if scene.picture is not None and name in PLAIN:
                 continue
             if draw.random() < system.share:
@@ -344,7 +358,10 @@ def rows(world: World, seed: int, count: int) -> list[tuple[WorldQuestion, World
 
 
 def read_world(*files: Path) -> World:
-    """What a file says in place of one before it counts: a section's values by name, all scenes."""
+    """Read a world from TOML files; later files override earlier ones.
+
+    A section's values are overridden one by one, the list of scenes as a whole.
+    """
     merged: dict[str, Any] = {}
     for file in files:
         for name, section in tomllib.loads(file.read_text("utf-8")).items():
@@ -356,13 +373,14 @@ def read_world(*files: Path) -> World:
 
 def main(
     out: Annotated[Path, typer.Option(help="The .jsonl file to write.")],
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    questions: Annotated[int, typer.Option(min=52, help="How many questions; about nine rows each.")] = 1144,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed writes the same bytes.")] = 0,
+    questions: Annotated[int, typer.Option(min=52, help="Number of questions; about nine rows each.")] = 1144,
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="English questions about pictures, which are drawn in images/ beside it.")
+        bool,
+        typer.Option("--pictures", help="Ask in English about pictures, which are drawn into images/ beside the file."),
     ] = False,
 ) -> None:
-    """Write a made-up set of human-scored answers, Chinese and English, all AlignMMBench tasks."""
+    """Write made-up human-scored answers in Chinese and English for all AlignMMBench tasks."""
     here = Path(__file__)
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
     scored = rows(world, seed, questions)
@@ -381,6 +399,7 @@ def main(
 
 
 def draw_all(questions: dict[str, WorldQuestion], root: Path, seed: int) -> None:
+    """Draw the picture of every question. Raises UsageError without Pillow."""
     try:
         from drawing import draw  # noqa: PLC0415 - Pillow is not part of a plain installation
     except ImportError:

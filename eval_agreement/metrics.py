@@ -236,7 +236,7 @@ def mean_estimate(
     if not sums.size:
         return Estimate(n=0, undefined="no items")
     draws = Bootstrap(np.arange(sums.shape[1]))
-    total, count = draws.of_groups(sums).T
+    total, count = draws.resample_group_sums(sums).T
     return draws.estimate(total / count, int(known.sum()), share=share, null=null)
 
 
@@ -267,7 +267,7 @@ def resampled(
     # Rows with the same scores of all judges are summed once.
     first, cell = distinct(human, *judges)
     weight = None if weight is None else weight / weight.mean()
-    by_unit, drawn = draws.units(cell, len(first), weight)
+    by_unit, drawn = draws.resampling_units(cell, len(first), weight)
     once = next(drawn)
     samples = [Cells(human[first], judge[first], by_unit, once) for judge in judges]
     # Resamples come in blocks, so that memory does not grow with their number.

@@ -1,4 +1,4 @@
-"""What a bootstrap draws, as tests repeat it."""
+"""The draws of a bootstrap, repeated by tests."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from critic.stats.estimate import Bootstrap
 
 
 def counts_of(draws: Bootstrap) -> Any:
-    """How often each group was drawn in each resample: whole numbers, shape (G, R)."""
-    return np.concatenate(list(draws.drawn()), axis=1)[:, 1:].astype(int)
+    """Return how often each group was drawn in each resample: integers, shape (G, R)."""
+    return np.concatenate(list(draws.draw_counts()), axis=1)[:, 1:].astype(int)
 
 
 def times_of(draws: Bootstrap) -> Any:

@@ -1,4 +1,5 @@
-"""The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
+"""The benchmarks: each module of this folder defines one, with everything about it. README.md explains how to add
+one."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,13 +30,13 @@ PAPER_SETTINGS = {
     "score_kind": "score",
     "reference_backed": "reference in sight",
 }
-"""Fields of a JudgeConfig that the papers determine -> what they are called on a page."""
+"""Fields of JudgeConfig that the papers determine -> their names on a page."""
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A file of judgments: one model's verdicts by one judge, asked in one way. `name` is its name in a report."""
+    """A file of judgments: one model's verdicts by one judge with one configuration. `name` is its name in a report."""
 
     name: str
     path: Path
@@ -46,28 +47,30 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def verdicts(self) -> list[Judgment]:
-        """Those that are not on another model's answers as well."""
+        """Return the verdicts on this model only, not on a pair of models."""
         return [judgment for judgment in self.turns if judgment.opponent is None]
 
     @property
     def battles(self) -> list[Judgment]:
-        """Those between two models."""
+        """Return the verdicts between two models."""
         return [judgment for judgment in self.turns if judgment.opponent is not None]
 
     def counted(self, of: Callable[[Judgment], Any]) -> Counter[Any]:
-        """Count the verdicts by the value of `of`."""
+        """Count the verdicts by a key."""
         return Counter(map(of, self.turns))
 
     def protocols(self) -> list[str]:
+        """Return the protocols of the verdicts, in order of first use."""
         return list(dict.fromkeys(judgment.protocol for judgment in self.verdicts if judgment.protocol))
 
     def conditions(self) -> list[str]:
+        """Return the conditions of the verdicts, in order of first use."""
         return list(dict.fromkeys(judgment.condition for judgment in self.verdicts))
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What is shown beside the scores of each run: tables of other `rows`, sections, and their numbers for
-    summary.json, anything that msgspec encodes."""
+    """Additions to the scores of each run: `rows` of further tables, sections, and their numbers for summary.json
+    (anything msgspec encodes)."""
 
     rows: "list[LeaderboardRow]" = []
     sections: list[Section] = []
@@ -75,13 +78,13 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):
-    """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
+    """A benchmark, which the module of its name in this folder defines as `BENCHMARK = Benchmark(…)`.
 
-    `read` makes conversations of its published file, `protocols` are how answers are judged unless the user says
-    otherwise, `conditions` the histories of the paper's main tables, its usual one first, `published` how its paper
-    asks a judge where that is not our way (`--as published`). `entries` are a run's scores, a row for each table over
-    models, of the verdicts by these protocols that are `scored`; the means of all other verdicts are shown below.
-    `report` adds what is not about one run, or no table over models.
+    `read` parses its published file into conversations. `protocols` are the default protocols of its judge.
+    `conditions` are the histories of the paper's main tables, the usual one first. `published` is the paper's
+    judge setup, if it is not the default (`--as published`). `entries` returns a run's rows, one per table, from
+    the verdicts by these protocols that are `scored`; means of all other verdicts are shown below. `report` adds
+    what concerns several runs, or is no table over models.
     """
 
     title: str
@@ -130,7 +133,7 @@ def any_compares(names: Iterable[str]) -> bool:
 
 
 def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
-    """Return a row with the model's name, and its condition if that is not the usual one."""
+    """Return a row with the model's name, followed by its condition unless it is the usual one."""
     name = {"own": run.name, "no_image": f"{run.name}, without image"}.get(
         row.condition, f"{run.name}, {row.condition}"
     )
@@ -138,7 +141,7 @@ def named(row: "LeaderboardRow", run: Run) -> "LeaderboardRow":
 
 
 def load(name: str) -> Benchmark:
-    """Return the benchmark of a name. Raises UsageError for an unknown one."""
+    """Return a benchmark by name. Raises UsageError for an unknown one."""
     if name not in BENCHMARKS:
         raise UsageError(f"{name}: unknown benchmark; {did_you_mean(name, BENCHMARKS)}choose {', '.join(BENCHMARKS)}")
     benchmark: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
@@ -146,14 +149,18 @@ def load(name: str) -> Benchmark:
 
 
 def read(name: str, path: Path) -> list[Conversation]:
-    """The conversations of a benchmark's published file. Raises UsageError for an unknown benchmark, or naming file,
-    line and key."""
+    """Read a benchmark's published file into conversations.
+
+    Raises UsageError for an unknown benchmark, or naming file, line and key.
+    """
     return load(name).read(path)
 
 
 def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
-    """A hash of each reply that a file judges, by conversation, condition and turn; of those that it does not say,
-    as older files, or verdicts on whole conversations, none."""
+    """Return a hash of each judged reply by conversation, condition and turn.
+
+    Replies that the file does not hold, as in older files or for verdicts on whole conversations, are left out.
+    """
     return {
         (judgment.sample.id, judgment.condition, judgment.turn): hash(judgment.sample.answer)
         for judgment in run.turns
@@ -162,32 +169,38 @@ def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
 
 
 def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
-    """Return whether two files' replies (`answers_of`) are equal on all shared turns, or None if they share none."""
+    """Return True if two results of `answers_of` agree on all common turns, None without common turns.
+
+    >>> alike({"q1": 1, "q2": 2}, {"q2": 2}), alike({"q1": 1}, {"q1": 3}), alike({"q1": 1}, {"q2": 1})
+    (True, False, None)
+    """
+    # Files without a common turn may or may not judge the same replies.
     shared = mine.keys() & theirs.keys()
     return all(mine[key] == theirs[key] for key in shared) if shared else None
 
 
 BIASED, FEWEST_PAIRS, FEWEST_DRAWN = 0.2, 20, 100
-"""From which share of so many pairs on the order of answers is at a page's head; of places drawn it takes more."""
+"""Order effects are shown at the head of a page from this share of this many pairs. If each place was drawn, more
+comparisons are needed."""
 
 
 def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
-    """How far the comparisons of each judge, over all its files, follow the places of the answers, in words, and
-    whether that is much."""
+    """Return, for each judge over all its files, a sentence on its order effect and whether the effect is large."""
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
         pairwise = (judgment for judgment in run.turns if judgment.protocol and any_compares([judgment.protocol]))
-        # A head scores each answer alone, in no order.
+        # A scoring head rates each answer separately, in no order.
         compared.setdefault(run.judge, []).extend(line for line in pairwise if any(call.first for call in line.calls))
     return dict(_order_effect(judge, judgments) for judge, judgments in compared.items() if judgments)
 
 
 def _order_effect(judge: str, compared: Sequence[Judgment]) -> tuple[str, bool]:
+    """Return the sentence on one judge's order effect, and whether the effect is large."""
     pairs = [[(call.first, call.value) for call in judgment.calls if call.value] for judgment in compared]
     values = [value for calls in pairs for _, value in calls]
     decided, first = len(values) - values.count("tie"), values.count("A")
     words = f"of {decided} comparisons with a winner, the first answer won {first}"
-    # The last verdict of each order counts: a reply that could not be read was asked about once more.
+    # The last verdict of each order counts: an unreadable reply was requested once more.
     both = [last for calls in pairs if {"model", "opponent"} <= (last := dict(calls)).keys()]
     if both:
         turned = {"A": "B", "B": "A", "tie": "tie"}
@@ -195,8 +208,9 @@ def _order_effect(judge: str, compared: Sequence[Judgment]) -> tuple[str, bool]:
         turned_share = f"{differ} of {len(both)} pairs ({differ / len(both):.0%})"
         words = f"{turned_share} were judged otherwise in the other order and count as ties; {words}"
         large = len(both) >= FEWEST_PAIRS and differ >= BIASED * len(both)
-    else:  # where a place is drawn for each, the first wins as often more than half as if so many followed it alone
+    else:  # with drawn places, the surplus of first wins estimates the share that follows the order
         large = decided >= FEWEST_DRAWN and abs(2 * first - decided) >= BIASED * decided
+    # Ties that nobody gave would hide a judge that cannot read the prompt.
     if unread := sum(judgment.unread for judgment in compared):
         words += f"; {unread} of {len(pairs)} comparisons came to no verdict and count as ties"
     return f"{judge}: {words}.", large

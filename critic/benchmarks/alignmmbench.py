@@ -1,4 +1,4 @@
-"""AlignMMBench: its published files as they are, its scores (§5.1, table 3; §5.3.2) and its report.
+"""AlignMMBench: reading its published files, its scores (§5.1, table 3; §5.3.2) and its report.
 
 A question, and an answer (an older layout repeats the question beside the answer and is read the same way):
 
@@ -41,15 +41,22 @@ class _QuestionLine(Struct):
 
 
 def group_of(question_id: str) -> str:
-    """The seed question that a question is a wording of: "17" of "17-0", and of an id without a number itself."""
+    """Return the seed question that a question rewords; an id without a number is its own seed.
+
+    >>> group_of("17-0"), group_of("17")
+    ('17', '17')
+    """
     return question_id.rsplit("-", 1)[0]
 
 
 def read_questions(path: Path) -> dict[str, Question]:
-    """The benchmark's questions by id. Raises UsageError naming file and line for an unknown task,
-    a duplicate id, or a missing key."""
+    """Read the benchmark's questions by id.
+
+    Raises UsageError naming file and line for an unknown task, a duplicate id, or a missing key.
+    """
     questions: dict[str, Question] = {}
     for number, line in jsonl.read(path, _QuestionLine):
+        # A mistyped task would silently drop out of its category's mean.
         if line.task not in CATEGORY_OF:
             raise UsageError(f"{path}:{number}: unknown task {quoted(line.task)}; expected one of {', '.join(TASKS)}")
         if line.question_id in questions:
@@ -70,29 +77,36 @@ def read_questions(path: Path) -> dict[str, Question]:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The questions as conversations of one turn, after the history that some of them carry."""
+    """Read the questions as conversations of one turn, after the history that some of them have."""
     return [Conversation.of(question, "alignmmbench") for question in read_questions(path).values()]
 
 
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """Table 3's row for one model under one condition, from its ratings 1..10 by question id (None: failed): the mean
-    of the tasks, and each. Tasks that are not AlignMMBench's own come behind it."""
+    """Return table 3's row for one model under one condition: the mean of the tasks, and each task.
+
+    `ratings` are 1..10 by question id (None: failed). Tasks that are not AlignMMBench's own come last.
+    """
     terms = _terms(ratings, conversations)
     return mean_of_tasks("mean of tasks", terms) | {task: Score(parts=[term]) for task, term in terms.items()}
 
 
 def _terms(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Term]:
+    """Return one term per task, in the paper's order."""
     parts = groups_by(conversations, _task)
+    # Own tasks of a user's file follow the paper's, so that tables stay comparable.
     order = [task for task in dict.fromkeys((*TASKS, *sorted(parts))) if task in parts]
     return {task: Term(1.0, ratings, parts[task], TEN, task) for task in order}
 
 
 def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
-    """The unweighted mean of the tasks that have a score, by its name; nothing where none has. Of all 13 it is the
-    paper's Avg. Its counts and bounds are those of all tasks: what the mean would be had what is missing been rated
-    lowest, or highest."""
+    """Return the unweighted mean of the tasks that have a score under `name`; empty if none has one.
+
+    Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: they are the mean if every
+    missing verdict were the lowest, or the highest, rating.
+    """
     means = {task: mean(term.verdicts, term.asked, term.scale) for task, term in tasks.items()}
     scored = [task for task, of_task in means.items() if of_task.n]
+    # Without a single rated task there is no mean to report, not a mean of 0.
     if not scored:
         return {}
     counts = combine([(1 / len(tasks), of_task) for of_task in means.values()])
@@ -101,7 +115,7 @@ def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
 
 
 def overviews(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """The mean of each category's tasks, and that over the questions, which the original script prints."""
+    """Return the mean of each category's tasks, and the mean over questions that the original script prints."""
     terms, means = _terms(ratings, conversations), dict[str, Score]()
     for category, own in CATEGORIES.items():
         means |= mean_of_tasks(category, {task: terms[task] for task in own if task in terms})
@@ -109,15 +123,19 @@ def overviews(ratings: Mapping[str, float | None], conversations: Conversations)
 
 
 def alignment(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, Score]:
-    """How alike a model's ratings are within the rewrites of one question (AlignMMBench §5.3.2): one over the mean of
-    the groups' population deviations. The paper's has all groups that have a rating; a group with a single one has a
-    deviation of 0 whatever the model does, and the second score leaves it out. Infinite where all deviations are 0."""
+    """Return the consistency of ratings within the rewordings of a question (AlignMMBench §5.3.2).
+
+    It is one over the mean of the groups' population deviations, and infinite if all are 0. The paper includes
+    every group with a rating. A group with a single rating has deviation 0 regardless of the model; the second
+    score excludes those.
+    """
     every, several = dict[str, float | None](), dict[str, float | None]()
     for group, ids in groups_by(conversations, attrgetter("group")).items():
-        known = [rating for key in ids if (rating := ratings.get(key)) is not None]
-        if known:
-            every[group] = pstdev(known)
-        if len(known) > 1:
+        group_ratings = [rating for key in ids if (rating := ratings.get(key)) is not None]
+        if group_ratings:
+            every[group] = pstdev(group_ratings)
+        # A single rating cannot deviate from itself, whatever the model does.
+        if len(group_ratings) > 1:
             several[group] = every[group]
     by_heading = {}
     for heading, spread in (("alignment", every), ("alignment without singletons", several)):
@@ -127,9 +145,10 @@ def alignment(ratings: Mapping[str, float | None], conversations: Conversations)
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """The rows of table 3: the mean of the tasks, each task, and the alignment score; and of the means over others."""
+    """Return the rows of table 3 (mean of the tasks, each task, alignment), and of the other means."""
     rows = []
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
+        # Verdicts on whole conversations, or judged in another way, are on another scale of meaning.
         if cell != Cell(cell.condition, 1):
             continue
         of_tasks = scores(ratings, conversations) | alignment(ratings, conversations)
@@ -139,11 +158,12 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             ("categories", "Mean rating 1 to 10 by category, and over the questions", over_tasks),
         ):
             row = LeaderboardRow(key=key, caption=caption, scores=columns, condition=cell.condition)
-            rows.append(replace(row, pictured=list(columns)) if key == "categories" else row)
+            rows.append(replace(row, charted=list(columns)) if key == "categories" else row)
     return rows
 
 
 def _task(conversation: Conversation) -> str:
+    """Return the task of a conversation."""
     return conversation.turns[0].task or "none"
 
 

@@ -1,7 +1,7 @@
-"""ConvBench: its sheet as it is, its scores (§4, tables 1 and 8), where its errors come from (§3.3, §5.2), how far two
-judges agree, and its report.
+"""ConvBench: reading its sheet, its scores (§4, tables 1 and 8), the sources of errors (§3.3, §5.2), the agreement
+of two judges, and its report.
 
-A row of the sheet is one conversation of three turns, perception, reasoning and creation, about one image:
+A row of the sheet is one conversation of three turns (perception, reasoning and creation) about one image:
 
     image_id                        0001.jpg
     instruction-conditioned-caption A red kite flies over a beach; two children hold its string.
@@ -34,7 +34,7 @@ TASKS = ("First_turn_instruction_category", "Second_turn_instruction_category", 
 REFERENCES = ("first_turn_answer", "second_turn_answer", "third_turn_answer")
 IMAGE, CAPTION, FOCUS = "image_id", "instruction-conditioned-caption", "third_turn_demands"
 PUBLIC, ANNOTATED = (IMAGE, *INSTRUCTIONS), (CAPTION, *TASKS, *REFERENCES, FOCUS)
-"""What the benchmark's own script reads. The public sheet has only the first of these."""
+"""Columns that the benchmark's own script reads. The public sheet has only the first group."""
 
 OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
 
@@ -52,7 +52,7 @@ CELLS = {
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
 
 ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
-"""The cells of figure 8, of which the first that was judged counts: a turn that is asked without those before it."""
+"""The cells of figure 8, a turn asked without the earlier ones. The first cell that was judged counts."""
 
 DERIVED: dict[str, dict[str, float]] = {
     "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
@@ -63,8 +63,8 @@ DERIVED: dict[str, dict[str, float]] = {
     "delta_S3_tilde": {"S3_tilde": 1, "S3_hat": -1},
     "delta_SO_tilde": {"SO_tilde": 1, "SO_hat": -1},
 }
-"""The cells that follow from them, as weights: R2 is the mean of the turns, R1 that of R2 and SO. A delta is the score
-that perfection adds, positive where the model's own errors had cost something."""
+"""Scores derived from the cells, as weights. R2 is the mean of the turns, R1 the mean of R2 and SO. A delta is the
+score that perfection adds, positive if the model's own errors had a cost."""
 
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
 """The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
@@ -78,22 +78,24 @@ HEADINGS = {
     **{"SO_hat": "ŜO", "delta_SO_hat": "ŜO−SO", "S3_tilde": "S̃3", "delta_S3_tilde": "S̃3−Ŝ3"},
     **{"SO_tilde": "S̃O", "delta_SO_tilde": "S̃O−ŜO"},
 }
-"""The columns of tables 1 and 8, in their order."""
+"""The columns of tables 1 and 8, in order."""
 
 TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its order.
+    """Read the conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its
+    order.
 
-    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. The turns of the public
-    sheet, which has none of ANNOTATED, have no reference: two models can be compared on them, and that is all. Raises
-    UsageError naming what is missing for a sheet with some of the columns, and place and column for an empty cell or a
-    duplicate id.
+    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. The public sheet
+    has none of ANNOTATED: its turns have no reference and only allow comparing two models. Raises UsageError
+    naming the missing columns if a sheet has only some, and place and column for an empty cell or a duplicate
+    id.
     """
     ids = tables.Ids()
     conversations: list[Conversation] = []
     for location, row in tables.rows(path, FORMATS):
+        # One annotated column is enough: a sheet with some of them is damaged, not public.
         annotated = not row.keys().isdisjoint(ANNOTATED)
         if missing := [column for column in (*PUBLIC, *(ANNOTATED if annotated else ())) if column not in row]:
             raise UsageError(f"{path}: the sheet lacks {', '.join(missing)}; ask ConvBench's authors for the full one")
@@ -122,12 +124,16 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name, in the paper's
-    order: the cells that have a verdict, and the derived ones for which there is all that they follow from."""
+    """Return the row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10), in the paper's
+    order.
+
+    It has the cells with a verdict, and the derived scores whose cells are all there.
+    """
     judged, groups = _scores(verdicts, protocol), groups_of(conversations)
     parts = {name: {name: 1.0} for name in CELLS} | DERIVED
     by_name = {}
     for name in HEADINGS:
+        # A derived score over some of its cells would not be the paper's.
         if all(CELLS[cell] in judged for cell in parts[name]):
             terms = [Term(by, judged[CELLS[cell]], groups, SCALE[protocol]) for cell, by in parts[name].items()]
             by_name[name] = Score(parts=terms)
@@ -135,11 +141,11 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 Scored = Mapping[str, float | None]
-"""Scores by conversation; None: the judgment failed."""
+"""Scores by conversation; None is a failed judgment."""
 
 
 def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Scored]]:
-    """The ablation's steps that were run: a capability, and a turn's scores before and after it is perfect (§3.3)."""
+    """Yield the ablation steps that were run: capability, turn, and scores before and after it is perfect (§3.3)."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
             yield cause, CELLS[base].turn or 0, judged[CELLS[base]], judged[CELLS[perfect]]
@@ -148,8 +154,10 @@ def _steps(judged: Mapping[Cell, Scored]) -> Iterator[tuple[str, int, Scored, Sc
 def pairs_of_tasks(
     models: Sequence[Verdicts], conversations: Conversations, protocol: str
 ) -> dict[str, dict[str, Score]]:
-    """By pair of tasks, how many points of what a perfect step adds to a score are due to it (§5.1), over the models:
-    the sum over all pairs is what the step adds."""
+    """Return, by pair of tasks, the points that a perfect step adds to a score (§5.1), pooled over models.
+
+    The sum over all pairs is the total that the step adds.
+    """
     changes, asked = dict[Any, float | None](), dict[str, dict[Any, str]]()
     for model, verdicts in enumerate(models):
         for cause, turn, before, after in _steps(_scores(verdicts, protocol)):
@@ -167,18 +175,23 @@ def pairs_of_tasks(
 
 
 def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """Where a model's errors come from, by column, of what was judged: in % of conversations, which turn is the first
-    to fail, that is below the middle of the scale; the verdicts that flip; what a perfect step adds (§5.1), what the
-    whole adds to the turns, and what a turn loses that is asked alone (figure 8)."""
+    """Return the sources of a model's errors, by column, as far as they were judged.
+
+    In % of conversations: the first turn that fails (scores below the middle of the scale), and verdicts that
+    flip. In points: the gain from a perfect step (§5.1), of the whole over the turns, and the loss of a turn
+    asked alone (figure 8).
+    """
     judged, groups = _scores(verdicts, protocol), groups_of(conversations)
     columns, (low, high) = dict[str, Score](), SCALE[protocol]
     turns = [judged[Cell(OWN, turn)] for turn in (1, 2, 3) if Cell(OWN, turn) in judged]
+    # The first failure is unknown while a turn has not been judged at all.
     if len(turns) == 3:
         first = {key: _first_failure([by_id.get(key) for by_id in turns], protocol) for key in groups}
         columns |= {f"fails at {turn}": _percent(first, groups, float(turn).__eq__) for turn in (1, 2, 3)}
     columns |= _flips(judged, groups)
     by_name = scores(verdicts, conversations, protocol)
     columns |= {HEADINGS[name]: score for name, score in by_name.items() if name.startswith("delta")}
+    # R1 needs every cell that R2 needs, so R2 is there as well.
     if "R1" in by_name:
         less = [replace(part, weight=-part.weight) for part in by_name["R2"].parts]
         columns["R1−R2"] = Score(parts=[*by_name["R1"].parts, *less])
@@ -191,7 +204,7 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str, Score]:
-    """In % of the verdicts on turns, how many change once perception (Ŝ) or reasoning (S̃) is perfect, up or down."""
+    """Return, in % of verdicts on turns, the changes up or down with perfect perception (Ŝ) or reasoning (S̃)."""
     columns = dict[str, Score]()
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
         changes, asked = dict[Any, float | None](), dict[Any, str]()
@@ -207,7 +220,7 @@ def _flips(judged: Mapping[Cell, Scored], groups: Mapping[str, str]) -> dict[str
 
 
 def _first_failure(turns: Sequence[float | None], protocol: str) -> float | None:
-    """The number of the first turn that fails, 0 for none; None where a missing verdict leaves that open."""
+    """Return the number of the first turn that fails, 0 if none does, or None if a missing verdict leaves it open."""
     for turn, score in enumerate(turns, 1):
         if score is None or score < sum(SCALE[protocol]) / 2:
             return None if score is None else float(turn)
@@ -215,21 +228,23 @@ def _first_failure(turns: Sequence[float | None], protocol: str) -> float | None
 
 
 def _change(before: Scored, after: Scored) -> dict[str, float | None]:
-    """The second less the first of what both judge."""
+    """Return `after` minus `before` for each id that has both."""
     return paired(before, after, lambda old, new: new - old)
 
 
 def _percent(values: Mapping[Any, float | None], asked: Mapping[Any, str], counts: Callable[[float], bool]) -> Score:
-    """In how many % of cases a number `counts`."""
+    """Build a score: the percentage of cases whose number `counts`."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
 
 def agreement(
     pairs: Sequence[tuple[Verdicts, Verdicts]], conversations: Conversations, protocol: str
 ) -> dict[str, Score]:
-    """How often two judges, or a judge and a person, give equal verdicts, in per cent: over `all` cells (table 3), and
-    by cell (tables 4 to 7), for the cells that both judged. Verdicts are equal when their scores are. Of several models
-    each has a pair of both judges' verdicts; one conversation's are resampled together."""
+    """Return how often two judges, or a judge and a person, give equal scores, in per cent.
+
+    `all` covers all cells (table 3), followed by each cell that both judged (tables 4 to 7). Each model has a
+    pair of verdicts; verdicts on one conversation are resampled together.
+    """
     groups = groups_of(conversations)
     judged = [(by_cell(first, protocol), by_cell(second, protocol)) for first, second in pairs]
     by_heading, every = dict[str, Score](), (dict[Any, float | None](), dict[Any, str]())
@@ -247,17 +262,21 @@ def agreement(
 
 
 def _scores(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, Mapping[str, float | None]]:
+    """Return scores by cell on the paper's scale."""
     unit = 100.0 if protocol == "pairwise" else 1.0
     return {cell: each(by_id, lambda score: unit * score) for cell, by_id in by_cell(verdicts, protocol).items()}
 
 
 def _task(turn: int, conversation: Conversation) -> str:
+    """Return the task of a turn."""
     return conversation.turns[turn - 1].task or "none"
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """What a perfect step adds by pair of tasks, and how far the judges of one model agree. The summary has every
-    verdict that flips, and how far."""
+    """Build the tables on perfect steps by pair of tasks, and on the agreement of each model's judges.
+
+    The summary lists every verdict that flips, and by how much.
+    """
     rows, summary = _agreed(runs, conversations), dict[str, Any]()
     for protocol in TITLES:
         seen = [run for run in runs if protocol in run.protocols()]
@@ -269,12 +288,17 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             summary.setdefault(run.name, {})[protocol] = {"flips": flips}
         caption = f"What a perfect step adds to the score of all models by pair of tasks ({protocol})"
         for name, adds in pairs_of_tasks([run.verdicts for run in seen], conversations, protocol).items():
-            rows.append(LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, folded=True))
+            rows.append(
+                LeaderboardRow(key=f"{protocol}-pairs", caption=caption, scores=adds, name=name, collapsed=True)
+            )
     return Report(rows=rows, summary=summary)
 
 
 def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[LeaderboardRow]:
-    """How often every two judges of a model's replies agree, people among them; of several models also over all."""
+    """Return the agreement of every two judges of a model's replies, people included.
+
+    With several models there is also a pooled row.
+    """
     rows, of_judges = [], _judges_of_one_model(runs)
     for protocol in TITLES:
         caption = f"Equal verdicts of two judges, or a judge and people, in % ({protocol}; tables 3 to 7)"
@@ -295,51 +319,57 @@ def _agreed(runs: Sequence[Run], conversations: Conversations) -> list[Leaderboa
 
 
 def _judges_of_one_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[tuple[Run, Run]]]:
-    """The runs of every two judges of the same replies, by the judges. Files of one judge have their own names; those
-    that are known to judge other replies are left out."""
+    """Return pairs of runs by two judges of the same replies, by the judges' names.
+
+    If a judge has several files, their own names are used. Runs known to judge different replies are left out.
+    """
     judged = [run for run in runs if run.verdicts]
     files = Counter((run.system, run.judge) for run in judged)
     pairs: dict[tuple[str, str], list[tuple[Run, Run]]] = {}
     for mine, theirs in combinations(judged, 2):
+        # Unknown (None) passes: older files hold no replies.
         if mine.system == theirs.system and alike(answers_of(mine), answers_of(theirs)) is not False:
             first, second = (run.judge if files[run.system, run.judge] == 1 else run.name for run in (mine, theirs))
-            # Files come in any order, and equal is equal from both sides.
+            # Files come in any order, and agreement is symmetric.
             judges = (second, first) if (second, first) in pairs else (first, second)
             pairs.setdefault(judges, []).append((mine, theirs))
     return pairs
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
+    """Return the rows of tables 1 and 8, of the errors, and of figure 6 (by task of each turn)."""
     rows, groups = [], groups_of(conversations)
+    # One file may hold verdicts by both protocols, whose scales differ.
     for protocol, scale in SCALE.items():
         by_heading = {HEADINGS[name]: score for name, score in scores(run.verdicts, conversations, protocol).items()}
         if by_heading:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             main = [name for name in ("R1", "R2", "S1", "S2", "S3", "SO") if name in by_heading]
-            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, pictured=main))
+            rows.append(LeaderboardRow(key=protocol, caption=caption, scores=by_heading, charted=main))
         if columns := errors(run.verdicts, conversations, protocol):
             drawn = [name for name in columns if "O" not in name and not name.endswith(("up", "down"))]
             caption = f"Where errors come from: fails and flips in %, what a perfect step adds ({protocol})"
             row = LeaderboardRow(key=f"{protocol}-errors", caption=caption, scores=columns)
-            rows.append(replace(row, pictured=drawn, ranked=False))
+            rows.append(replace(row, charted=drawn, ranked=False))
         for turn in (1, 2, 3):
             verdicts = _scores(run.verdicts, protocol).get(Cell(OWN, turn), {})
             tasks = groups_by(conversations, partial(_task, turn))
             by_task = {task: score_of(verdicts, ids, scale) for task, ids in sorted(tasks.items())}
+            # A turn without verdicts would only fill a table with dashes.
             if verdicts:
                 key = f"{protocol}-S{turn}-tasks"
                 caption = f"S{turn} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 by_task = {"all": score_of(verdicts, groups, scale), **by_task}
-                rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, folded=True))
+                rows.append(LeaderboardRow(key=key, caption=caption, scores=by_task, collapsed=True))
     return rows
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", order="forced", reason_first=True, sight="all")
-"""§4, appendix: in a random order without ties, step by step, in sight of all turns."""
+"""§4, appendix: random order, no ties, reasons first, all turns in sight."""
 
 
 def _scored(judgment: Judgment) -> bool:
+    """Return True for a verdict that a cell of table 1 counts."""
     return judgment.opponent is None and Cell(judgment.condition, judgment.turn, judgment.judging) in CELLS.values()
 
 

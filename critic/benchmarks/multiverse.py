@@ -1,6 +1,7 @@
-"""MultiVerse: its data-set rows as documented on their page, and its scores.
+"""MultiVerse: reading its data set as documented on its page, and its scores.
 
-A row is one conversation about one image, user and assistant in turn, with a checklist of yes/no questions each turn:
+A row is one conversation about one image, user and assistant in turn, with a checklist of yes/no questions each
+turn:
 
     {"index": "17", "image": "beach.png", "main_goal_category": "Exploration", "main_task_category": "Recognition",
      "image_main_category": "Outdoor", "conversation": [
@@ -37,7 +38,7 @@ ORACLE, SELF_PREDICTION = "oracle", "own"
 
 SCALE: Scale = (0, 100)
 SCALES: dict[str, Scale] = {"score": SCALE, "completion": SCALE, "quality": (10, 100)}
-"""Those of the measures of a turn."""
+"""Scales of a turn's measures."""
 
 
 class _Item(Struct):
@@ -61,11 +62,11 @@ class _Row(Struct):
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of the data set (.parquet, images embedded; .jsonl with the same keys, `image` a path).
+    """Read the conversations of the data set (.parquet, images embedded; .jsonl with the same keys, `image` a path).
 
-    A checklist may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError
-    naming place and key for a checklist item without a question, a turn without a reference or a checklist,
-    speakers that do not alternate, or a duplicate index.
+    A checklist may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises
+    UsageError naming place and key for a checklist item without a question, a turn without a reference or a
+    checklist, speakers that do not alternate, or a duplicate index.
     """
     ids, conversations = tables.Ids(), []
     for location, raw in tables.rows(path, FORMATS):
@@ -89,7 +90,7 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def _utterances(location: str, value: Any) -> Any:
-    """The conversation as a list of utterances."""
+    """Return the conversation as a list of utterances, whichever layout it is stored in."""
     spoken = _listed(location, "conversation", value)
     if not isinstance(spoken, list):
         return spoken
@@ -102,7 +103,12 @@ def _utterances(location: str, value: Any) -> Any:
 
 
 def _listed(location: str, key: str, value: Any) -> Any:
-    """Parquet files hold lists of objects as objects of lists."""
+    """Return a list of objects; Parquet files may store it as an object of lists.
+
+    >>> _listed("rows.parquet:1", "conversation", {"speaker": ["user", "assistant"], "utterance": ["Hi", "Hello"]})
+    [{'speaker': 'user', 'utterance': 'Hi'}, {'speaker': 'assistant', 'utterance': 'Hello'}]
+    """
+    # JSON Lines store plain lists already.
     if not isinstance(value, dict):
         return value
     columns = {name: cells for name, cells in value.items() if cells is not None}
@@ -113,6 +119,7 @@ def _listed(location: str, key: str, value: Any) -> Any:
 
 
 def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
+    """Build the turns of a row. Raises UsageError unless user and assistant alternate."""
     spoken = row.conversation
     if not spoken:
         raise UsageError(f"{location}: 'conversation' is empty")
@@ -126,6 +133,7 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
         if name != names[position % 2] or (position % 2 and name == names[0]):
             speaker = f"conversation[{position}].speaker is {quoted(spoken[position].speaker)}"
             raise UsageError(f"{location}: {speaker}; user and assistant must alternate")
+    # The assistant's last utterance is the reference of the last turn.
     if len(spoken) % 2:
         raise UsageError(f"{location}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
     return [
@@ -144,12 +152,13 @@ def _turns(location: str, row: _Row, image: str) -> list[ConversationTurn]:
 
 
 def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
-    """The main and the sub-aspect of each item, where any names one."""
+    """Return the main and sub-aspect of each item, or nothing if no item names any."""
     named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
     return named if any(main for main, _ in named) else []
 
 
 def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
+    """Return the text of an utterance. Raises UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
     problem = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
@@ -157,7 +166,9 @@ def _spoken(location: str, spoken: Sequence[_Utterance], number: int) -> str:
 
 
 def _checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
+    """Return the checklist of a turn from either utterance. Raises UsageError unless there is exactly one."""
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
+    # Some releases repeat the list with both utterances, which is no conflict if they agree.
     if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
         how_many = "two checklists" if lists else "no checklist"
         raise UsageError(f"{location}: turn {turn} has {how_many}; expected one")
@@ -172,12 +183,15 @@ Turn = tuple[str, int]
 
 
 Scores = dict[Turn, float | None]
-"""A number of each turn that was judged; None: the judgment failed."""
+"""A number for each judged turn; None is a failed judgment."""
 
 
 def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
-    """Score, completion and quality of the turns under a condition, on the SCALES: completion ratio in per cent,
-    10 x quality, and their product, of the turns that have both judgments. Raises UsageError as `aggregate.by_cell`."""
+    """Return score, completion and quality by turn under a condition, on the SCALES.
+
+    Completion ratio is in per cent, quality is multiplied by 10. Score is their product, for turns with both
+    judgments. Raises UsageError like `aggregate.by_cell`.
+    """
     completion = _by_turn(verdicts, "checklist", condition, 100)
     quality = _by_turn(verdicts, "quality", condition, 10)
     score = paired(completion, quality, lambda share, grade: share * grade / 100)
@@ -185,6 +199,7 @@ def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
 
 
 def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> Scores:
+    """Return scores of all turns by one protocol, multiplied by `unit`."""
     cells = by_cell(verdicts, protocol)
     turns = sorted(cell.turn for cell in cells if cell.turn and cell == Cell(condition, cell.turn))
     scores = {(key, turn): value for turn in turns for key, value in cells[Cell(condition, turn)].items()}
@@ -192,7 +207,7 @@ def _by_turn(verdicts: Verdicts, protocol: str, condition: str, unit: float) -> 
 
 
 def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
-    """The turns that a model is asked under a condition."""
+    """Return the turns that a model is asked under a condition."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
     return [
         (conversation, (conversation.id, number))
@@ -202,17 +217,20 @@ def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tup
 
 
 def _named(turn: Turn, condition: str) -> str:
-    """Where each conversation has one turn that is asked, these are taken together, whatever their numbers."""
+    """Return the turn's column: "last" if the condition asks for one turn per conversation, else its number."""
     return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
 
 def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mapping[Turn, str]]) -> dict[str, Score]:
-    """The columns of table 2: the average of the turns' means, the slope of their least-squares line over turn number
-    where there are several, and each of them. `by_turn` are the turns, with their groups, of each turn that is asked
-    ("1" to "4", or "last")."""
+    """Return the columns of table 2: the average of the turns' means, their slope, and each mean.
+
+    The slope is that of the least-squares line over turn number, given with several turns. `by_turn` maps each
+    column ("1" to "4", or "last") to its turns and their groups.
+    """
     terms = {number: Term(1.0, judged, turns, SCALE) for number, turns in by_turn.items()}
     average = [replace(term, weight=1 / len(terms)) for term in terms.values()]
     scores = {"average": Score(parts=average)}
+    # One turn has no slope.
     if len(terms) > 1:
         centred = [number - (len(terms) - 1) / 2 for number in range(len(terms))]
         square = sum(position**2 for position in centred)
@@ -223,10 +241,12 @@ def turn_means(judged: Mapping[Turn, float | None], by_turn: Mapping[str, Mappin
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
-    """What the data set's own answers as history add over the model's own: oracle - self-prediction, paired, over all
-    turns and per turn."""
+    """Return what references as history add over the model's own replies, over all turns and per turn.
+
+    It is oracle minus self-prediction, paired.
+    """
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
-    change = paired(oracle, own, lambda with_references, alone: with_references - alone)
+    change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
     groups: dict[str, dict[Turn, str]] = {"all": {}}
     for conversation, turn in _turns_of(conversations, ORACLE):
         for part in ("all", f"turn {turn[1]}"):
@@ -235,8 +255,10 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """How much of one number the least-squares line through another explains (`r_squared`, 0..1, with its 95 %
-    `interval` over conversations), and the `slope` of that line, over `n` turns. None where either does not vary."""
+    """A least-squares line through `n` turns: its `slope`, and the explained share of variance.
+
+    `r_squared` is 0..1, with a 95 % `interval` over conversations. All are None if either variable does not vary.
+    """
 
     n: int
     r_squared: float | None = None
@@ -245,19 +267,19 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 def ratio_against_quality(models: Iterable[Verdicts], condition: str = ORACLE) -> Fit:
-    """How far completion ratio and quality say the same (figure 5): quality (1..10) on the ratio, over all turns of one
-    model or of several."""
+    """Fit quality (1..10) on completion ratio over all turns of one or several models (figure 5)."""
     pairs, groups = list[tuple[float | None, float | None]](), list[str]()
     for judged in (measures(verdicts, condition) for verdicts in models):
         turns = [turn for turn, score in judged["score"].items() if score is not None]
         pairs += [(judged["completion"][turn], judged["quality"][turn]) for turn in turns]
         groups += [conversation for conversation, _ in turns]
     completed, quality = np.array(pairs, dtype=np.float64).reshape(-1, 2).T / ((100,), (10,))
+    # Two points always lie on a line, and a constant explains nothing.
     if len(pairs) < 3 or not completed.std() or not quality.std():
         return Fit(n=len(pairs))
     draws = Bootstrap(groups)
     terms = [np.ones(len(pairs)), completed, quality, completed**2, quality**2, completed * quality]
-    n, x, y, xx, yy, xy = draws.of_groups(np.stack([np.bincount(draws.member, term) for term in terms])).T
+    n, x, y, xx, yy, xy = draws.resample_group_sums(np.stack([np.bincount(draws.member, term) for term in terms])).T
     slopes = ratio(n * xy - x * y, n * xx - x**2)
     explained = slopes * ratio(n * xy - x * y, n * yy - y**2)
     interval = draws.interval(explained[1:])
@@ -276,11 +298,12 @@ _FITS = Columns[tuple[str, Fit]](
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """How far the two judgments of a turn say the same, by model and over all."""
+    """Build the section on how far a turn's two judgments agree, by model and pooled."""
     fits, pooled = dict[str, Fit](), dict[str, Fit]()
     for condition in dict.fromkeys(condition for run in runs for condition in run.conditions()):
         seen = [run for run in runs if condition in run.conditions()]
         fits |= {f"{run.name}, {condition}": ratio_against_quality([run.verdicts], condition) for run in seen}
+        # Pooling a single file would repeat its own row.
         if len(seen) > 1:
             every = ratio_against_quality([run.verdicts for run in seen], condition)
             pooled[f"all {len(seen)} files, {condition}"] = every
@@ -293,7 +316,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
 
 def _parts(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
-    """The turns of each goal, task and image domain, with their groups."""
+    """Return the turns of each goal, task and image domain, with their groups."""
     parts: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}}
     for conversation, turn in asked_turns:
         task = conversation.turns[turn[1] - 1].task
@@ -303,7 +326,7 @@ def _parts(asked_turns: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[s
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
-    """The share of yes, in per cent, among the checklist items of each main aspect."""
+    """Return the share of yes, in per cent, among the checklist items of each main aspect."""
     answers = {
         (judgment.sample.id, judgment.turn): judgment.verdict.answers
         for judgment in run.turns
@@ -315,15 +338,17 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
         answered = answers.get(turn)
         for item, (main, _) in enumerate(conversation.turns[turn[1] - 1].aspects):
             if answered is not None:
+                # A reply with too few answers leaves the last items failed, not absent.
                 answer = answered[item] if item < len(answered) else None
                 verdicts[(*turn, item)] = None if answer is None else 100.0 * answer
+            # Items without an aspect count in the turn's ratio, but in no aspect's.
             if main:
                 asked.setdefault(main, {})[(*turn, item)] = conversation.group
     return {main: score_of(verdicts, asked[main], SCALE) for main in sorted(asked)}
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
+    """Return the rows of tables 2 and 3, and of the same scores by goal, task, domain and aspect."""
     rows = list[LeaderboardRow]()
     for condition in sorted(run.conditions(), key=lambda condition: condition != ORACLE):  # the paper's first
         judged, words = measures(run.verdicts, condition), NAMES.get(condition, condition)
@@ -346,16 +371,19 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
             tables_["aspect-completion"] = ("Completion by aspect of the checklist's items", items)
         for key, (about, scores) in tables_.items():
             caption = f"{about}, with {words}" + (" (table 2)" if (key, condition) == ("turn-score", ORACLE) else "")
-            folded = key not in ("turn-score", "measures", "goal-score")
+            collapsed = key not in ("turn-score", "measures", "goal-score")
             drawn = list(scores) if key == "turn-score" else []
             rows.append(
-                LeaderboardRow(key=f"{key}-{condition}", caption=caption, scores=scores, folded=folded, pictured=drawn)
+                LeaderboardRow(
+                    key=f"{key}-{condition}", caption=caption, scores=scores, collapsed=collapsed, charted=drawn
+                )
             )
+    # The effect pairs both histories, so both must have been judged.
     if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
         caption = "What the references as history add: oracle less self-prediction, paired"
         effect = oracle_effect(run.verdicts, conversations)
         rows.append(
-            LeaderboardRow(key="history-effect", caption=caption, scores=effect, pictured=list(effect), ranked=False)
+            LeaderboardRow(key="history-effect", caption=caption, scores=effect, charted=list(effect), ranked=False)
         )
     return rows
 

@@ -1,8 +1,8 @@
-"""VisIT-Bench: its published sheets as they are, and win rates against the reference.
+"""VisIT-Bench: reading its published sheets, and win rates against the reference.
 
-Three layouts are published: the annotated example (`image_url`, `image_dense_caption`, `output_human_annotated`), the
-data set of single images and that of several (`images`, `images_dense_captions`), both with people's ratings of the
-GPT-4 answer that serves as the reference once they found it right:
+Three layouts are published: the annotated example (`image_url`, `image_dense_caption`,
+`output_human_annotated`), and the data sets with one image and with several (`images`, `images_dense_captions`).
+The latter two hold people's ratings of the GPT-4 answer, which is the reference if they confirmed it:
 
     instruction_category   instruction               images         images_dense_captions
     counting               How many kites are there? ["beach.png"]  ["Two kites above a beach."]
@@ -30,19 +30,19 @@ IMAGES = ("images", "image_url", "file_name", "image")
 CAPTIONS = ("images_dense_captions", "image_dense_captions", "image_dense_caption", "instruction_conditioned_caption")
 REFERENCES = ("output_human_annotated", "gpt4_prediction")
 CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
-"""People's word on a GPT-4 answer: it is the reference where it is correct and its caption without a problem."""
+"""People's ratings of a GPT-4 answer: it is the reference if it is correct and its caption has no problem."""
 
 TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _URL = re.compile("https?://")
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images) as conversations of
-    one turn, in its order and by its row number (or a column `id`).
+    """Read the instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images), in its order.
 
-    An image given as a URL is expected under its file name in the data root. A GPT-4 answer that people did not
-    confirm is no reference: the turn then has none. Raises UsageError naming what is missing for a sheet without
-    images, captions or references, and place and column for an empty cell or a duplicate id.
+    Each becomes a conversation of one turn, with the column `id` or its row number as id. An image given as a
+    URL is expected under its file name in the data root. A GPT-4 answer that people did not confirm is no
+    reference: the turn then has none. Raises UsageError naming what is missing for a sheet without images,
+    captions or references, and place and column for an empty cell or a duplicate id.
     """
     ids = tables.Ids()
     conversations = []
@@ -52,7 +52,7 @@ def read_conversations(path: Path) -> list[Conversation]:
         images = _images(location, row)
         category = tables.text(location, row, "instruction_category")
         prompt, reference = tables.text(location, row, "instruction"), _reference(location, row)
-        # Rows about the same images belong together; embedded ones are known by their hashes.
+        # Rows about the same images share a group; embedded images are identified by their hashes.
         names = [
             hashlib.sha256(image.encode()).hexdigest()[:16] if image.startswith("data:") else image for image in images
         ]
@@ -71,7 +71,9 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def _check_columns(path: Path, row: tables.Row) -> None:
+    """Raise UsageError naming the columns that the sheet lacks."""
     needed = [("instruction",), ("instruction_category",), IMAGES, CAPTIONS, REFERENCES]
+    # Only GPT-4 answers carry people's ratings.
     if "output_human_annotated" not in row:
         needed += [(CORRECT,), (CAPTION_PROBLEM,)]
     missing = [" or ".join(names) for names in needed if not any(column in row for column in names)]
@@ -80,11 +82,12 @@ def _check_columns(path: Path, row: tables.Row) -> None:
 
 
 def _first(row: tables.Row, names: Collection[str]) -> str:
+    """Return the first of the names that is a column."""
     return next(column for column in names if column in row)
 
 
 def _images(location: str, row: tables.Row) -> list[str]:
-    """Of a URL the file name; paths and data URIs as they are."""
+    """Return the images: a URL's file name, paths and data URIs unchanged."""
     column = _first(row, IMAGES)
     images = [tables.image(location, value) for value in _listed(location, row, column)]
     images = [unquote(urlsplit(image).path).rsplit("/", 1)[-1] if _URL.match(image) else image for image in images]
@@ -94,20 +97,27 @@ def _images(location: str, row: tables.Row) -> list[str]:
 
 
 def _caption(location: str, row: tables.Row, images: int) -> str:
-    """The caption, one a line and numbered where there are several images. Sheets pad their lists with NaN."""
+    """Return the caption; several images give one numbered line each. NaN, which pads lists in sheets, is ignored."""
     column = _first(row, CAPTIONS)
     captions = [tables.optional_text({column: value}, column) for value in _listed(location, row, column)]
-    known = [caption for caption in captions if caption is not None]
-    if len(known) != images:
-        raise UsageError(f"{location}: {quoted(column)} has {len(known)} captions for {images} images")
+    present = [caption for caption in captions if caption is not None]
+    # With one caption too few, every following caption would describe the wrong image.
+    if len(present) != images:
+        raise UsageError(f"{location}: {quoted(column)} has {len(present)} captions for {images} images")
+    # A number in front of a single caption would suggest further images.
     if images == 1:
-        return known[0]
-    return "\n".join(f"{number}. {caption}" for number, caption in enumerate(known, 1))
+        return present[0]
+    return "\n".join(f"{number}. {caption}" for number, caption in enumerate(present, 1))
 
 
 def _listed(location: str, row: tables.Row, column: str) -> list[object]:
-    """The entries of a cell: a JSON list in the columns of several images, else the cell itself."""
+    """Return the entries of a cell: those of a JSON list in columns for several images, else the cell itself.
+
+    >>> _listed("sheet.csv:2", {"images": '["a.png", "b.png"]'}, "images")
+    ['a.png', 'b.png']
+    """
     value = row[column]
+    # A single image's cell is text, even if it looks like JSON.
     if not column.startswith("images"):
         return [value]
     if isinstance(value, str):
@@ -121,6 +131,8 @@ def _listed(location: str, row: tables.Row, column: str) -> list[object]:
 
 
 def _reference(location: str, row: tables.Row) -> str | None:
+    """Return the human reference, or the GPT-4 answer if people confirmed it, or None."""
+    # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
         return tables.text(location, row, "output_human_annotated")
     confirmed = _is_true(location, row, CORRECT) and not _is_true(location, row, CAPTION_PROBLEM)
@@ -128,6 +140,7 @@ def _reference(location: str, row: tables.Row) -> str | None:
 
 
 def _is_true(location: str, row: tables.Row, column: str) -> bool:
+    """Parse a truth value. Raises UsageError for any other word."""
     text = tables.text(location, row, column).lower()
     if text not in TRUE | FALSE:
         raise UsageError(f"{location}: {quoted(column)} is {quoted(text)}; expected true or false")
@@ -135,7 +148,7 @@ def _is_true(location: str, row: tables.Row, column: str) -> bool:
 
 
 def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
-    """Win rates against the reference, and by category."""
+    """Return win rates against the reference, in total and by category."""
     rows = []
     referenced = groups_of(talk for talk in conversations if talk.turns[0].reference is not None)
     categories = groups_by(
@@ -157,7 +170,7 @@ def _entries(run: Run, conversations: Conversations) -> list[LeaderboardRow]:
 
 
 PUBLISHED = JudgeConfig(judge="", score_kind="argmax", reason_first=True, unread="tie")
-"""Appendix F: asked twice, step by step; what comes to no verdict is a tie."""
+"""Appendix F: both orders, reasons first; an unreadable verdict is a tie."""
 
 BENCHMARK = Benchmark(
     title="VisIT-Bench",

@@ -1,4 +1,4 @@
-"""What is made, written as the benchmarks' own files; what it shares with other texts; and its frozen form."""
+"""Write generated conversations in the benchmarks' own file formats, find shared texts, and freeze a benchmark."""
 
 import hashlib
 import json
@@ -16,22 +16,23 @@ from critic import jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.benchmarks.visitbench import CAPTIONS
-from critic.benchmarks.visitbench import REFERENCES as OF_SHEET
-from critic.building.replies import Made
+from critic.benchmarks.visitbench import REFERENCES as VISITBENCH_REFERENCES
+from critic.building.replies import DraftConversation
 from critic.errors import UsageError, one_line
 from critic.stats.diversity import words
 
 RUN = 8
-"""Words in a row (Chinese: characters) of which two texts that share many say the same."""
+"""Length of a run in words (Chinese: characters); texts that share many runs repeat each other."""
 
 OVERLAP = 0.5
-"""The share of the shorter text's runs that another has as well, from which on they are one."""
+"""Texts that share at least this part of the shorter text's runs form one group."""
 
 INTERNAL = 0.1
-"""The share of the groups that are the internal test (AlignMMBench §4.2)."""
+"""The share of groups in the internal test (AlignMMBench §4.2)."""
 
 
-def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
+def _multiverse(conversation: DraftConversation, image: str) -> dict[str, Any]:
+    """Build a row of MultiVerse's data set."""
     turns: list[dict[str, Any]] = []
     for turn in conversation.turns:
         items = [
@@ -46,49 +47,57 @@ def _multiverse(conversation: Made, image: str) -> dict[str, Any]:
     return {"index": conversation.id, "image": image, **about, "conversation": turns}
 
 
-def _convbench(conversation: Made, image: str) -> dict[str, Any]:
+def _convbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
+    """Build a row of ConvBench's sheet."""
     row: dict[str, Any] = {"ID": conversation.id, IMAGE: image, CAPTION: conversation.caption}
     for position, turn in enumerate(conversation.turns):
         row |= {INSTRUCTIONS[position]: turn.question, TASKS[position]: turn.task, REFERENCES[position]: turn.answer}
     return {**row, FOCUS: conversation.turns[-1].focus, "lang": conversation.lang}
 
 
-def _alignmmbench(conversation: Made, image: str) -> dict[str, Any]:
+def _alignmmbench(conversation: DraftConversation, image: str) -> dict[str, Any]:
+    """Build a question line of AlignMMBench."""
     (turn,) = conversation.turns
     history = [{"user": before.question, "assistant": before.answer} for before in conversation.dialogue]
     row = {"question_id": conversation.id, "prompt": turn.question, "image_path": image, "history": history}
     return {**row, "ref_answer": turn.answer, "task": turn.task, "category": CATEGORY_OF[str(turn.task)]}
 
 
-FORMS: dict[str, Callable[[Made, str], dict[str, Any]]] = {
+FORMS: dict[str, Callable[[DraftConversation, str], dict[str, Any]]] = {
     "multiverse": _multiverse,
     "convbench": _convbench,
     "alignmmbench": _alignmmbench,
 }
-"""Benchmark -> the row of its file that a conversation becomes."""
+"""Benchmark -> function from a conversation to its row of the file."""
 
 
-def write(path: Path, form: str, conversations: Iterable[Made], copies: Mapping[str, str] | None = None) -> None:
-    """Write conversations as a benchmark's own file, each image by the name of its copy."""
+def write(
+    path: Path, form: str, conversations: Iterable[DraftConversation], copies: Mapping[str, str] | None = None
+) -> None:
+    """Write conversations in a benchmark's own format; `copies` maps images to the names of their copies."""
     name_of = copies or {}
     jsonl.write(path, (FORMS[form](talk, name_of.get(talk.image, talk.image)) for talk in conversations))
 
 
 def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
-    """Put what a person made of a `reference`, `caption`, `focus` or `checklist` (an item a line) into a row of a
-    benchmark's file, or with the form None of any table."""
+    """Put a person's correction into a row of a benchmark's file, or of any table if `form` is None.
+
+    `kind` is reference, caption, focus or checklist; a checklist has one item per line of `text`. `turn` counts
+    from 1.
+    """
+    # Only MultiVerse nests its turns; the other formats are flat rows.
     if form == "multiverse":
         question, answer = row["conversation"][2 * turn - 2 : 2 * turn]
         if kind == "reference":
             answer["utterance"] = text
         else:
             old = {item["question"].strip(): item for item in question["checklist"] or answer["checklist"]}
-            # An item that is worded anew has no aspect until somebody gives it one.
+            # A reworded item may test something else, so it loses its aspect.
             question["checklist"] = [old.get(line, {"question": line}) for line in text.splitlines() if line]
             answer["checklist"] = []
         return
     names = {"caption": (kind, *CAPTIONS, CAPTION), "focus": (kind, FOCUS)}
-    names["reference"] = (kind, "ref_answer", *OF_SHEET, REFERENCES[turn - 1])
+    names["reference"] = (kind, "ref_answer", *VISITBENCH_REFERENCES, REFERENCES[turn - 1])
     column = next((name for name in names.get(kind, ()) if name in row), kind)
     lines = text.splitlines()
     if column.startswith("images"):  # a caption for each, which are shown numbered
@@ -97,7 +106,7 @@ def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: s
 
 
 class SharedText(Struct, frozen=True):
-    """Two texts that say much of the same: the share of the shorter one's runs of words."""
+    """Two texts that repeat each other; `share` is the part of the shorter one's runs that the other has too."""
 
     key: str
     other: str
@@ -105,27 +114,36 @@ class SharedText(Struct, frozen=True):
 
 
 def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
-    """The texts that say much of what an earlier one says, each pair once. Every text is compared with every other:
-    a second for a thousand of them."""
+    """Return pairs of texts that share at least OVERLAP of their runs, each pair once.
+
+    Every text is compared with every other, which takes a second for a thousand of them.
+    """
     runs = {key: _runs(text) for key, text in texts.items()}
     pairs = []
     for first, second in combinations(texts, 2):
         share = len(runs[first] & runs[second]) / min(len(runs[first]), len(runs[second]))
+        # The shorter text decides: a text contained in a long one is repeated in full.
         if share >= OVERLAP:
             pairs.append(SharedText(first, second, share))
     return pairs
 
 
 def _runs(text: str) -> frozenset[tuple[str, ...]]:
+    """Return the runs of RUN words in a text; a shorter text is one run."""
     tokens = words(text)
     starts = range(max(1, len(tokens) - RUN + 1))
     return frozenset(tuple(tokens[start : start + RUN]) for start in starts)
 
 
 def groups(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
-    """The group of each key, by its first one: what is a pair of a pair is one group."""
+    """Return the group of each key, named by its first member. Groups join along chains of pairs.
+
+    >>> groups(["a", "b", "c", "d"], [SharedText("a", "b", 0.9), SharedText("b", "c", 0.6)])
+    {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
+    """
     group_of = {key: key for key in keys}
     for pair in pairs:
+        # The smaller name wins, so the result does not depend on the order of pairs.
         kept, gone = sorted((group_of[pair.key], group_of[pair.other]))
         if kept != gone:
             group_of = {key: kept if group == gone else group for key, group in group_of.items()}
@@ -133,7 +151,8 @@ def groups(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
 
 
 def splits(group_of: Mapping[str, str]) -> dict[str, str]:
-    """The split of each key: of the groups a share, one at least, is internal, drawn by their hashes."""
+    """Assign each key to a split: INTERNAL of the groups, at least one, are internal, drawn by their hashes."""
+    # Hashes, not positions: a group keeps its split when others are added.
     ranked = sorted(set(group_of.values()), key=lambda group: hashlib.sha256(group.encode()).digest())
     internal = set(ranked[: math.ceil(INTERNAL * len(ranked))])
     return {key: "internal" if group in internal else "train" for key, group in group_of.items()}
@@ -142,59 +161,69 @@ def splits(group_of: Mapping[str, str]) -> dict[str, str]:
 def freeze(
     folder: Path,
     form: str,
-    conversations: Sequence[Made],
+    conversations: Sequence[DraftConversation],
     root: Path,
     md5_of: Mapping[str, str],
     split_of: Mapping[str, str],
     facts: Mapping[str, Any],
 ) -> str:
-    """Write a benchmark into a folder: benchmark.jsonl, its images, its splits, and frozen.json with the SHA-256 of
-    every file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an
-    image that is another than when it was hashed."""
-    whole = jsonl.resolved(folder)
-    partial = whole.with_name(f"{whole.name}.partial")
+    """Write a benchmark into a folder: benchmark.jsonl, images, splits, and frozen.json with every file's SHA-256.
+
+    The folder replaces an earlier one only once it is complete. Returns the hash of all files. Raises UsageError if
+    an image has changed since it was hashed.
+    """
+    target = jsonl.resolved(folder)
+    partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     with jsonl.removed_on_failure(partial):
-        named, hashes = dict[str, str](), dict[str, str]()
+        copies = dict[str, str]()
+        hashes = dict[str, str]()
         for conversation in conversations:
             path = root / conversation.image
             data = path.read_bytes()
+            # An edited image would no longer fit the texts that were generated from it.
             if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[conversation.image]:
                 raise UsageError(f"{path}: is another image than when it was hashed; build in another --out")
             name = f"images/{md5_of[conversation.image]}{path.suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
-            named[conversation.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
+            copies[conversation.image] = name
+            hashes[name] = hashlib.sha256(data).hexdigest()
         parts = {"benchmark": conversations}
         for name in sorted(set(split_of.values())):
             parts[name] = [conversation for conversation in conversations if split_of[conversation.id] == name]
         for name, part in parts.items():
-            write(partial / f"{name}.jsonl", form, part, named)
+            write(partial / f"{name}.jsonl", form, part, copies)
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
         content = {"benchmark": form, "hash": _hash(hashes), **facts, "sha256": hashes}
         jsonl.write_json(partial / "frozen.json", content)
-    shutil.rmtree(whole, ignore_errors=True)
-    partial.replace(whole)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.replace(target)
     return _hash(hashes)
 
 
 def _hash(hashes: Mapping[str, str]) -> str:
+    """Return a short hash of all files' hashes."""
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_frozen(folder: Path) -> dict[str, Any]:
-    """What frozen.json says of a frozen benchmark; nothing where there is none. Raises UsageError for a file that is
-    another by now, and for a frozen.json that is not whole."""
+    """Return the content of frozen.json, or an empty dict if there is none.
+
+    Raises UsageError if a file has changed since, or if frozen.json is incomplete.
+    """
     path = folder / "frozen.json"
     if not path.is_file():
         return {}
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        files, whole = dict[str, str](content["sha256"]), str(content["hash"])
+        files = dict[str, str](content["sha256"])
+        frozen_hash = str(content["hash"])
     except (ValueError, LookupError, TypeError) as error:
         raise UsageError(f"{path}: not as critic build writes it: {one_line(error)}") from None
     for name, expected in files.items():
         if not (folder / name).is_file() or jsonl.sha256(folder / name) != expected:
-            raise UsageError(f"{folder / name}: is not as it was frozen ({whole})")
-    if _hash(files) != whole:
+            raise UsageError(f"{folder / name}: is not as it was frozen ({frozen_hash})")
+    # An edited frozen.json must not vouch for edited files.
+    if _hash(files) != frozen_hash:
         raise UsageError(f"{path}: its hash is not that of its files")
     return content

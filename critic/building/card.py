@@ -1,4 +1,4 @@
-"""A benchmark's data card: MultiVerse's table 1 and figure 4 and AlignMMBench's figure 2, of any benchmark."""
+"""A benchmark's data card: MultiVerse's table 1 and figure 4, and AlignMMBench's figure 2, for any benchmark."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,17 +18,17 @@ from critic.stats.diversity import mtld, words
 _READING = "Lengths are in words; of Chinese every character is one. MTLD is a measure of lexical diversity."
 
 ASKED = "verb and noun"
-"""Of an English question: its first verb that is no auxiliary and the first noun behind it, by tags and not by a parse
-(VisIT-Bench's figure of root verbs and their objects)."""
+"""Name of a class of English questions: the first verb that is no auxiliary and the first noun after it. Words are
+tagged, not parsed (VisIT-Bench's figure of root verbs and their objects)."""
 
 MOST_ASKED = 20
-"""Rows of that table; card.json has all."""
+"""The most rows of that table; card.json has all."""
 
 _AUXILIARIES = frozenset(("please", "be", "am", "are", "is", "was", "were", "do", "does", "did", "have", "has", "had"))
 
 
 class Spread(Struct, frozen=True):
-    """Mean and maximum over `count` values, None over none."""
+    """Mean and maximum of `count` values; None without values."""
 
     mean: float | None
     maximum: float | None
@@ -36,9 +36,12 @@ class Spread(Struct, frozen=True):
 
 
 class CardFacts(Struct, frozen=True):
-    """What a data card says: how many there are of what; lengths over all turns, and the MTLD of each conversation's
-    questions and of its references, not defined where no word comes twice. `classes` counts turns (tasks) and
-    conversations (all others) by name, and images beside them."""
+    """The content of a data card.
+
+    `counts` are totals by name. `spreads` are lengths over all turns, and the MTLD of each conversation's questions
+    and references (undefined if no word repeats). `classes` maps each kind of class to its names with (number of
+    turns or conversations, number of images).
+    """
 
     counts: dict[str, int]
     spreads: dict[str, Spread]
@@ -46,11 +49,13 @@ class CardFacts(Struct, frozen=True):
 
 
 def _spread(values: Iterable[float | None]) -> Spread:
-    known = [value for value in values if value is not None]
-    return Spread(fmean(known) if known else None, max(known, default=None), len(known))
+    """Return the spread of the values that are not None."""
+    defined = [value for value in values if value is not None]
+    return Spread(fmean(defined) if defined else None, max(defined, default=None), len(defined))
 
 
 def facts(conversations: Sequence[Conversation]) -> CardFacts:
+    """Return the facts for a data card."""
     turns = [turn for conversation in conversations for turn in conversation.turns]
     questions = ["\n".join(turn.prompt for turn in talk.turns) for talk in conversations]
     answers = ["\n".join(turn.reference or "" for turn in talk.turns) for talk in conversations]
@@ -66,6 +71,7 @@ def facts(conversations: Sequence[Conversation]) -> CardFacts:
 
 
 def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationTurn]) -> dict[str, int]:
+    """Return totals by name."""
     aspects = {aspect for turn in turns for aspect in turn.aspects}
     return {
         "conversations": len(conversations),
@@ -80,13 +86,18 @@ def _counts(conversations: Sequence[Conversation], turns: Sequence[ConversationT
 
 
 def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
+    """Yield the images of turns, repeated ones too."""
     return (image for turn in turns for image in turn.images)
 
 
 def _request_tagger() -> Callable[[str], str | None]:
-    """What a question asks for; None of each where the extra `card` is not installed, or it has no such words."""
+    """Return a function from an English question to its verb and noun.
+
+    It returns None for a question without them, and for all questions if the extra `card` is not installed.
+    """
     try:
         from textblob.en.taggers import PatternTagger  # noqa: PLC0415 - an extra of its own
+    # The card is useful without this one table, so the extra stays optional.
     except ImportError:
         return lambda _: None
 
@@ -100,7 +111,7 @@ def _request_tagger() -> Callable[[str], str | None]:
 
 
 def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Of each kind of class the counts and the images by name, the most frequent first."""
+    """Return, for each kind of class, (count, number of images) by name, the most frequent first."""
     request = _request_tagger()
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
         "task": lambda conversation: (turn.task for turn in conversation.turns),
@@ -123,13 +134,14 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
             for name in filter(None, names_of(conversation)):
                 counts[name] += 1
                 images.setdefault(name, set()).update(_images(conversation.turns))
+        # A benchmark without tasks, goals or domains gets no empty table.
         if counts:
             classes[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}
     return classes
 
 
 def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
-    """How many are left behind each step of `critic build`, and why the others are not."""
+    """Build the section on the steps of `critic build`: how many items each step kept, and why others were dropped."""
     rows = []
     for step in steps:
         why = ", ".join(f"{name} {count}" for name, count in step["reasons"].items()) or "–"
@@ -140,9 +152,11 @@ def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _statistics(title: str, card: CardFacts) -> Section:
+    """Build the section of totals and lengths."""
     rows = [row(name, count, "") for name, count in card.counts.items() if count]
     for name, spread in card.spreads.items():
         most = number(spread.maximum, 0 if isinstance(spread.maximum, int) else 2)
+        # Most benchmarks have no captions at all.
         if spread.count or "caption" not in name:
             rows.append(row(name, number(spread.mean, 2), most))
     rows += [row(f"classes: {kind}", len(names), "") for kind, names in card.classes.items() if len(names) > 1]
@@ -151,7 +165,9 @@ def _statistics(title: str, card: CardFacts) -> Section:
 
 
 def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
+    """Build the table of one kind of class, with a bar for each share."""
     total = sum(count for count, _ in names.values())
+    # Only this class has thousands of names.
     shown = list(names.items())[: MOST_ASKED if kind == ASKED else None]
     bars = {name: blocks.bar(count / total, None) for name, (count, _) in shown}
     rows = [row(name, count, blocks.share(count / total), images, bar=bars[name]) for name, (count, images) in shown]
@@ -161,8 +177,10 @@ def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
 
 
 def write(out: Path, name: str, file: Path, steps: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Write card.html and card.json of a benchmark's file into a folder; its statistics as text. With the `steps` of
-    `critic build` it says how it was made."""
+    """Write card.html and card.json for a benchmark's file into a folder, and return its statistics as text.
+
+    With the `steps` of `critic build`, the card also reports how the benchmark was made.
+    """
     benchmark = benchmarks.load(name)
     card = facts(benchmark.read(file))
     parts = [_distribution(kind, names) for kind, names in card.classes.items()]

@@ -1,5 +1,5 @@
-"""From a folder of images to those that a benchmark is made of: hashes, duplicates, a drawn sample, and why every other
-image was left out (MultiVerse §2.1, step 1; AlignMMBench §3.2). Pillow and SciPy are imported where hashes are made."""
+"""Select the images of a benchmark from a folder: hashes, duplicates, a sample, and a reason for each image left out
+(MultiVerse §2.1, step 1; AlignMMBench §3.2). Pillow and SciPy are imported only to compute hashes."""
 
 import hashlib
 import math
@@ -22,14 +22,14 @@ from critic.images import MAX_BYTES, ImageError, decoded, eight_bits
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
 NEAR = 6
-"""Bits by which near-duplicates may differ. Two unrelated photographs differ by about 32."""
+"""The most bits by which near-duplicates differ. Two unrelated photographs differ by about 32."""
 
 OTHER = "Other"
-"""The category that rare ones are merged into."""
+"""The category that replaces rare ones."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image by its path in the folder. `phash` are 64 bits in hexadecimal; `failure` says why there is none."""
+    """An image by its path in the folder. `phash` is 64 bits in hexadecimal, or None with a `failure`."""
 
     path: str
     bytes: int
@@ -42,7 +42,7 @@ class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image that is left out: at which step and why; a duplicate `of` which, at how many bits' `distance`."""
+    """An image left out at a step for a reason; a duplicate names the image `of` which it is, and its `distance`."""
 
     path: str
     step: str
@@ -52,9 +52,11 @@ class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def perceptual_hash(image: Any) -> str:
-    """The pHash of a picture of Pillow's, in 16 hexadecimal digits, bit by bit that of `imagehash.phash`: which of the
-    64 lowest frequencies of the 32 x 32 grey picture (discrete cosine transform) lie above their median. But one of 16
-    bits or with transparency is hashed as it is seen (`eight_bits`)."""
+    """Return the pHash of a Pillow image as 16 hexadecimal digits, bit by bit that of `imagehash.phash`.
+
+    The bits say which of the 64 lowest frequencies (discrete cosine transform) of the 32 x 32 grey image lie above
+    their median. Images with 16 bits or transparency are hashed as they are displayed (`eight_bits`).
+    """
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
 
@@ -64,11 +66,11 @@ def perceptual_hash(image: Any) -> str:
 
 
 def image_file(root: Path, name: str) -> ImageFile:
-    """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
+    """Hash an image. One that cannot be read or fully decoded gets a `failure`."""
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": ""}
     try:
         there = (root / name).stat()
-        if not stat.S_ISREG(there.st_mode):  # to read a pipe waits for whoever writes into it
+        if not stat.S_ISREG(there.st_mode):  # reading a pipe would block until someone writes to it
             raise ImageError("image_unreadable", "no file, but a pipe, a socket or a device")
         if there.st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
@@ -82,8 +84,10 @@ def image_file(root: Path, name: str) -> ImageFile:
 
 
 def find_images(root: Path) -> list[str]:
-    """The images below a folder by their suffixes, sorted. Raises UsageError for a folder without any, and for a name
-    that is not UTF-8."""
+    """Return the sorted paths of images below a folder, recognized by suffix.
+
+    Raises UsageError for a folder without any, and for a name that is not UTF-8.
+    """
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
     paths = (Path(folder, file) for folder, _, files in os.walk(root) for file in files)
@@ -100,35 +104,42 @@ def find_images(root: Path) -> list[str]:
 
 
 def scan(root: Path, out: Path) -> list[ImageFile]:
-    """The images of a folder, hashed, in the order of their names; each is a line of `out` once it is hashed. Killed
-    and run again it goes on. What could not be read is tried again, as is an image of another size than before."""
+    """Hash the images of a folder, in order of name, appending each to `out` as soon as it is hashed.
+
+    A rerun resumes. It retries unreadable images and images whose size has changed.
+    """
     names = find_images(root)
     jsonl.repair(out)
     there = out.is_file() and out.stat().st_size
-    known = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
+    previous = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
 
     def hashed(name: str) -> ImageFile:
-        before, path = known.get(name), root / name
+        """Return the earlier record if it still fits the file, else hash the image."""
+        before, path = previous.get(name), root / name
+        # Same size is taken for the same file: hashing it again would cost what a resume saves.
         if before is not None and before.md5 and path.is_file() and path.stat().st_size == before.bytes:
             return before
         return image_file(root, name)
 
     images = list[ImageFile]()
-    # Pillow, hashlib and SciPy let go of the interpreter's lock for most of their work: threads keep two cores busy.
+    # Pillow, hashlib and SciPy release the interpreter's lock for most of their work, so threads use all cores.
     with jsonl.Appender(out) as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         for image in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
             images.append(image)
-            if image != known.get(image.path):
+            # An unchanged image has its line already.
+            if image != previous.get(image.path):
                 file.append(image)
-    jsonl.write(out, images)  # without lines of images that were replaced, or are gone
+    jsonl.write(out, images)  # drops the lines of images that were replaced or removed
     jsonl.write_sidecar(out, {"folder": str(root), "images": len(images)})
     return images
 
 
 def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
-    """The images that show again what another shows: their hashes differ by at most NEAR bits, of copies by none. Of
-    several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
-    that stays, so that no chain of small steps takes along what is unlike."""
+    """Return images that repeat another one: their hashes differ by at most NEAR bits.
+
+    The image with most pixels stays, then the one with most bytes. Every dropped image is that close to one that
+    stays, so a chain of small steps never removes an image unlike the rest.
+    """
     ranked = sorted(images, key=lambda image: (-image.width * image.height, -image.bytes, image.path))
     dropped, kept, hashes = list[DroppedImage](), list[str](), np.zeros(len(ranked), np.uint64)
     for image in ranked:
@@ -145,7 +156,7 @@ def duplicates(images: Sequence[ImageFile]) -> list[DroppedImage]:
 
 
 def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[DroppedImage]:
-    """Images that cannot be decoded, are links out of `root`, or are smaller than `min_side` pixels on a side."""
+    """Return images that cannot be decoded, are links out of `root`, or have a side below `min_side` pixels."""
     dropped = []
     for image in images:
         reason = image.failure
@@ -159,15 +170,22 @@ def unusable(root: Path, images: Iterable[ImageFile], min_side: int) -> list[Dro
     return dropped
 
 
-def merged(categories: Mapping[str, str], rare: int) -> dict[str, str]:
-    """The categories of images by path, those of fewer than `rare` images merged into OTHER."""
+def merge_rare(categories: Mapping[str, str], rare: int) -> dict[str, str]:
+    """Return the categories of images by path, replacing those with fewer than `rare` images by OTHER.
+
+    >>> merge_rare({"1.png": "Chart", "2.png": "Chart", "3.png": "Map"}, rare=2)
+    {'1.png': 'Chart', '2.png': 'Chart', '3.png': 'Other'}
+    """
     counts = Counter(categories.values())
     return {path: name if counts[name] >= rare else OTHER for path, name in categories.items()}
 
 
-def drawn(categories: Mapping[str, str], cap: int) -> set[str]:
-    """At most `cap` images by path, from each category in proportion to its size (MultiVerse §2.1), by the method of
-    largest remainders. Which ones follows from the paths alone, not from their order."""
+def draw_sample(categories: Mapping[str, str], cap: int) -> set[str]:
+    """Return at most `cap` paths, from each category in proportion to its size (MultiVerse §2.1).
+
+    Shares are rounded by largest remainders. The sample depends on the set of paths, not on their order.
+    """
+    # Nothing to draw: proportions would only lose images to rounding.
     if len(categories) <= cap:
         return set(categories)
     by_category = defaultdict[str, list[str]](list)

@@ -1,5 +1,5 @@
-"""What a model is asked for while a benchmark is made: the reply of each step, which its JSON schema is made from, and
-the names by which a reply is turned down."""
+"""The replies a model gives while a benchmark is generated: one type per step, from which its JSON schema is built,
+and the names of the reasons for rejecting a reply."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,14 +15,14 @@ Score = Annotated[int, Meta(ge=1, le=5)]
 Text = Annotated[str, Meta(min_length=1)]
 
 SHORTEST = 2
-"""Words (Chinese: characters, twice as many) of a question or an answer, at least."""
+"""The fewest words (Chinese: half the characters) of a question or an answer."""
 
 REPEATS = 0.5
-"""The share of a text's three-word runs that say again what stood before, from which on it goes round in circles."""
+"""A text is degenerate if at least this share of its three-word runs repeat an earlier one."""
 
 
 class StepReply(Struct, forbid_unknown_fields=True):
-    """What a step asks for."""
+    """The reply to one step."""
 
 
 class Quality(StepReply):
@@ -58,8 +58,8 @@ class QuestionAnswer(StepReply):
     answer: Text
 
 
-class Talk(StepReply):
-    """A conversation whose questions become harder, with a reference for each (MultiVerse §2.1, step 3)."""
+class GeneratedConversation(StepReply):
+    """A conversation with increasingly hard questions and a reference for each (MultiVerse §2.1, step 3)."""
 
     task: Text
     sub_task: Text
@@ -67,8 +67,11 @@ class Talk(StepReply):
 
 
 class Levels(StepReply):
-    """ConvBench's three turns (§3.1): what is to be seen, what follows from it, what can be made of it, and what the
-    last has to achieve. `tasks` names what each asks for, `caption` tells the image to a judge that does not see it."""
+    """ConvBench's three turns (§3.1): perception, reasoning and creation.
+
+    `tasks` names each turn's task, `focus` is the demand on the last answer, and `caption` describes the image to a
+    judge that does not see it.
+    """
 
     caption: Text
     turns: list[QuestionAnswer]
@@ -78,11 +81,11 @@ class Levels(StepReply):
 
 _TASKS = "Description|Recognition|Counting|OCR|Meme|Knowledge|Reasoning|Chart|Problem|Comparison|Writing"
 Task = Annotated[str, Meta(pattern=f"^({_TASKS}|Coherence|Incoherence)$")]
-"""One of AlignMMBench's thirteen."""
+"""One of AlignMMBench's thirteen tasks."""
 
 
 class Single(StepReply):
-    """A question of one of AlignMMBench's tasks with its reference. The dialogue of its last two tasks comes before."""
+    """A question of one AlignMMBench task with its reference; the last two tasks have a dialogue before it."""
 
     task: Task
     question: Text
@@ -91,13 +94,13 @@ class Single(StepReply):
 
 
 class Wordings(StepReply):
-    """A seed question in other words (AlignMMBench §3.3)."""
+    """Rewordings of a seed question (AlignMMBench §3.3)."""
 
     wordings: list[Text]
 
 
 class Item(StepReply):
-    """A yes/no question about an answer, and the main and the sub-aspect that it is about."""
+    """A yes/no question about an answer, with its main and sub-aspect."""
 
     question: Text
     main: Text
@@ -111,15 +114,17 @@ class Checklist(StepReply):
 
 
 class HeldItems(StepReply):
-    """Of a turn's items, in their order, whether the reference fulfils them; `unclear` where neither yes nor no can be
-    said of it."""
+    """Answers, in order, to "does the reference fulfil this" for each checklist item of a turn, in order; `unclear` if
+    neither answer holds."""
 
     answers: list[Literal["yes", "no", "unclear"]]
 
 
-class MadeTurn(Struct, kw_only=True, omit_defaults=True):
-    """A question with its reference; `items` are its checklist, those of them `disputed` on which two models differ;
-    `focus` is what ConvBench's last answer has to achieve."""
+class DraftTurn(Struct, kw_only=True, omit_defaults=True):
+    """A question with its reference and checklist `items`.
+
+    Two models differ on the `disputed` ones. `focus` is ConvBench's demand on the last answer.
+    """
 
     question: str
     answer: str
@@ -129,13 +134,13 @@ class MadeTurn(Struct, kw_only=True, omit_defaults=True):
     focus: str | None = None
 
 
-class Made(Struct, kw_only=True, omit_defaults=True):
-    """A conversation that was made of the image at the path `image`; `dialogue` is what comes before it."""
+class DraftConversation(Struct, kw_only=True, omit_defaults=True):
+    """A conversation generated from the image at the path `image`; `dialogue` precedes its turns."""
 
     id: str
     image: str
     lang: Language
-    turns: list[MadeTurn]
+    turns: list[DraftTurn]
     category: str
     sub_category: str
     goal: str | None = None
@@ -146,45 +151,61 @@ class Made(Struct, kw_only=True, omit_defaults=True):
     dialogue: list[QuestionAnswer] = field(default_factory=list)
 
     def turn_keys(self) -> list[str]:
-        """A name for each turn."""
+        """Return a name for each turn."""
         return [f"{self.id}/{number}" for number in range(1, len(self.turns) + 1)]
 
     def text(self) -> str:
-        """What is asked and answered."""
+        """Return all questions and answers as one text."""
         return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))
 
 
 def example(kind: Any) -> Any:
-    """A reply's keys as JSON has them, with an ellipsis for each value."""
+    """Return a reply type as JSON keys, with an ellipsis for each value.
+
+    >>> example(Checklist)
+    {'items': [{'question': '…', 'main': '…', 'sub': '…'}]}
+    """
     if isinstance(kind, type) and issubclass(kind, Struct):
         return {field.name: example(field.type) for field in msgspec.structs.fields(kind)}
     return [example(get_args(kind)[0])] if get_origin(kind) is list else "…"
 
 
 Problem = str | None
-"""The name of the rejection, None for a reply that can be used."""
+"""The name of the reason for rejecting a reply, or None if it can be used."""
 
 
 def degenerate(text: str) -> bool:
-    """Whether a text goes round in circles: REPEATS of its runs of three words (Chinese: characters) repeat another."""
+    """Return True if a text repeats itself: at least REPEATS of its three-word runs (Chinese: characters) recur.
+
+    Texts with fewer than 12 runs are too short to tell.
+
+    >>> degenerate("a red dot " * 12), degenerate("A red kite flies over the beach.")
+    (True, False)
+    """
     tokens = words(text)
     runs = Counter(zip(tokens, tokens[1:], tokens[2:], strict=False))
     return sum(runs.values()) >= 12 and 1 - len(runs) / sum(runs.values()) >= REPEATS
 
 
 def in_language(text: str, language: Language) -> bool:
-    """Whether a text is in Chinese or not: by the share of Chinese characters among its letters. Names and formulas of
-    the other do not count where they are few."""
+    """Return True if a text is in the language, by the share of Chinese characters among its letters.
+
+    A few names or formulas in the other language are allowed.
+
+    >>> in_language("两只 kite 在天上飞", "zh"), in_language("两只风筝", "en")
+    (True, False)
+    """
     letters = [char for char in text if char.isalpha()]
     chinese = sum("\u4e00" <= char <= "\u9fff" for char in letters) / max(1, len(letters))
     return not letters or (chinese >= 0.3 if language == "zh" else chinese <= 0.3)
 
 
 def texts(passages: Sequence[str], language: Language, shortest: int = SHORTEST) -> Problem:
-    """What is wrong with the texts of a reply: too short, going round in circles, or in the other language."""
-    least = 2 * shortest if language == "zh" else shortest
+    """Return the first problem of a reply's texts (too_short, degenerate, wrong_language), or None."""
+    # A Chinese word has about two characters.
+    fewest_words = 2 * shortest if language == "zh" else shortest
     rules: dict[str, Callable[[str], bool]] = {
-        "too_short": lambda text: len(words(text)) < least,
+        "too_short": lambda text: len(words(text)) < fewest_words,
         "degenerate": degenerate,
         "wrong_language": lambda text: not in_language(text, language),
     }
@@ -192,9 +213,11 @@ def texts(passages: Sequence[str], language: Language, shortest: int = SHORTEST)
 
 
 def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language: Language) -> Problem:
+    """Return the problem of a reply's turns, whose number must be in `counts`, or None."""
     if len(turns) not in counts:
         return "too_few_turns" if len(turns) < min(counts) else "too_many_turns"
     questions = [turn.question.strip().lower() for turn in turns]
+    # A conversation that asks the same again does not become harder.
     if len(set(questions)) < len(questions):
         return "repeated"
     answers = [turn.answer for turn in turns]
@@ -202,27 +225,34 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
     return texts(questions, language) or ("too_short" if not all(map(words, answers)) else texts(answers, language, 0))
 
 
-def check_talk(reply: Talk, row: Any) -> Problem:
+def check_conversation(reply: GeneratedConversation, row: Any) -> Problem:
+    """Return the problem of a reply for MultiVerse, or None."""
     return _exchanges(reply.turns, (3, 4), row.lang)
 
 
 def check_levels(reply: Levels, row: Any) -> Problem:
+    """Return the problem of a reply for ConvBench, or None."""
     if len(reply.tasks) != len(reply.turns):
         return "too_few_turns"
     return _exchanges(reply.turns, (3,), row.lang) or texts([reply.caption, reply.focus], row.lang)
 
 
 def check_single(reply: Single, row: Any) -> Problem:
+    """Return the problem of a reply for AlignMMBench, or None."""
+    # Tasks are balanced in advance, so a reply may not choose another.
     if reply.task != row.facts["task"]:
         return "other_task"
-    within = reply.task in ("Coherence", "Incoherence")
-    if bool(reply.dialogue) != within:
-        return "no_dialogue" if within else "too_many_turns"
+    # These two tasks are about the dialogue itself; the others must stand without one.
+    needs_dialogue = reply.task in ("Coherence", "Incoherence")
+    if bool(reply.dialogue) != needs_dialogue:
+        return "no_dialogue" if needs_dialogue else "too_many_turns"
     return _exchanges([*reply.dialogue, QuestionAnswer(reply.question, reply.answer)], range(1, 9), row.lang)
 
 
 def check_wordings(reply: Wordings, row: Any) -> Problem:
+    """Return the problem of rewordings, or None. All must be new and different."""
     wordings = list(dict.fromkeys(wording.strip() for wording in reply.wordings))
+    # The seed among its own rewordings would count twice within the group.
     if len(wordings) < len(reply.wordings) or row.facts["question"].strip() in wordings:
         return "repeated"
     if len(wordings) != row.facts["count"]:
@@ -231,6 +261,7 @@ def check_wordings(reply: Wordings, row: Any) -> Problem:
 
 
 def check_checklist(reply: Checklist, row: Any) -> Problem:
+    """Return the problem of a checklist, or None."""
     questions = [item.question.strip() for item in reply.items]
     if not questions:
         return "no_items"
@@ -238,4 +269,5 @@ def check_checklist(reply: Checklist, row: Any) -> Problem:
 
 
 def check_held(reply: HeldItems, row: Any) -> Problem:
+    """Return the problem of answers to a checklist, or None."""
     return None if len(reply.answers) == len(row.facts["items"]) else "wrong_count"

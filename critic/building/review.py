@@ -1,5 +1,5 @@
-"""What people decide of the conversations that were made: a sheet for two reviewers, a third where they differ, and the
-yield by reason as MultiVerse prints it (§2.1, step 4)."""
+"""People's review of generated conversations: a sheet for two reviewers, a third to decide between them, and the yield
+by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -10,21 +10,23 @@ from typing import Any
 from msgspec import Struct
 
 from critic import tables
-from critic.building.replies import Made
+from critic.building.replies import DraftConversation
 from critic.errors import UsageError, quoted
 
 CRITERIA = {"natural": "unnatural_flow", "correct": "wrong_answer", "needs_image": "blind"}
-"""Column of the sheet, and the reason for which a conversation goes where the answer is no."""
+"""Column of the sheet -> reason for removing a conversation if the answer is no."""
 
 YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
 
 REVIEWERS = 2
-"""Of a conversation; a third decides where they differ."""
+"""Reviewers of each conversation; a third decides if they differ."""
 
 
 class Reviewed(Struct, frozen=True):
-    """The ids that people accepted, those that they did not with the reasons, those that too few have seen, and those
-    on which they differ."""
+    """The outcome of a review, by conversation id.
+
+    `removed` has reasons by id; `open` ones have too few reviews, `differing` ones no majority.
+    """
 
     accepted: list[str]
     removed: dict[str, list[str]]
@@ -32,10 +34,11 @@ class Reviewed(Struct, frozen=True):
     differing: list[str]
 
     def reasons(self) -> list[str]:
+        """Return all reasons for removal, one entry per conversation and reason."""
         return [reason for some in self.removed.values() for reason in some]
 
     def line(self) -> str:
-        """The yield as MultiVerse prints it: one conversation may go for several reasons."""
+        """Return the yield as MultiVerse prints it; a conversation may be removed for several reasons."""
         reasons = Counter(self.reasons())
         why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
         total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
@@ -43,41 +46,49 @@ class Reviewed(Struct, frozen=True):
         return f"{line}; {len(self.open)} open, {len(self.differing)} differ"
 
 
-def _key(talk: Made) -> str:
-    """The id that the sheet has: another where the text was made anew, so that answers on the old one do not count."""
+def _key(talk: DraftConversation) -> str:
+    """Return the conversation's id in the sheet. A changed text gets a new one, so answers on the old text do not
+    count."""
     return f"{talk.id}-{hashlib.sha256(spoken(talk).encode()).hexdigest()[:8]}"
 
 
 def _rows(sheet: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the sheet's rows with their locations, none if there is no sheet."""
     return list(tables.rows(sheet)) if sheet.is_file() else []
 
 
 def _reviewed_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return a row's (conversation, reviewer)."""
     return tables.optional_text(row, "id"), tables.optional_text(row, "reviewer")
 
 
 def _is_yes(location: str, column: str, cell: str) -> bool:
+    """Parse a yes or no. Raise UsageError for another word."""
     if cell not in YES | NO:
         raise UsageError(f"{location}: {quoted(column)} is {quoted(cell)}; expected yes or no")
     return cell in YES
 
 
-def ask(sheet: Path, conversations: Sequence[Made], reviewers: Iterable[int]) -> None:
-    """Write a row a conversation and reviewer, each reviewer's in another order, behind those of the file, which stay
-    as people left them."""
+def ask(sheet: Path, conversations: Sequence[DraftConversation], reviewers: Iterable[int]) -> None:
+    """Append one row per conversation and reviewer to the sheet, each reviewer's in a different order.
+
+    Existing rows stay as people left them.
+    """
     present = [row for _, row in _rows(sheet)]
-    known, new = set(map(_reviewed_by, present)), []
+    existing = set(map(_reviewed_by, present))
+    new = []
     for reviewer in map(str, reviewers):
+        # Different orders keep fatigue from hitting the same conversations twice.
         for talk in sorted(conversations, key=lambda talk: hashlib.sha256(f"{reviewer}/{talk.id}".encode()).digest()):
             about = {"id": _key(talk), "reviewer": reviewer, "image": talk.image, "conversation": spoken(talk)}
             note = "; ".join(f"models differ on: {item}" for turn in talk.turns for item in turn.disputed)
             new.append({**about, "note": note, **dict.fromkeys(CRITERIA, "")})
-    if new := [row for row in new if _reviewed_by(row) not in known]:
+    if new := [row for row in new if _reviewed_by(row) not in existing]:
         tables.write_csv(sheet, [*present, *new])
 
 
-def spoken(conversation: Made) -> str:
-    """A conversation as people read it."""
+def spoken(conversation: DraftConversation) -> str:
+    """Return a conversation as people read it."""
     turns = [(before.question, before.answer) for before in conversation.dialogue]
     turns += [(turn.question, turn.answer) for turn in conversation.turns]
     return "\n\n".join(
@@ -85,13 +96,16 @@ def spoken(conversation: Made) -> str:
     )
 
 
-def decide(conversations: Sequence[Made], sheet: Path) -> Reviewed:
-    """A criterion is decided by more of one word than of the other, from REVIEWERS reviewers on. One no is enough for a
-    conversation to go; a row whose answers are all empty is nobody's yet. Raises UsageError naming the row for another
-    word, and for what is answered twice."""
+def decide(conversations: Sequence[DraftConversation], sheet: Path) -> Reviewed:
+    """Decide on each conversation by majority, criterion by criterion, from REVIEWERS reviews on.
+
+    One criterion with a majority of no removes the conversation. Rows without any answer are ignored. Raises
+    UsageError naming the row for a word other than yes or no, and for two answers by one reviewer.
+    """
     votes, seen, decided = defaultdict[str | None, list[list[bool]]](list), tables.Ids(), Reviewed([], {}, [], [])
     for location, row in _rows(sheet):
         cells = {column: (tables.optional_text(row, column) or "").lower() for column in CRITERIA}
+        # A sheet comes with empty rows for reviews still to be made.
         if any(cells.values()):
             key, reviewer = _reviewed_by(row)
             seen.add(location, f"{key} by {reviewer}")
@@ -100,10 +114,12 @@ def decide(conversations: Sequence[Made], sheet: Path) -> Reviewed:
         reviews = votes[_key(talk)]
         yes = dict(zip(CRITERIA.values(), map(sum, zip(*reviews, strict=True)), strict=False))
         reasons = [reason for reason, count in yes.items() if 2 * count < len(reviews)]
+        # A single opinion decides nothing, not even a clear no.
         if len(reviews) < REVIEWERS:
             decided.open.append(talk.id)
         elif reasons:
             decided.removed[talk.id] = reasons
+        # A tie goes to a third reviewer rather than to chance.
         elif any(2 * count == len(reviews) for count in yes.values()):
             decided.differing.append(talk.id)
         else:

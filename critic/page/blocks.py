@@ -52,8 +52,8 @@ class Table(Struct, frozen=True, kw_only=True):
     """A table of a page.
 
     - head: headings of the first column and of every cell.
-    - axis: if given, the rows' bars are drawn between its ends, behind column number `drawn` (from 1).
-    - folded: collapsed on the page and left out of text. details: collapsed on the page only.
+    - axis: if given, the rows' bars are drawn between its ends, behind column number `chart_column` (from 1).
+    - collapsed: closed on the page and left out of text. details: closed on the page only.
     - sticky: the first column stays in sight if the table is wider than the page.
     - panels: drawn side by side above the table, and into the file `picture`.svg beside the page.
     """
@@ -62,8 +62,8 @@ class Table(Struct, frozen=True, kw_only=True):
     head: list[str]
     rows: list[TableRow]
     axis: Bounds | None = None
-    drawn: int = 4
-    folded: bool = False
+    chart_column: int = 4
+    collapsed: bool = False
     details: bool = False
     sticky: bool = False
     panels: list[Panel] = field(default_factory=list)
@@ -127,12 +127,14 @@ def lean(table: Table, merge: bool = True) -> Table:
     """
     kept, constants = list[int](), list[str]()
     for index, cells in enumerate(zip(*(row.cells for row in table.rows), strict=True)):
+        # A dash is a missing value, so a column of dashes is empty.
         texts = {cell.text.strip("–") + cell.small for cell in cells}
         constant = merge and len(texts) == 1 and len(cells) > 2 and not cells[0].small
-        if (table.axis and index + 2 == table.drawn) or not (constant or texts == {""}):
+        if (table.axis and index + 2 == table.chart_column) or not (constant or texts == {""}):
             kept.append(index)
         elif texts != {""}:
             constants.append(f"{table.head[index + 1]} {cells[0].text}")
+    # Without rows nothing is known to be empty.
     if not table.rows or len(kept) == len(table.head) - 1:
         return table
     return replace(
@@ -140,7 +142,7 @@ def lean(table: Table, merge: bool = True) -> Table:
         caption=f"{table.caption.rstrip('.')}. In each row: {', '.join(constants)}." if constants else table.caption,
         head=[table.head[0], *(table.head[index + 1] for index in kept)],
         rows=[replace(row, cells=[row.cells[index] for index in kept]) for row in table.rows],
-        drawn=2 + sum(index + 2 < table.drawn for index in kept),
+        chart_column=2 + sum(index + 2 < table.chart_column for index in kept),
     )
 
 
@@ -202,6 +204,7 @@ def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
     furthest = max(ends, default=1.0)
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)
     end = step * -(-furthest // step) or step  # rounded up to a whole step, one at least
+    # Effects may lie on either side of 0 and are compared by length.
     return (-end, end) if centred else (0.0, end)
 
 
@@ -210,6 +213,7 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
     ends = [end for bar in bars if bar for end in (bar.value, *(bar.interval or ()))] or [0.0]
     low, high = min(ends), max(ends)
     unit = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 100, 0.01)))
+    # The smallest round step with few enough ticks; the last one always is.
     for step in (unit * size / 10 for size in (1, 2, 5, 10, 20, 50, 100)):
         first, last = math.floor(low / step), math.ceil(high / step)
         if last - first < most:
@@ -218,10 +222,11 @@ def ticks_of(bars: Iterable[Bar | None], most: int) -> list[float]:
 
 
 def as_text(sections: Sequence[Section]) -> str:
-    """Render sections as fixed-width text, without folded tables."""
+    """Render sections as fixed-width text, without collapsed tables."""
     lines: list[str] = []
     for section in sections:
         body = [line for part in (section, *section.parts) for line in _paragraphs(part)]
+        # A section without content would leave a bare heading.
         if body:
             lines += ["", section.heading, "=" * _width(section.heading), *body]
             lines += ["", section.note] if section.note else []
@@ -229,7 +234,7 @@ def as_text(sections: Sequence[Section]) -> str:
 
 
 def _paragraphs(part: Part) -> Iterator[str]:
-    shown = [table for table in part.tables if not table.folded]
+    shown = [table for table in part.tables if not table.collapsed]
     if part.heading and not isinstance(part, Section) and (part.readings or shown):
         yield from ("", part.heading)
     yield from part.readings

@@ -1,4 +1,4 @@
-"""Tables over models: sections of a page, and the same tables as CSV."""
+"""Build leaderboards: sections of a page, and the same tables as CSV and LaTeX."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from critic.tables import write_csv
 RATED = ELO, BRADLEY_TERRY = "Elo", "Bradley–Terry"
 
 MOST_OPEN = 5
-"""Rows of a table that is open."""
+"""The most rows of a table that is open on the page."""
 
 NOTE = "In small print 95 % intervals: bootstrap over groups."
 NOTE_OF_SEVERAL = (
@@ -32,8 +32,10 @@ NOTE_OF_DIFFERENCES = (
 
 
 class Leaderboard(Struct, frozen=True, kw_only=True):
-    """A table over models: the standings by row, in the page's order, and what each is of. Rows are compared with
-    `baseline`; `places` are by the first score, `pictured` scores are drawn."""
+    """A table over models: its standings in the page's order, and the rows they come from.
+
+    Rows are compared with `baseline`. `places` are by the first score; `charted` scores are drawn.
+    """
 
     key: str
     caption: str
@@ -41,14 +43,16 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     entries: dict[str, LeaderboardRow]
     standings: Standings
     baseline: str | None = None
-    folded: bool = False
+    collapsed: bool = False
     places: Places = {}
-    pictured: Sequence[str] = ()
+    charted: Sequence[str] = ()
 
 
 def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> list[Leaderboard]:
-    """A table of each key, in the order given. The rows of the first stand by their first score, and the models of
-    all others in its order. Raises UsageError for a `baseline` that is no row of any."""
+    """Build one leaderboard per key. The first is sorted by its first score; the others follow its order.
+
+    Raises UsageError if `baseline` names no row.
+    """
     names = dict.fromkeys(entry.name for entry in entries)
     if baseline is not None and baseline not in names:
         raise UsageError(f"--baseline {baseline}: not among {', '.join(names) or 'the scores'}")
@@ -62,7 +66,7 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
-    """The place of each model on a page, which is that in its first table."""
+    """Return each model's position on the page, which is its position in the first table."""
     rows = [board.entries[name] for board in boards[:1] for name in board.standings if name in board.entries]
     return {system: position for position, system in enumerate(dict.fromkeys(row.system for row in rows))}
 
@@ -70,8 +74,10 @@ def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
 def _leaderboard(
     key: str, rows: Sequence[LeaderboardRow], baseline: str | None, order: Mapping[str, int]
 ) -> Leaderboard:
+    """Build the leaderboard of one key; models in `order` come first."""
     columns = list(dict.fromkeys(column for entry in rows for column in entry.scores))
-    pictured = {name for entry in rows for name in (columns[:1] if entry.pictured is None else entry.pictured)}
+    charted = {name for entry in rows for name in (columns[:1] if entry.charted is None else entry.charted)}
+    # A table without the baseline's row, such as of another benchmark part, has no differences.
     base = baseline if any(entry.name == baseline for entry in rows) else None
     cells = standings(rows, base)
 
@@ -86,20 +92,23 @@ def _leaderboard(
         entries={entry.name: entry for entry in rows},
         standings={name: cells[name] for name in names},
         baseline=base,
-        folded=rows[0].folded,
-        places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].folded else {},
-        pictured=sorted(pictured, key=columns.index),
+        collapsed=rows[0].collapsed,
+        places=ranks(rows, columns[0]) if rows[0].ranked and not rows[0].collapsed else {},
+        charted=sorted(charted, key=columns.index),
     )
 
 
 def _rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
-    """The best first; scores of less than the others' behind them, and what has none last."""
+    """Return a sort key: highest value first, incomplete scores behind complete ones, missing ones last."""
     value = cell.value if cell else None
     return value is None, bool(cell and cell.partly), -(value or 0.0)
 
 
 def headline(boards: Sequence[Leaderboard]) -> str:
-    """What the first table says of its first score: who leads, and who is tied with it; "" without a score."""
+    """Return a sentence about the first table: the leader by its first score, or the models tied with it.
+
+    Empty if there is no score.
+    """
     if not boards:
         return ""
     board, column = boards[0], boards[0].columns[0]
@@ -110,6 +119,7 @@ def headline(boards: Sequence[Leaderboard]) -> str:
         return ""
     marks = {name: _cell(column, scores[name]).text for name in (first, *others)}
     tied = [name for name in (first, *others) if board.places.get(name, (0, 0))[0] == 1]
+    # With tied models, naming one as first would claim more than the data shows.
     if len(tied) > 1:
         more = [f"{len(tied) - 3} others"] if len(tied) > 4 else tied[3:]
         named = listed([*(f"{name} ({marks[name]})" for name in tied[:3]), *more])
@@ -123,7 +133,7 @@ def headline(boards: Sequence[Leaderboard]) -> str:
 
 
 def sections(boards: Sequence[Leaderboard]) -> list[Section]:
-    """One section with all tables; a table of one row has its scores one below the other."""
+    """Build one section with all tables; a table with one row becomes a column of its scores."""
     tables = []
     for board in boards:
         tables += [table_of(board) if len(board.standings) > 1 else _single(board), *_differences(board)]
@@ -133,7 +143,7 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 
 def table_of(board: Leaderboard) -> Table:
-    """A row for each model, and the picture; of the first score that has a range this is shown as well."""
+    """Build a table with a row for each model and its charts, and the range of the first score that has one."""
     ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
     lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
@@ -144,21 +154,23 @@ def table_of(board: Leaderboard) -> Table:
         cells.append(_coverage(scores.values()))
         if missing:
             cells.append(span(scores[lead].low, scores[lead].high) if lead in scores else "")
+        # Bold rows are those the mean is over; without rows apart, that would be all.
         counted = name == MEAN or (apart and not board.entries[name].apart)
         model = board.entries[name].system if name in board.entries else ""
         rows.append(row(name, *cells, strong=counted, model=model))
     head = ["", *["rank"] * bool(board.places), *board.columns, "coverage"]
     head += [f"range of {lead} with what is missing"] if missing else []
-    rest: dict[str, Any] = {"folded": board.folded, "details": len(rows) > MOST_OPEN}
-    # A panel without a bar says less than the numbers' dashes.
+    rest: dict[str, Any] = {"collapsed": board.collapsed, "details": len(rows) > MOST_OPEN}
+    # A chart without a single bar would only take up space.
     rest["panels"] = [panel for panel in _panels(board) if any(panel.bars)]
     return Table(caption=board.caption, head=head, rows=rows, sticky=True, picture=f"leaderboard-{board.key}", **rest)
 
 
 def _panels(board: Leaderboard) -> list[blocks.Panel]:
-    """The scores in the picture, those of one kind on one axis. That of what can be negative has 0 on it."""
+    """Build the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool]]()
-    for column in () if board.folded else board.pictured:
+    # A collapsed table is closed on the page, so a chart in it would not be seen.
+    for column in () if board.collapsed else board.charted:
         cells = [scores.get(column) for scores in board.standings.values()]
         bars[column] = [bar(cell.value, cell.interval) if cell else None for cell in cells]
         parts = [part for row in board.entries.values() if column in row.scores for part in row.scores[column].parts]
@@ -172,39 +184,44 @@ def _panels(board: Leaderboard) -> list[blocks.Panel]:
 
 
 def _single(board: Leaderboard) -> Table:
-    """The only row's scores one below the other, and of how many verdicts each is made."""
+    """Build a table of the only row's scores, one per line, with the number of verdicts behind each."""
     ((name, scores),) = board.standings.items()
     rows = []
     for column, cell in scores.items():
+        # Without missing verdicts the range is the score itself.
         missing = span(cell.low, cell.high) if cell.n < cell.asked else ""
         counts = cell.n, cell.failed, cell.asked, f"{cell.coverage:.1%}"
         rows.append(row(column, _cell(column, cell), *counts, missing))
     head = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, folded=board.folded)
+    return Table(caption=f"{name}: {board.caption}", head=head, rows=rows, collapsed=board.collapsed)
 
 
 def _decimals(column: str) -> int:
+    """Return the number of decimals: ratings are whole points."""
     return 0 if column in RATED else 2
 
 
 def _coverage(scores: Iterable[LeaderboardCell]) -> str:
-    """That of the score with the least."""
+    """Format the coverage of the score with the least."""
     shares = [cell.coverage for cell in scores if cell.asked]
     return f"{min(shares):.1%}" if shares else "–"
 
 
 def _cell(column: str, cell: LeaderboardCell | None) -> TableCell:
+    """Build the cell of a score with its interval in small print."""
     if cell is None:
         return TableCell("–")
     decimals = _decimals(column)
     small = ", ".join(text for text in (cell.partly, interval(cell.interval, decimals)) if text)
+    # One over 0 is a perfect score, not a missing one.
     text = "∞" if cell.infinite else number(cell.value, decimals)
     return TableCell(text, small, title=f"{cell.n} of {cell.asked} verdicts")
 
 
 def _differences(board: Leaderboard) -> list[Table]:
-    """From the baseline, of every other row."""
-    if board.baseline is None or board.folded or len(board.entries) < 2:
+    """Build the table of all other rows' differences from the baseline; empty without one."""
+    # A difference needs a second row; collapsed tables stay short.
+    if board.baseline is None or board.collapsed or len(board.entries) < 2:
         return []
     rows = [
         row(name, *(_change(scores.get(column)) for column in board.columns), model=board.entries[name].system)
@@ -216,6 +233,7 @@ def _differences(board: Leaderboard) -> list[Table]:
 
 
 def _change(cell: LeaderboardCell | None) -> TableCell:
+    """Build the cell of a difference; a star marks an interval that excludes 0."""
     if cell is None or cell.difference is None:
         return TableCell("–")
     change = cell.difference
@@ -226,7 +244,7 @@ def _change(cell: LeaderboardCell | None) -> TableCell:
 
 
 def write(folder: Path, boards: Sequence[Leaderboard]) -> None:
-    """FOLDER/leaderboard-KEY.csv and .tex of each table over models."""
+    """Write FOLDER/leaderboard-KEY.csv and .tex for each leaderboard."""
     for board in boards:
         write_csv(folder / f"leaderboard-{board.key}.csv", [_csv_row(board, name) for name in board.standings])
         jsonl.write_text(folder / f"leaderboard-{board.key}.tex", latex(table_of(board)))
@@ -239,7 +257,7 @@ _LATEX = str.maketrans(
 
 
 def latex(table: Table) -> str:
-    """The table for LaTeX with its package booktabs, the intervals in small print."""
+    """Render a table for LaTeX's booktabs package, with intervals in small print."""
 
     def escaped(cell: TableCell) -> str:
         text, small = (part.translate(_LATEX) for part in (cell.text, cell.small))
@@ -254,7 +272,7 @@ def latex(table: Table) -> str:
 
 
 def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
-    """Of each score of a model its value, interval, counts and, with a baseline, the difference from it."""
+    """Return a model's CSV row: value, interval and counts of each score, and differences from the baseline."""
     cells: dict[str, Any] = {"model": name}
     for column in board.columns:
         cell = board.standings[name].get(column)
@@ -262,6 +280,7 @@ def _csv_row(board: Leaderboard, name: str) -> dict[str, Any]:
         cells[column] = cell and (math.inf if cell.infinite else cell.value)
         cells |= {f"{column} low95": low, f"{column} high95": high}
         cells |= {f"{column} n": cell and cell.n, f"{column} asked": cell and cell.asked}
+        # Without a baseline there is nothing to subtract.
         if board.baseline:
             less = cell and cell.difference
             low, high = (less and less.interval) or (None, None)

@@ -144,7 +144,7 @@ def _of_battles(
         strength = _rated(rate, ratings[BRADLEY_TERRY], model)
         rated[model] = {ELO: _rated(rate, ratings[ELO], model), BRADLEY_TERRY: strength, RATE: rate, TIES: ties_}
     of_wins, columns = "Wins of the row over the column in %, a tie half a win", [*ratings, RATE, TIES]
-    shown: dict[str, Any] = {"places": ratings[ELO].places or {}, "pictured": columns[:3]}
+    shown: dict[str, Any] = {"places": ratings[ELO].places or {}, "charted": columns[:3]}
     return (
         Leaderboard(key=key, caption=caption, columns=columns, entries=entries, standings=rated, **shown),
         Leaderboard(key=f"{key}-wins", caption=of_wins, columns=order, entries=entries, standings=wins),

@@ -42,7 +42,7 @@ STEPS = {
     "quality": BuildStep(replies.Quality),
     "category": BuildStep(replies.Category),
     "persona": BuildStep(replies.Persona),
-    "talk": BuildStep(replies.Talk, check=replies.check_talk),
+    "talk": BuildStep(replies.GeneratedConversation, check=replies.check_conversation),
     "levels": BuildStep(replies.Levels, check=replies.check_levels),
     "single": BuildStep(replies.Single, check=replies.check_single),
     "wordings": BuildStep(replies.Wordings, sees=False, check=replies.check_wordings),
@@ -212,7 +212,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return RunSummary(count=len(wanted), failures=lost, facts=facts, lines=[line])
 
 
-class Asking(Struct, frozen=True, kw_only=True):
+class RequestSource(Struct, frozen=True, kw_only=True):
     """Where replies come from, None where nothing is named, and where those of a `second` model for checklists; a
     request but for its messages; how the steps are run."""
 
@@ -222,11 +222,11 @@ class Asking(Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-class Building:
+class BenchmarkBuild:
     """A benchmark in the making, in the folder `out`. Every file is kept there, and what it says is not asked again."""
 
-    def __init__(self, root: Path, out: Path, lang: Language, asking: Asking) -> None:
-        self.root, self.out, self.lang, self._asking = root, out, lang, asking
+    def __init__(self, root: Path, out: Path, lang: Language, source: RequestSource) -> None:
+        self.root, self.out, self.lang, self._source = root, out, lang, source
         self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
         self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
         self.code = 0
@@ -253,19 +253,19 @@ class Building:
 
     def ask_both(self, step: str, rows: Sequence[BuildRow]) -> list[Mapping[str, Any]]:
         """The same of one model, or of two where there is a second."""
-        return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._asking.second else [])]
+        return [self.ask(step, rows), *([self.ask(step, rows, "_second")] if self._source.second else [])]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
         """The usable replies to a step by key, in the rows' order; asked for where the step's file has none."""
         path = self.out / f"{step}{whose}.jsonl"
-        connect = self._asking.second if whose else self._asking.connect
+        connect = self._source.second if whose else self._source.connect
         if connect is None:
             raise NeedsModelError(step)
         if not rows:
             return {}
-        run = RunOptions(out=path, **self._asking.options)
+        run = RunOptions(out=path, **self._source.options)
         md5_of = {image.path: image.md5 for image in self.images}
-        stage = AskRows(run, connect(), step, rows, Images(self.root), self._asking.request, md5_of)
+        stage = AskRows(run, connect(), step, rows, Images(self.root), self._source.request, md5_of)
         self.code = max(self.code, stage.run())
         records = {record.key: record for _, record in jsonl.read(path, AskedRow)}
         current = [records[row.key] for row in rows if row.key in records]

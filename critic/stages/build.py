@@ -15,7 +15,7 @@ from critic import jsonl
 from critic.backends import Request
 from critic.records import Language
 from critic.stages import options
-from critic.stages.ask_rows import Asking, Building, NeedsModelError
+from critic.stages.ask_rows import BenchmarkBuild, NeedsModelError, RequestSource
 from critic.stages.build_conversations import PLANS, build
 from critic.stages.build_images import choose_images
 from critic.stages.options import check
@@ -56,13 +56,13 @@ def main(
         (not out.resolve().is_relative_to(folder.resolve()), f"--out {out}: lies in the folder of images"),
     )
     settings = {name: getattr(endpoint, name) for name in options.ONE_MODEL}
-    asking = Asking(
+    source = RequestSource(
         connect=endpoint.open_one if endpoint.model or endpoint.base_url else None,
         second=(lambda: replace(endpoint, model=None, base_url=None).open("--second", [second])[0]) if second else None,
         request=Request(messages=[], max_tokens=TOKENS, temperature=0.0),
         options={name: settings[name] for name in ("concurrency", "max_failed", "retry_failed")},
     )
-    building = Building(folder, out, lang, asking)
+    building = BenchmarkBuild(folder, out, lang, source)
     try:
         with jsonl.alone_in(out):
             chosen = choose_images(building, min_side=min_side, quality=quality, rare=rare, cap=cap)

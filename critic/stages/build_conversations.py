@@ -14,12 +14,12 @@ from msgspec import Struct
 from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, review
-from critic.building.replies import HeldItems, Made, MadeTurn
+from critic.building.replies import DraftConversation, DraftTurn, HeldItems
 from critic.errors import UsageError
 from critic.judging import protocols
 from critic.page.blocks import interval, number
 from critic.records import Conversation, Judgment, ModelTurn
-from critic.stages.ask_rows import Building, BuildRow
+from critic.stages.ask_rows import BenchmarkBuild, BuildRow
 from critic.stages.run import known, listed
 from critic.stats.aggregate import by_cell
 
@@ -31,17 +31,21 @@ class BuildPlan(Struct, frozen=True):
     """A kind of benchmark: how conversations are made of images, how those without the image are judged, and whether
     each question gets a checklist. Its file has the form of the benchmark of the plan's name."""
 
-    make: Callable[[Building, Chosen], list[Made]]
+    make: Callable[[BenchmarkBuild, Chosen], list[DraftConversation]]
     protocol: str
     checklists: bool
 
 
-def _conversation(image: dict[str, Any], building: Building, turns: list[MadeTurn], **more: Any) -> Made:
+def _conversation(
+    image: dict[str, Any], building: BenchmarkBuild, turns: list[DraftTurn], **more: Any
+) -> DraftConversation:
     about = {"category": image["category"], "sub_category": image["sub_category"]}
-    return Made(id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more)
+    return DraftConversation(
+        id=image["md5"][:12], image=image["path"], lang=building.lang, turns=turns, **about, **more
+    )
 
 
-def _talks(building: Building, chosen: Chosen) -> list[Made]:
+def _talks(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """MultiVerse §2.1, steps 2 and 3: a person with a goal first, then the conversation."""
     persons = building.ask("persona", building.rows())
     rows = [
@@ -50,18 +54,18 @@ def _talks(building: Building, chosen: Chosen) -> list[Made]:
     ]
     conversations = []
     for path, talk in building.ask("talk", rows).items():
-        turns = [MadeTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
+        turns = [DraftTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
         about = {"goal": persons[path].goal, "sub_goal": persons[path].sub_goal, "sub_task": talk.sub_task}
         conversations.append(_conversation(chosen[path], building, turns, task=talk.task, **about))
     return conversations
 
 
-def _levels(building: Building, chosen: Chosen) -> list[Made]:
+def _levels(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """ConvBench §3: perception, reasoning, creation."""
     conversations = []
     for path, reply in building.ask("levels", building.rows()).items():
         turns = [
-            MadeTurn(question=turn.question, answer=turn.answer, task=task)
+            DraftTurn(question=turn.question, answer=turn.answer, task=task)
             for turn, task in zip(reply.turns, reply.tasks, strict=True)
         ]
         turns[-1].focus = reply.focus
@@ -69,7 +73,7 @@ def _levels(building: Building, chosen: Chosen) -> list[Made]:
     return conversations
 
 
-def _singles(building: Building, chosen: Chosen) -> list[Made]:
+def _singles(building: BenchmarkBuild, chosen: Chosen) -> list[DraftConversation]:
     """AlignMMBench §3: a question of one task an image, by the hash of the image."""
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
@@ -78,7 +82,7 @@ def _singles(building: Building, chosen: Chosen) -> list[Made]:
     rows = [BuildRow(key=path, lang="zh", image=path, facts={"task": task}) for path, task in task_of.items()]
     conversations = []
     for path, reply in building.ask("single", rows).items():
-        turn = MadeTurn(question=reply.question, answer=reply.answer, task=reply.task)
+        turn = DraftTurn(question=reply.question, answer=reply.answer, task=reply.task)
         conversations.append(_conversation(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue))
     return conversations
 
@@ -91,7 +95,7 @@ PLANS = {
 """Plan -> how its conversations are made."""
 
 
-def _turn_rows(building: Building, conversations: Sequence[Made], items: bool) -> list[BuildRow]:
+def _turn_rows(building: BenchmarkBuild, conversations: Sequence[DraftConversation], items: bool) -> list[BuildRow]:
     """A row a turn: the question with what was said before, and, once there are any, its checklist's `items`."""
     rows = []
     for conversation in conversations:
@@ -105,10 +109,10 @@ def _turn_rows(building: Building, conversations: Sequence[Made], items: bool) -
     return rows
 
 
-def _written(building: Building, conversations: Sequence[Made]) -> dict[str, MadeTurn]:
+def _written(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> dict[str, DraftTurn]:
     """The turns of the conversations of which each has a checklist, of two models what either writes, by key."""
     checklists = building.ask_both("checklist", _turn_rows(building, conversations, items=False))
-    keys, keyed = set[str]().union(*checklists), dict[str, MadeTurn]()
+    keys, keyed = set[str]().union(*checklists), dict[str, DraftTurn]()
     for conversation in conversations:
         if keys >= set(conversation.turn_keys()):
             keyed |= zip(conversation.turn_keys(), conversation.turns, strict=True)
@@ -120,7 +124,7 @@ def _written(building: Building, conversations: Sequence[Made]) -> dict[str, Mad
     return keyed
 
 
-def add_checklists(building: Building, conversations: Sequence[Made]) -> list[Made]:
+def add_checklists(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> list[DraftConversation]:
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
     yes nor no can be said, are left out: held.jsonl has them. Where two models differ on that, the item stays, and
     people are told. A conversation with a turn without any item goes."""
@@ -138,7 +142,7 @@ def add_checklists(building: Building, conversations: Sequence[Made]) -> list[Ma
     return left
 
 
-def _leave_out(turn: MadeTurn, held: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
+def _leave_out(turn: DraftTurn, held: Sequence[HeldItems | None]) -> list[tuple[str, ...]]:
     """Leave out the items of a turn of which no model says that the reference fulfils them; what each said of all."""
     votes = list(zip(*(reply.answers if reply else ["unclear"] * len(turn.items) for reply in held), strict=True))
     kept = [(item, words) for item, words in zip(turn.items, votes, strict=True) if "yes" in words]
@@ -147,7 +151,9 @@ def _leave_out(turn: MadeTurn, held: Sequence[HeldItems | None]) -> list[tuple[s
     return votes
 
 
-def _agreement(building: Building, keyed: Mapping[str, MadeTurn], votes: Mapping[str, list[tuple[str, ...]]]) -> None:
+def _agreement(
+    building: BenchmarkBuild, keyed: Mapping[str, DraftTurn], votes: Mapping[str, list[tuple[str, ...]]]
+) -> None:
     """How far two models agree on which items the references fulfil, into checklist_agreement.json."""
     from critic.stats.verdicts import verdict_agreement  # noqa: PLC0415 - takes a second
 
@@ -164,7 +170,7 @@ def _agreement(building: Building, keyed: Mapping[str, MadeTurn], votes: Mapping
 
 
 def solved_blind(
-    building: Building, conversations: Sequence[Made], name: str, endpoint: Mapping[str, Any]
+    building: BenchmarkBuild, conversations: Sequence[DraftConversation], name: str, endpoint: Mapping[str, Any]
 ) -> dict[str, float]:
     """What the model gets without the image, 0 to 1, by conversation: the mean over its turns, judged by the same
     model. A turn that could not be answered or judged counts as 0: people look at it in any case."""
@@ -203,7 +209,7 @@ def _drop_others(path: Path, record: type[Any], by_id: Mapping[str, Conversation
 
 
 def build(
-    building: Building, chosen: Chosen, name: str, *, blind: float, unreviewed: bool, endpoint: Mapping[str, Any]
+    building: BenchmarkBuild, chosen: Chosen, name: str, *, blind: float, unreviewed: bool, endpoint: Mapping[str, Any]
 ) -> None:
     """From the chosen images to the frozen benchmark of the plan `name`, or to the sheet that people are to fill in.
     Conversations whose mean score without the image, 0 to 1, is `blind` or more go."""
@@ -242,7 +248,9 @@ def build(
     print(f"{folder / 'benchmark.jsonl'}: {len(conversations)} conversations ({listed(counts)}), frozen as {whole}")
 
 
-def _check(building: Building, conversations: Sequence[Made], solved: Mapping[str, float]) -> list[Made]:
+def _check(
+    building: BenchmarkBuild, conversations: Sequence[DraftConversation], solved: Mapping[str, float]
+) -> list[DraftConversation]:
     """What is left when what is solved blind, or repeats another, is gone; and why is in removed.jsonl."""
     reasons = dict[str, dict[str, Any]]()
     for key, score in solved.items():
@@ -258,7 +266,7 @@ def _check(building: Building, conversations: Sequence[Made], solved: Mapping[st
     return left
 
 
-def _review(building: Building, conversations: Sequence[Made]) -> review.Reviewed:
+def _review(building: BenchmarkBuild, conversations: Sequence[DraftConversation]) -> review.Reviewed:
     """What people decided; they are asked where it is open."""
     sheet = building.out / "review/sheet.csv"
     review.ask(sheet, conversations, range(1, review.REVIEWERS + 1))

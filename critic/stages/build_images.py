@@ -9,10 +9,10 @@ import msgspec
 from critic import jsonl
 from critic.building import pictures
 from critic.building.pictures import DroppedImage
-from critic.stages.ask_rows import Building
+from critic.stages.ask_rows import BenchmarkBuild
 
 
-def choose_images(building: Building, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
+def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
     """The images that the benchmark is made of, in `building`, and their categories by path: those of at least
     `min_side` pixels, of near-duplicates one, those whose every grade is `quality` or more; categories of fewer than
     `rare` images merged, and what is then still rare left out; `cap` of the rest. Raises NeedsModelError behind the
@@ -30,11 +30,11 @@ def choose_images(building: Building, *, min_side: int, quality: int, rare: int,
     leave_out("quality", {image.path: "not_graded" for image in building.images if image.path not in grades} | poor)
     named = building.ask("category", building.rows())
     leave_out("category", {image.path: "no_category" for image in building.images if image.path not in named})
-    categories = pictures.merged({path: image.category.strip() for path, image in named.items()}, rare)
+    categories = pictures.merge_rare({path: image.category.strip() for path, image in named.items()}, rare)
     counts = Counter(categories.values())
     left = {path: name for path, name in categories.items() if counts[name] >= rare}
     leave_out("rare", dict.fromkeys(categories.keys() - left.keys(), "rare_category"))
-    leave_out("drawn", dict.fromkeys(left.keys() - pictures.drawn(left, cap), "not_drawn"))
+    leave_out("drawn", dict.fromkeys(left.keys() - pictures.draw_sample(left, cap), "not_drawn"))
     kept = [
         {**msgspec.to_builtins(image), "category": left[image.path], "sub_category": named[image.path].sub_category}
         for image in building.images

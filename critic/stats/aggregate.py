@@ -1,4 +1,4 @@
-"""Means over verdicts that say how much is missing, and paired differences on the same questions."""
+"""Means over verdicts that report how many are missing, and paired differences on the same questions."""
 
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
@@ -18,10 +18,10 @@ Scale = tuple[float, float]
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
-    """A score over the `n` verdicts there are of `asked`; `failed` were judged without a score, the rest never was.
+    """A score over `n` verdicts of `asked` requests; `failed` requests were judged without a score, the rest never.
 
-    `value` is None without a verdict. Missing verdicts are not imputed: `low` and `high` are what the score would be
-    had all of them been the lowest or the highest possible (None where nothing was asked).
+    `value` is None if there is no verdict. Missing verdicts are not imputed: `low` and `high` are the score if all
+    of them were the lowest or the highest possible (None if nothing was asked).
     """
 
     value: float | None
@@ -33,13 +33,18 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 
     @property
     def coverage(self) -> float:
-        """The share (0..1) of what was asked that has a verdict."""
+        """Return the share (0..1) of requests that have a verdict."""
         return self.n / self.asked if self.asked else 0.0
 
 
 def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
-    """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
-    scores of other ids are left out."""
+    """Return the mean score of the `asked` ids on `scale`, ignoring other ids.
+
+    A score of None is a failed judgment; an id without a score was never judged.
+
+    >>> mean({"a": 8.0, "b": 6.0, "c": None}, asked=["a", "b", "c", "d"], scale=(1, 10))
+    Aggregate(value=7.0, n=2, failed=1, asked=4, low=4.0, high=8.5)
+    """
     keys = list(asked)
     judged = [scores[key] for key in keys if key in scores]
     valid = [score for score in judged if score is not None]
@@ -69,8 +74,10 @@ def paired(
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
-    """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
-    takes their missing verdicts for independent."""
+    """Return the weighted sum of aggregates and the sums of their counts.
+
+    The value is None unless every part has one. The range treats the parts' missing verdicts as independent.
+    """
     values = [(weight, part.value) for weight, part in parts]
     ends = [(weight, part.low, part.high) for weight, part in parts]
     return Aggregate(
@@ -78,22 +85,25 @@ def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
         n=sum(part.n for _, part in parts),
         failed=sum(part.failed for _, part in parts),
         asked=sum(part.asked for _, part in parts),
+        # A negative weight, as in a difference, turns the best case into the worst.
         low=_sum([(weight, low if weight > 0 else high) for weight, low, high in ends]),
         high=_sum([(weight, high if weight > 0 else low) for weight, low, high in ends]),
     )
 
 
 def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
-    known = [weight * value for weight, value in terms if value is not None]
-    return sum(known) if len(known) == len(terms) else None
+    """Return the weighted sum, or None if a value is missing."""
+    # A sum over some of the terms would be a number on another scale.
+    weighted = [weight * value for weight, value in terms if value is not None]
+    return sum(weighted) if len(weighted) == len(terms) else None
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """How much higher one of two runs scores on the same conversations: the mean of the `n` paired differences.
+    """The mean of `n` paired differences between two runs on the same conversations.
 
     `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` and the
-    two-sided `p_value` are from the bootstrap over `groups`; they, or all three, are None exactly when `undefined` says
-    why. `partly` says of how many parts it is where not of all.
+    two-sided `p_value` come from the bootstrap over `groups`. `undefined` gives the reason if they, or all three,
+    are None. `partly` reads "2 of 3" if only some parts could be compared, else "".
     """
 
     mean: float | None
@@ -109,7 +119,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True):
-    """Which verdicts make one score: on `turn` (None: the whole conversation), under a condition, judged in one way."""
+    """The key of one score: `condition`, `turn` (None: the whole conversation) and way of judging."""
 
     condition: str
     turn: int | None
@@ -117,11 +127,12 @@ class Cell(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[bool, str, str, bool, int]:
-        """The model's own replies first, turns before the whole."""
+        """Return a sort key: the model's own replies first, turns before the whole conversation."""
         return self.condition != "own", self.condition, self.judging, self.turn is None, self.turn or 0
 
     @property
     def words(self) -> str:
+        """Return the cell as it is printed, such as "own, turn 2"."""
         turn = "whole conversation" if self.turn is None else f"turn {self.turn}"
         return f"{self.condition}, {turn}" + (f", {self.judging}" if self.judging != "standard" else "")
 
@@ -129,11 +140,12 @@ class Cell(Struct, frozen=True):
 def by_cell(verdicts: Iterable[Judgment], protocol: str) -> dict[Cell, dict[str, float | None]]:
     """Return the scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
-    Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale, missing
-    without a failure, or beside one.
+    Raises UsageError for two verdicts on the same turn, and for a score that is outside the protocol's scale,
+    missing without a failure, or beside one.
     """
     cells: dict[Cell, dict[str, float | None]] = {}
     for verdict in verdicts:
+        # Files may hold several protocols, whose scores are on different scales.
         if verdict.protocol != protocol:
             continue
         check(verdict)

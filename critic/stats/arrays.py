@@ -1,4 +1,4 @@
-"""Arrays of numbers, and of whole numbers that say which of several things a row is."""
+"""Types of NumPy arrays, and helpers that number distinct rows and groups."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -8,16 +8,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Codes = NDArray[Any]
-"""Whole numbers from 0."""
+"""Integers from 0 that say which category a row belongs to."""
 Group = Sequence[Hashable] | NDArray[np.generic]
-"""The group of each row: names, or whole numbers."""
+"""The group of each row, as names or integers."""
 
 
 def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
+    """Return (a row index for each distinct combination of keys, the combination's number of each row)."""
     cell = np.zeros(len(keys[0]), dtype=np.intp)
     for key in keys:
         values, number = np.unique(key, return_inverse=True)
+        # Renumbered after each key: products of many keys' sizes would overflow.
         cell = np.unique(cell * len(values) + number, return_inverse=True)[1]
     first = np.empty(int(cell.max(initial=-1)) + 1, dtype=np.intp)
     first[cell] = np.arange(len(cell))
@@ -25,7 +26,11 @@ def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def group_numbers(group: Group) -> NDArray[np.intp]:
-    """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
+    """Number groups 0..G-1 by their sorted names, so that the order of rows does not matter.
+
+    >>> group_numbers(["b", "a", "b"]).tolist()
+    [1, 0, 1]
+    """
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
         return np.unique(group, return_inverse=True)[1]
     index = {name: number for number, name in enumerate(sorted(set(group), key=str))}
@@ -33,7 +38,7 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
 
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
-    """top / bottom, `empty` where the bottom is 0."""
+    """Return top / bottom, and `empty` for each bottom of 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Rows of what comes back lie together, or sums over them would round by how those of what comes in lie.
+        # Fixed memory order: otherwise the rounding of later sums would depend on the layout of the input.
         return np.asarray(np.where(bottom != 0, top / bottom, empty), order="C")

@@ -1,34 +1,47 @@
-"""MTLD, the measure of textual lexical diversity (McCarthy and Jarvis 2010), and the words of a text."""
+"""Lexical diversity (MTLD, McCarthy and Jarvis 2010), and the words of a text."""
 
 import re
 from collections.abc import Sequence
 
 RATIO = 0.72
-"""Types per token below which a factor is full."""
+"""Types per token below which a factor is complete."""
 
 SHORTEST = 10
-"""Tokens of a factor, at least."""
+"""The fewest tokens of a factor."""
 
 
 def words(text: str) -> list[str]:
-    """A text's words in lower case; of Chinese and Japanese, which do without spaces, every character."""
+    """Return a text's words in lower case; Chinese and Japanese, written without spaces, give one per character.
+
+    >>> words("It's a Kite 风筝")
+    ["it's", 'a', 'kite', '风', '筝']
+    """
     return re.findall(r"[\u3040-\u30ff\u4e00-\u9fff]|[^\W\u3040-\u30ff\u4e00-\u9fff]+(?:['’-]\w+)*", text.lower())
 
 
 def mtld(tokens: Sequence[str]) -> float | None:
-    """The mean number of tokens in a row that keep their share of types at RATIO or more, read forwards and backwards;
-    what is left at the end counts as part of a factor. Longer rows are richer; None where no token comes twice, and
-    hence there is no end to them. As `lexical_diversity.mtld` (Kyle 2020) has it, which gives 0 there."""
+    """Return the mean number of consecutive tokens that keep their type-token ratio at RATIO or more.
+
+    The mean is over a forward and a backward pass; the rest at the end counts as part of a factor. A higher value
+    is a richer text. Return None if no token repeats (no factor ever ends); `lexical_diversity.mtld` (Kyle 2020)
+    gives 0 there.
+
+    >>> round(mtld("the kite and the sea and the kite".split()), 2)
+    4.48
+    """
     ways = [_one_way(tokens), _one_way(tokens[::-1])]
     return None if None in ways else sum(way for way in ways if way is not None) / 2
 
 
 def _one_way(tokens: Sequence[str]) -> float | None:
+    """Return the tokens per factor of one pass, or None without a complete or partial factor."""
+    # A factor is a run of tokens that ends as soon as its ratio falls below RATIO.
     factors, types, length = 0.0, set[str](), 0
     for position, token in enumerate(tokens, 1):
         types.add(token)
         length += 1
         ratio = len(types) / length
+        # The incomplete factor counts by how far its ratio has fallen towards RATIO.
         if position == len(tokens):
             factors += (1 - ratio) / (1 - RATIO)
         elif ratio < RATIO and length >= SHORTEST:

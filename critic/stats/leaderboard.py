@@ -1,7 +1,8 @@
-"""Tables over models: one row a model, its scores with intervals, and paired differences from a baseline model.
+"""Tables over models: one row per model, its scores with intervals, and paired differences from a baseline model.
 
-Every score is a weighted sum of means over verdicts (or one over it), so one bootstrap over groups gives the interval
-of each, of each difference, and of the mean over models: all of a table come from the same draws.
+Every score is a weighted sum of means over verdicts, or one over such a sum. One bootstrap over groups therefore
+gives the interval of each score, of each difference and of the mean over models: a table uses the same draws
+throughout.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,10 @@ from critic.stats.estimate import Bootstrap, Interval, Places
 
 
 class Term(Struct, frozen=True):
-    """`weight` times the mean of `verdicts` (None: failed) over what was asked, by key with its group of resampling.
-    Rows whose scores are not all of the same parts have these by `name`."""
+    """`weight` times the mean of `verdicts` (None: failed) over the keys of `asked`, whose values are groups.
+
+    `name` pairs the terms of two rows whose scores do not consist of the same terms.
+    """
 
     weight: float
     verdicts: Mapping[Any, float | None]
@@ -30,9 +33,11 @@ class Term(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """A named score of a model: the sum of its parts, or one over it (`inverse`). `of` is how many parts there are
-    where some may have no verdict and are left out, of a mean over the others; such a model stands behind those that
-    have all. `counts` has the counts and the range where they are not those of the parts."""
+    """A named score of a model: the sum of its parts, or one over it (`inverse`).
+
+    `of` is the full number of parts, if parts without a verdict are left out of the mean; models with fewer parts
+    rank behind the others. `counts` overrides the counts and the range of the parts.
+    """
 
     parts: Sequence[Term]
     inverse: bool = False
@@ -40,16 +45,18 @@ class Score(Struct, frozen=True, kw_only=True):
     counts: Aggregate | None = None
 
     def partly(self, parts: int) -> str:
-        """Of how many parts something is, where it is not of all."""
+        """Return "2 of 3" if the score has fewer than all parts, else ""."""
         return f"{parts} of {self.of}" if parts < self.of else ""
 
 
 class LeaderboardRow(Struct, frozen=True, kw_only=True):
-    """A run's scores in a table over models, by column. `key` names the table and its file, `caption` says what it
-    shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows under
-    another condition than the model's own, such as without the image, come last and are not in the mean over models.
-    `pictured` scores are drawn, of a table of several rows: the first, unless others are named. `ranked` tables say
-    which models are tied by the first."""
+    """A run's scores, by column, in one table over models.
+
+    `key` names the table and its file, `caption` describes it. `system` is the model; `name` tells rows of one
+    table apart. `collapsed` tables open on demand. Rows under another condition than the model's own, such as
+    without the image, come last and are not part of the mean over models. `charted` scores are drawn in tables of
+    several rows (default: the first score). `ranked` tables report which models are tied by the first score.
+    """
 
     key: str
     caption: str
@@ -57,18 +64,21 @@ class LeaderboardRow(Struct, frozen=True, kw_only=True):
     condition: str = "own"
     system: str = ""
     name: str = ""
-    folded: bool = False
-    pictured: Sequence[str] | None = None
+    collapsed: bool = False
+    charted: Sequence[str] | None = None
     ranked: bool = True
 
     @property
     def apart(self) -> bool:
+        """Return True for a row that is neither ranked nor part of the mean over models."""
         return self.condition != "own"
 
 
 class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
-    """A score with its 95 % interval over groups, and its difference from another row's on what both have. `infinite`:
-    it has no value because it is one over 0."""
+    """A score with its 95 % interval over groups, and its paired difference from the baseline row.
+
+    `infinite` scores have no value because they are one over 0.
+    """
 
     interval: Interval | None
     difference: Difference | None = None
@@ -77,18 +87,18 @@ class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
 
 
 Standings = dict[str, dict[str, LeaderboardCell]]
-"""By row and column."""
+"""Cells by row and column."""
 
 MEAN = "mean of the models"
 
 
 def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], scale: Scale) -> Score:
-    """The plain mean of verdicts by key."""
+    """Build a score that is the plain mean of verdicts by key."""
     return Score(parts=[Term(1.0, verdicts, asked, scale)])
 
 
 def aggregate_of(score: Score) -> Aggregate:
-    """A score's value and counts. Of one over a sum no range is known."""
+    """Return a score's value and counts. The range of one over a sum is unknown."""
     total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
     if score.inverse:
         total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
@@ -98,8 +108,10 @@ def aggregate_of(score: Score) -> Aggregate:
 
 
 class _Column(NamedTuple):
-    """A part's verdicts added up: their sum and number in the sample and in each resample, shape (1 + R,) each, and
-    which groups have one, shape (G,)."""
+    """The sum and number of a part's verdicts in the sample and each resample, shape (1 + R,) each.
+
+    `there`, shape (G,), marks the groups that have a verdict.
+    """
 
     total: Floats
     n: Floats
@@ -107,33 +119,41 @@ class _Column(NamedTuple):
 
 
 class _Sums:
-    """The parts of a table's scores, added up by group, on the same resamples of all its groups."""
+    """The parts of a table's scores, summed by group, on the same resamples of all groups."""
 
     def __init__(self, groups: Iterable[str]) -> None:
         self._number = {name: number for number, name in enumerate(sorted(set(groups)))}
-        self._known: dict[Hashable, _Column] = {}
+        self._columns: dict[Hashable, _Column] = {}
         self.draws = Bootstrap(np.arange(len(self._number)))
 
     def of(self, part: Term, other: Term | None = None) -> _Column:
-        """A part's verdicts, as far as the `other` has them too; those that several scores share are added up once."""
-        key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
-        if key not in self._known:
-            self._known[key] = self._added_up(part, other)
-        return self._known[key]
+        """Return the sums of a part's verdicts, restricted to those that `other` has too.
 
-    def _added_up(self, part: Term, other: Term | None) -> _Column:
+        Parts shared by several scores are summed once.
+        """
+        # The mappings live as long as the table, so their identities are safe keys.
+        key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
+        if key not in self._columns:
+            self._columns[key] = self._sum_by_group(part, other)
+        return self._columns[key]
+
+    def _sum_by_group(self, part: Term, other: Term | None) -> _Column:
+        """Sum a part's verdicts by group and resample them."""
         by_group = np.zeros((2, len(self._number)))
         for key, group in part.asked.items():
             value = part.verdicts.get(key)
             if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
                 by_group[:, self._number[group]] += value, 1
-        total, n = self.draws.of_groups(by_group).T
+        total, n = self.draws.resample_group_sums(by_group).T
         return _Column(total, n, by_group[1] > 0)
 
     def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:
-        """The score of the sample and of each resample, shape (1 + R,), NaN where a part has no verdict; with `others`
-        of what these have as well."""
+        """Return the score of the sample and of each resample, shape (1 + R,); NaN if a part has no verdict.
+
+        With `others`, one per part, only verdicts that these have too count.
+        """
         columns = [self.of(part, other) for part, other in zip_longest(score.parts, others)]
+        # A score without parts has no value, not the value 0.
         if not columns:
             return np.full(1 + self.draws.resamples, np.nan)
         means = (part.weight * ratio(column.total, column.n) for part, column in zip(score.parts, columns, strict=True))
@@ -141,14 +161,16 @@ class _Sums:
         return ratio(np.ones_like(total), total) if score.inverse else total
 
     def groups(self, columns: Sequence[_Column]) -> int:
-        """How many groups have a verdict in any of the columns."""
+        """Count the groups with a verdict in any of the columns."""
         return int(np.any([column.there for column in columns], axis=0).sum())
 
 
 def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) -> Standings:
-    """The scores of each row by column, and, of two models or more with one row each, their mean by the name MEAN.
-    With a `baseline` the other rows have their differences from that row; p-values are two-sided and not corrected for
-    the number of scores."""
+    """Return each row's scores by column, and, for two or more models with one row each, their mean as row MEAN.
+
+    With a `baseline`, all other rows have their differences from it. Their p-values are two-sided and not corrected
+    for the number of scores.
+    """
     rows = {entry.name: entry.scores for entry in entries}
     if not any(rows.values()):
         return {}
@@ -160,16 +182,19 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
         for column, score in scores.items():
             values = drawn.setdefault(column, {})[row] = sums.values(score)
             cells[row][column] = _standing(sums, score, values, None if row == baseline else base.get(column))
-    together = {entry.name: entry.system for entry in entries if not entry.apart}
-    # Where several judges or ways of judging give a model several rows, it would count as several models.
-    if len(set(together.values())) == len(together) > 1:
-        cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in together}, sums)
+    models = {entry.name: entry.system for entry in entries if not entry.apart}
+    # A model with several rows, from several judges or ways of judging, would count as several models.
+    if len(set(models.values())) == len(models) > 1:
+        cells[MEAN] = _means(cells, drawn, {row: rows[row] for row in models}, sums)
     return cells
 
 
 def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
-    """The places of the models by a score, resampled together; none where a model has several rows, as by several
-    judges. Rows that stand apart, and scores over some of their parts, have no place."""
+    """Return the places of the models by one score, from common resamples.
+
+    Empty if a model has several rows, such as one per judge. Rows that stand apart, and scores over only some of
+    their parts, have no place.
+    """
     rows = [entry for entry in entries if not entry.apart and column in entry.scores]
     if len({entry.system for entry in rows}) < len(rows):
         return {}
@@ -179,6 +204,7 @@ def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
 
 
 def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
+    """Yield the group of every requested verdict."""
     for entry in entries:
         for score in entry.scores.values():
             for part in score.parts:
@@ -188,44 +214,52 @@ def _groups(entries: Iterable[LeaderboardRow]) -> Iterator[str]:
 def _means(
     cells: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Mapping[str, Mapping[str, Score]], sums: _Sums
 ) -> dict[str, LeaderboardCell]:
-    """The mean of some rows by column, of those that have the whole score; `partly` says of how many where others lack
-    it or a part of it."""
+    """Return the mean over the given rows by column, using only rows that have the complete score.
+
+    `partly` reads "2 of 3" if other rows lack the score or a part of it.
+    """
     means = {}
     for column, by_row in drawn.items():
-        known = [row for row in rows if row in by_row]
-        complete = [row for row in known if cells[row][column].value is not None and not cells[row][column].partly]
-        if not known:
+        scored = [row for row in rows if row in by_row]
+        # A mean over other tasks would rank models by the tasks they lack.
+        complete = [row for row in scored if cells[row][column].value is not None and not cells[row][column].partly]
+        # Rows that stand apart may have columns that no model in the mean has.
+        if not scored:
             continue
-        parts = [cells[row][column] for row in complete or known]
-        whole = combine([(1 / len(parts), cell) for cell in parts])
+        parts = [cells[row][column] for row in complete or scored]
+        average = combine([(1 / len(parts), cell) for cell in parts])
         interval = None
         if complete and all(cell.interval for cell in parts):
             values = np.mean([by_row[row] for row in complete], axis=0)
             interval = _interval(sums, [rows[row][column] for row in complete], values)
         means[column] = LeaderboardCell(
-            **asdict(whole if complete else replace(whole, value=None)),
+            **asdict(average if complete else replace(average, value=None)),
             interval=interval,
-            partly="" if len(complete) == len(known) else f"{len(complete)} of {len(known)}",
+            partly="" if len(complete) == len(scored) else f"{len(complete)} of {len(scored)}",
         )
     return means
 
 
 def _standing(sums: _Sums, score: Score, values: Floats, base: Score | None) -> LeaderboardCell:
-    whole = aggregate_of(score)
+    """Build a row's cell, with its difference from `base` if there is one."""
+    aggregate = aggregate_of(score)
     return LeaderboardCell(
-        **asdict(whole),
+        **asdict(aggregate),
         interval=_interval(sums, [score], values),
         difference=None if base is None else _difference(sums, score, base),
         partly=score.partly(len(score.parts)),
-        infinite=score.inverse and whole.value is None and whole.n > 0,
+        infinite=score.inverse and aggregate.value is None and aggregate.n > 0,
     )
 
 
 def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
-    """The interval of a score, or of several models' mean. A plain mean is a share of its scale: all of it, or nothing,
-    in every resample has an interval, too."""
+    """Return the interval of a score, or of the mean of several models' scores.
+
+    A plain mean is a share of its scale, so it has an interval even if it is at one end in every resample.
+    """
     score = scores[0]
     groups = sums.groups([sums.of(part) for model_score in scores for part in model_score.parts])
+    # Only a plain mean lies on one known scale.
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
@@ -234,7 +268,7 @@ def _interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval 
 
 
 def _over(score: Score, parts: Sequence[Term]) -> Score:
-    """A score over some of its parts, which weigh what all weighed."""
+    """Return the score restricted to some of its parts, reweighted to the weight of all."""
     if len(parts) == len(score.parts):
         return score
     more = sum(part.weight for part in score.parts) / sum(part.weight for part in parts) if parts else 0.0
@@ -242,13 +276,17 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
 
 
 def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
-    """A score less another on the verdicts that both have, part by part: by name, or by position where they have no
-    names. A mean over parts is compared on those in which both have something."""
+    """Return one score minus another over the verdicts that both have, part by part.
+
+    Parts are paired by name, or by position without names. A mean over named parts is compared on those for which
+    both have a verdict.
+    """
     of_base = {part.name or position: part for position, part in enumerate(base.parts)}
     both = [(part, of_base.get(part.name or position)) for position, part in enumerate(score.parts)]
     pairs = [
         (part, base_part) for part, base_part in both if base_part and (not part.name or sums.of(part, base_part).n[0])
     ]
+    # Both sides keep only verdicts of the other, so the difference is paired.
     mine, theirs = [part for part, _ in pairs], [base_part for _, base_part in pairs]
     values = sums.values(_over(score, mine), theirs) - sums.values(_over(base, theirs), mine)
     columns = [sums.of(part, base_part) for part, base_part in pairs]

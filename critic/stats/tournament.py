@@ -1,8 +1,8 @@
-"""Ratings of models from pairwise verdicts: Elo, Bradley-Terry.
+"""Ratings of models from pairwise verdicts: Elo and Bradley-Terry.
 
-Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952, a tie
-as half a win of each; Ford 1957 for when their likelihood has a finite maximum. Evalica has the same point estimates
-and is what the tests check ours against; it would bring pandas, and knows neither groups nor the Ford check.
+Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952,
+with a tie as half a win for each; Ford 1957 for the existence of a finite maximum. Evalica gives the same point
+estimates and is what the tests compare with. It would bring pandas, and has neither groups nor the Ford check.
 """
 
 import math
@@ -25,8 +25,8 @@ from critic.stats.estimate import Bootstrap, Interval, Places
 Outcome = Literal["a", "tie", "b"]
 
 K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
-"""Of online Elo. With SCALE points more, the odds of winning are BASE to 1; Bradley-Terry is put on the same scale,
-with INITIAL as the mean of all models."""
+"""Constants of online Elo. With SCALE points more, the odds of winning are BASE to 1. Bradley-Terry uses the same
+scale, with INITIAL as the mean of all models."""
 
 POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 SHUFFLES, RESAMPLES = 100, 500
@@ -34,12 +34,14 @@ SHUFFLES, RESAMPLES = 100, 500
 
 NEWTON_STEPS = 200
 PRECISE = 1e-9
-"""A last Newton step of this size (in logits) leaves an error of about its square."""
+"""Size of the last Newton step (in logits); it leaves an error of about its square."""
 
 
 class Battle(Struct, frozen=True, kw_only=True):
-    """Two models' answers to one question, compared once. `outcome` names the winner; None is a failed judgment.
-    Battles that share a `group` (a question, an image) are resampled together."""
+    """One comparison of two models' answers to one question; `outcome` names the winner, None is a failed judgment.
+
+    Battles with the same `group` (a question, an image) are resampled together.
+    """
 
     a: str
     b: str
@@ -48,9 +50,11 @@ class Battle(Struct, frozen=True, kw_only=True):
 
 
 class Ratings(Struct, frozen=True, kw_only=True):
-    """Rating points by model, from `n` battles; `failed` judgments are left out. `ratings`, or the 95 % `intervals` and
-    `places` alone, are None exactly when `undefined` says why. `unrated` says of models without a rating beside others
-    that have one why they have none."""
+    """Rating points by model, from `n` battles without the `failed` judgments.
+
+    `undefined` gives the reason if `ratings`, or only the 95 % `intervals` and `places`, are None. `unrated` gives,
+    for each model without a rating beside rated ones, the reason.
+    """
 
     n: int
     failed: int
@@ -61,12 +65,13 @@ class Ratings(Struct, frozen=True, kw_only=True):
     unrated: dict[str, str] = {}
 
     def of(self, model: str) -> tuple[float | None, Interval | None]:
+        """Return a model's rating and interval, each None if undefined."""
         return (self.ratings or {}).get(model), (self.intervals or {}).get(model)
 
 
 class _Games:
-    """The judged battles as arrays over them: numbers of the models, 0..m-1 in the order of `models`, the points of the
-    first (1, 1/2, 0), and the resamples of their groups."""
+    """The judged battles as arrays: model numbers (0..m-1 in the order of `models`), the first model's points (1, 1/2,
+    0), and the resamples of their groups."""
 
     def __init__(self, battles: Sequence[Battle]) -> None:
         judged = [battle for battle in battles if battle.outcome is not None]
@@ -79,11 +84,14 @@ class _Games:
         self.failed = len(battles) - len(judged)
 
     def ratings(self, points: Floats, drawn: Floats, unrated: Mapping[str, str] = {}) -> Ratings:
-        """Return ratings from the sample's points, shape (m,), and those of each resample, shape (m, R), NaN where it
-        has none. They are of all models but the `unrated` ones, in order."""
+        """Return ratings from the sample's points, shape (m,), and each resample's, shape (m, R), NaN if it has none.
+
+        Both cover all models except the `unrated` ones, in order.
+        """
         rated = [model for model in self.models if model not in unrated]
         by_model = dict(zip(rated, drawn, strict=True))
         intervals = {model: interval for model, values in by_model.items() if (interval := self.draws.interval(values))}
+        # Intervals for only some models would invite comparisons that they do not cover.
         complete, undefined = len(intervals) == len(rated), self.draws.too_few()
         if not complete and undefined is None:
             undefined = (
@@ -100,28 +108,37 @@ class _Games:
         )
 
     def undefined(self, reason: str) -> Ratings:
+        """Return ratings without values, for a reason."""
         return Ratings(n=len(self.score), failed=self.failed, undefined=reason)
 
 
 def mean_elo(battles: Sequence[Battle]) -> Ratings:
-    """Elo ratings, each battle updating both models by at most K points, as the mean over SHUFFLES random orders of the
-    battles: the order given does not matter.
+    """Return Elo ratings, the mean over SHUFFLES random orders of the battles: the given order does not matter.
 
-    a is expected to score 1 / (1 + BASE^((R_b - R_a) / SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth
-    1/2. Each resample behind the intervals is fought in one order of its own, so they are also about the order.
+    Each battle moves both models by at most K points. Model a is expected to score 1 / (1 + BASE^((R_b - R_a) /
+    SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth 1/2. Each resample behind the intervals has an
+    order of its own, so the intervals also cover the order.
+
+    >>> one_win = [Battle(a="kite", b="owl", outcome="a", group="q1")]
+    >>> mean_elo(one_win).ratings
+    {'kite': 1002.0, 'owl': 998.0}
     """
     games = _Games(battles)
     if not games.models:
         return games.undefined("no battles")
     random = np.random.default_rng(0)
     points = _fought(games, np.ones((games.draws.groups, SHUFFLES)), random).mean(axis=1)
-    drawn = [_fought(games, counts, random) for counts in islice(games.draws.drawn(), 1, None)]
+    drawn = [_fought(games, counts, random) for counts in islice(games.draws.draw_counts(), 1, None)]
     return games.ratings(points, np.concatenate(drawn, axis=1) if drawn else np.zeros((len(games.models), 0)))
 
 
 def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
-    """The ratings, shape (m, R), after the battles in R random orders. `counts`, shape (G, R), is how often each group
-    was drawn; a battle that was drawn twice counts double where it stands, as two in a row would but for K / SCALE."""
+    """Return ratings, shape (m, R), after the battles in R random orders.
+
+    `counts`, shape (G, R), is how often each group was drawn. A battle drawn twice counts double in its place, like
+    two in a row up to a term of K / SCALE.
+    """
+    # Sorted first, so that the order of the file cannot influence the random orders.
     by_outcome = np.lexsort((games.draws.member, games.score, games.second, games.first))
     orders = np.tile(by_outcome.astype(np.int32)[:, None], counts.shape[1])
     lane = np.arange(counts.shape[1])
@@ -136,13 +153,17 @@ def _fought(games: _Games, counts: Floats, random: np.random.Generator) -> Float
 
 
 def bradley_terry(battles: Sequence[Battle]) -> Ratings:
-    """Return Bradley-Terry maximum-likelihood ratings on Elo's scale, the mean of the rated models at INITIAL points.
+    """Return Bradley-Terry maximum-likelihood ratings on Elo's scale, with a mean of INITIAL points.
 
-    A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
-    against the rest (Ford 1957). A single model that stands in its way, which won all of its battles or lost all, has
-    no rating; the rest are rated by their battles with each other. If a set of several models stands in its way,
-    `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, which
-    sparse comparisons often cause.
+    A tie is worth half a win for each. A finite maximum exists exactly if every set of models has a win or tie
+    against the rest (Ford 1957). A single model that prevents this, because it won or lost all of its battles, has
+    no rating; the rest are rated by their battles with each other. If a set of several models prevents it,
+    `undefined` names them. There are no intervals if more than a tenth of the resamples have no finite maximum, as
+    is common with few comparisons.
+
+    >>> games = [Battle(a="kite", b="owl", outcome=outcome, group="q") for outcome in ("a", "a", "b")]
+    >>> {model: round(points) for model, points in bradley_terry(games).ratings.items()}
+    {'kite': 1060, 'owl': 940}
     """
     games = _Games(battles)
     if not games.models:
@@ -152,6 +173,7 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
     tables = [_wins(block.T, models) for block in games.draws.tables(cell, 3 * models**2)]
     if unbeaten := _unbeaten(tables[0][0]):
         rated, one_sided = _without_one_sided(tables[0][0])
+        # Removing one-sided models may leave a set that no others beat; no rating can place that.
         if len(rated) < 2 or _unbeaten(tables[0][0][np.ix_(rated, rated)]):
             top = " and ".join(games.models[model] for model in unbeaten)
             return games.undefined(f"no finite maximum: {top} never lost to or tied with the other models")
@@ -166,13 +188,13 @@ def bradley_terry(battles: Sequence[Battle]) -> Ratings:
 
 
 def _wins(counts: NDArray[np.generic], models: int) -> Floats:
-    """Wins, ties as halves, of i over j, shape (R, m, m), from R tables of (first, second, loss | tie | win)."""
+    """Return wins of i over j with ties as halves, shape (R, m, m), from R tables (first, second, loss | tie | win)."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
 def _unbeaten(wins: Floats) -> list[int]:
-    """The models which no other has a win or tie against, in a table of wins (m, m); none where all are connected."""
+    """Return models without a loss or tie against all others, in a table of wins (m, m); empty if all connect."""
     if np.count_nonzero(wins) == len(wins) * (len(wins) - 1):
         return []  # each beat each: there is nothing to search for, as in most resamples
     parts, part = scipy.sparse.csgraph.connected_components(wins > 0, connection="strong")
@@ -181,8 +203,10 @@ def _unbeaten(wins: Floats) -> list[int]:
 
 
 def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
-    """Return the models that are left of a table of wins (m, m) once those that never won or tied against the rest, or
-    never lost or tied, are taken out one after another, and why each of these has no rating."""
+    """Return the models left in a table of wins (m, m) without one-sided ones, and the reason for each removed one.
+
+    Models that never won or tied against the rest, or never lost or tied, are removed one after another.
+    """
     left, reasons = list(range(len(wins))), dict[int, str]()
     while True:
         among = wins[np.ix_(left, left)]
@@ -196,10 +220,10 @@ def _without_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
-    """Log-strengths with mean 0, shape (R, m), of R tables of wins (R, m, m); NaN where there is no finite maximum.
+    """Return log-strengths with mean 0, shape (R, m), for R tables of wins (R, m, m); NaN without a finite maximum.
 
-    Newton's method with steps of ln(1 + d) / d, d the largest change of a difference of strengths, which converges
-    from anywhere (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
+    Newton's method with steps of ln(1 + d) / d, where d is the largest change of a difference of strengths. It
+    converges from any start (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
     """
     finite = np.array([not _unbeaten(table) for table in wins])
     won, models = wins[finite], wins.shape[1]
@@ -224,14 +248,15 @@ def _maximum_likelihood(wins: Floats) -> Floats:
 
 
 def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
-    """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
+    """Build battles from the verdicts between two models, in the given order; `groups` are the conversations' groups.
 
-    Raises UsageError for a score other than 1, 1/2 or 0, which cannot be told apart from a tie, for a model
-    against itself, and for a pair of models compared twice on one instruction.
+    Raises UsageError for a score other than 1, 1/2 or 0, which may not be a tie, for a model against itself, and
+    for a pair of models compared twice on one instruction.
     """
     outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
     by_pair: dict[tuple[str, frozenset[str]], Battle] = {}
     for verdict in verdicts:
+        # Verdicts against the reference are no battles.
         if verdict.opponent is None or not protocols.load(verdict.protocol or "pointwise").compares:
             continue
         check(verdict)

@@ -1,7 +1,7 @@
-"""Verdicts out of three (a, tie, b): how far two judges, or a judge and people, give the same ones.
+"""Three-way verdicts (a, tie, b), and how often two judges, or a judge and people, give the same ones.
 
-Yes and no are the same with a for yes, b for no, and never a tie. Every statistic depends on a sample only through
-counts of verdicts, so intervals come from resampled tables of counts. Kappa: Cohen 1960.
+Yes and no are a and b without ties. Every statistic depends on a sample only through counts of verdicts, so
+intervals come from resampled tables of counts. Kappa: Cohen 1960.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,35 +19,40 @@ Codes = NDArray[np.int8]
 Label = Literal["a", "tie", "b", "failed"]
 
 A, TIE, B, FAILED, UNASKED = range(5)
-"""Codes of verdicts in arrays; the first three are labels. FAILED: asked, but no verdict could be read."""
+"""Codes of verdicts in arrays; the first three are labels. FAILED: requested, but no verdict could be read."""
 
 CODES: dict[str | None, int] = {"a": A, "tie": TIE, "b": B, "failed": FAILED, None: UNASKED}
 LABELS = 3
-"""How many of them are labels."""
+"""The number of codes that are labels."""
 
 
 def codes(verdicts: Iterable[Label | None]) -> Codes:
-    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked)."""
+    """Encode verdicts: "a", "tie", "b", "failed" (requested, unreadable), None (not requested).
+
+    >>> codes(["a", "tie", None, "failed"]).tolist()
+    [0, 1, 4, 3]
+    """
     return np.array([CODES[verdict] for verdict in verdicts], dtype=np.int8)
 
 
 def both_orders(orders: Codes) -> Codes:
-    """A judge's verdict on each item, shape (n,), from those in both orders, shape (n, 2) (or (n,): as it is).
+    """Merge a judge's verdicts in both orders, shape (n, 2), into one per item, shape (n,); (n,) stays as it is.
 
-    Two equal verdicts are the verdict, two different ones a tie. Asked in one order only, that one counts. A failure in
-    either order is a failed judgment: half of an answer is not a tie.
+    Two equal verdicts are the verdict, two different ones a tie. If only one order was requested, its verdict
+    counts. A failure in either order is a failed judgment: half an answer is not a tie.
     """
     if orders.ndim == 1:
         return orders
     a_first, b_first = orders.T
     verdict = np.where(a_first == b_first, a_first, TIE)
+    # A second request may be missing on purpose (half as many calls), which is no failure.
     verdict = np.where(a_first == UNASKED, b_first, verdict)
     verdict = np.where(b_first == UNASKED, a_first, verdict)
     return np.where((orders == FAILED).any(axis=1), FAILED, verdict).astype(np.int8)
 
 
 def majority(raters: Sequence[Codes]) -> Codes:
-    """What more than half of the raters of each item say; a tie where none has that many, UNASKED without raters."""
+    """Return each item's majority label: a tie without a majority, UNASKED without raters."""
     codes = np.stack(raters)
     votes = (codes < LABELS).sum(axis=0)
     for_a, for_b = (2 * (codes == label).sum(axis=0) > votes for label in (A, B))
@@ -55,18 +60,18 @@ def majority(raters: Sequence[Codes]) -> Codes:
 
 
 def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
-    """On which items, shape (n,), both have a verdict."""
+    """Return which items, shape (n,), have a label from both sides."""
     return (first < LABELS) & (second < LABELS)
 
 
 def failures(first: Codes, second: Codes) -> int:
-    """How many items both were asked about, but one of them or both failed on."""
+    """Count the items requested from both sides on which at least one failed."""
     both_asked = (first != UNASKED) & (second != UNASKED)
     return int((both_asked & ~labelled(first, second)).sum())
 
 
 def kappa(counts: Floats) -> Floats:
-    """Cohen's kappa of r tables, shape (9, r); NaN where both sides always give one and the same label."""
+    """Return Cohen's kappa of r tables, shape (9, r); NaN if both sides always give the same single label."""
     table = counts.reshape(LABELS, LABELS, -1)
     n = counts.sum(axis=0)
     chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
@@ -74,18 +79,19 @@ def kappa(counts: Floats) -> Floats:
 
 
 FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
-"""The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie."""
+"""The two verdicts of each cell of a table of nine, followed by masks of equal cells and of cells without ties."""
 EQUAL = FIRST == SECOND
 DECIDED = (FIRST != TIE) & (SECOND != TIE)
 
 
 class VerdictAgreement(Struct, frozen=True, kw_only=True):
-    """Agreement of a judge with people over the `n` items on which both have a verdict.
+    """Agreement between a judge and people over the `n` items on which both have a verdict.
 
-    Of the other items with a verdict of people the judge `failed` on some and was never asked about `unasked`.
-    `accuracy` is the share (0..1) of equal verdicts over all three labels; `decided` the same where neither says tie,
-    and `coverage` the share of those items; `kappa` is Cohen's, over three labels (-1..1). `table` counts the items:
-    a row for each label of people, a column for each of the judge, both in the order a, tie, b.
+    Of the other items that people labelled, the judge `failed` on some and was never asked about `unasked`.
+    `accuracy` is the share (0..1) of equal verdicts over all three labels. `decided` is the same over items on
+    which neither says tie, and `coverage` the share of those items. `kappa` is Cohen's, over three labels (-1..1).
+    `table` counts the items, with a row for each label of people and a column for each of the judge, in the order
+    a, tie, b.
     """
 
     n: int
@@ -99,11 +105,13 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
 
 
 def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
-    """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
-    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all."""
+    """Return the agreement of two columns of verdicts, shape (n,) each, over the items labelled by `people`.
+
+    `weight`, shape (n,), is 1 over each item's chance of being labelled, if those chances differ.
+    """
     both = labelled(people, judge)
     cell, draws = people[both].astype(np.intp) * LABELS + judge[both], Bootstrap(group_numbers(group)[both])
-    # Weighted, there are as many items as without weights.
+    # Normalised to a mean of 1, so that the weighted number of items stays the number of items.
     times = weight[both] / weight[both].mean() if weight is not None and both.any() else None
     counts = np.concatenate(list(draws.tables(cell, LABELS**2, times)), axis=1)
 
@@ -116,6 +124,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
             null=None if share else 0.0,
         )
 
+    # Column 0 is the sample, the others its resamples.
     n, decided = counts.sum(axis=0), DECIDED @ counts
     no_decision = "one side or the other says tie on every item"
     return VerdictAgreement(
@@ -133,7 +142,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
 def breakdown(
     people: Codes, judge: Codes, group: Group, part: Sequence[str], weight: Floats | None = None
 ) -> dict[str, VerdictAgreement]:
-    """`verdict_agreement` on the items of each value of `part`, the largest first."""
+    """Return `verdict_agreement` for each value of `part`, largest part first."""
     members = group_numbers(group)
     every = np.ones(len(people)) if weight is None else weight
     return {
@@ -143,7 +152,11 @@ def breakdown(
 
 
 def rows_of(part: Sequence[str]) -> dict[str, Integers]:
-    """The rows of each value, the largest first, equally large ones by name."""
+    """Return the row numbers of each value, largest first, equal sizes by name.
+
+    >>> {value: rows.tolist() for value, rows in rows_of(["zh", "en", "en"]).items()}
+    {'en': [1, 2], 'zh': [0]}
+    """
     values, number, sizes = np.unique(np.array(part, dtype=object), return_inverse=True, return_counts=True)
     rows = np.split(np.argsort(number, kind="stable"), np.cumsum(sizes)[:-1])
     order = np.argsort(-sizes, kind="stable")

@@ -91,7 +91,7 @@ def severity(rows: JudgedRows) -> BiasEffect:
     1.0
     """
     difference = np.stack([np.ones(rows.n), rows.judge - rows.human])
-    count, total = rows.resamples.sums(np.arange(rows.n), difference).T
+    count, total = rows.resamples.resample_sums(np.arange(rows.n), difference).T
     return _effect("severity", ratio(total, count), rows)
 
 
@@ -155,7 +155,7 @@ def _at_equal_score(rows: JudgedRows, x: Floats) -> Floats:
     y = _centred(rows.judge)
     at_level = scipy.sparse.csr_array((np.ones(rows.n), (level, np.arange(rows.n))), shape=(levels, rows.n))
     columns = scipy.sparse.vstack([at_level, at_level * y, at_level * x, np.stack([x * x, x * y])], format="csr")
-    sums = rows.resamples.sums(np.arange(rows.n), columns)
+    sums = rows.resamples.resample_sums(np.arange(rows.n), columns)
     n, y_sum, x_sum, squares = np.split(sums, levels * np.arange(1, 4), axis=1)
     xx, xy = squares.T
     x_mean = ratio(x_sum, n, empty=0)

@@ -134,7 +134,7 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     columns = np.stack([a_first == A, decided[0], b_first == B, decided[1]]).astype(np.float64)
     judged = np.flatnonzero((orders < LABELS).any(axis=1))
     draws = Bootstrap(members[judged])
-    a_wins, a_shown, b_wins, b_shown = draws.sums(np.arange(len(judged)), columns[:, judged]).T
+    a_wins, a_shown, b_wins, b_shown = draws.resample_sums(np.arange(len(judged)), columns[:, judged]).T
     lean = (ratio(a_wins, a_shown) + ratio(b_wins, b_shown) - 1) / 2
     needs = "needs a verdict other than tie in each order: otherwise place and quality are one"
     return {

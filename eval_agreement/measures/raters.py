@@ -382,7 +382,7 @@ def rater_agreement(
         score = np.concatenate([rated.score, rated.judge])
         columns.append(_counts(item, score, rated.items))
     alphas = []
-    for block in draws.drawn():
+    for block in draws.draw_counts():
         times = block[draws.member]
         alphas.append([_alpha(times, counts, level) for counts in columns])
     people, *together = np.concatenate(alphas, axis=1)

@@ -130,7 +130,7 @@ def _resample_line(
     columns += [*(basis * target)]
     for rows in models.values():
         columns += [*(basis * rows)]
-    sums = draws.sums(np.arange(len(source)), np.array(columns))
+    sums = draws.resample_sums(np.arange(len(source)), np.array(columns))
     squares, products, totals = np.split(sums, [k * k, k * k + k], axis=1)
     # A resample without anchors on one side of a knot has no unique line; the pseudo-inverse takes the smallest.
     inverse = np.linalg.pinv(squares.reshape(-1, k, k), hermitian=True)
@@ -177,7 +177,7 @@ def measure_change(sample: RatedSample) -> Change:
         )
     draws = Bootstrap(sample.groups)
     columns = [np.where(before, then, 0), np.where(again, now - then, 0), np.where(new, now, 0), before, again, new]
-    sums = draws.sums(np.arange(len(then)), np.array(columns, dtype=np.float64)).T
+    sums = draws.resample_sums(np.arange(len(then)), np.array(columns, dtype=np.float64)).T
     mean_before, moved, mean_new = (ratio(total, count) for total, count in zip(sums[:3], sums[3:], strict=True))
     groups = len(np.unique(sample.groups[again]))
     # Without new answers the whole change is the judge's; the mean of none, NaN, leaves the model's part undefined.

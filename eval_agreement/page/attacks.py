@@ -23,7 +23,7 @@ _VARIANTS = Columns[VariantEffect](
 
 
 def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
-    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), drawn=2)
+    return _VARIANTS.table(caption, effects, axis=axis_of(map(_VARIANTS.bar, effects), centred=True), chart_column=2)
 
 
 def injection_part(injection: Injection) -> Part:

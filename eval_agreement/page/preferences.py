@@ -51,7 +51,7 @@ _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the 
 
 def _scorers_table(caption: str, first: str, rows: list[TableRow], *, ties: bool) -> Table:
     head = [first, "n", "failed", "not asked", "accuracy", *(["decided"] if ties else []), "kappa"]
-    return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
+    return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), chart_column=5)
 
 
 def _agreement_part(name: str, audit: PreferenceAudit) -> Part:

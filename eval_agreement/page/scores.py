@@ -74,7 +74,7 @@ def draw_breakdown(findings: Mapping[str, Breakdown]) -> Iterator[Part]:
             columns = _scorer_columns(part_name(part).capitalize(), ("mae", "pearson", "qwk"), coloured=coloured)
             lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
             caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}."
-            tables.append(columns.table(caption, lines, axis=axis, folded=len(lines) > MOST_UNFOLDED))
+            tables.append(columns.table(caption, lines, axis=axis, collapsed=len(lines) > MOST_UNFOLDED))
         yield Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."])
 
 
@@ -176,7 +176,8 @@ def _offsets_table(family: Offsets) -> Table:
     caption = f"By {part_name(family.name)}: points against all others at equal human score."
     columns = _bias_columns(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
-    return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
+    collapsed = len(family.effects) > MOST_UNFOLDED
+    return columns.table(caption, family.effects, axis=axis, chart_column=2, collapsed=collapsed)
 
 
 def draw_calibration(findings: Mapping[str, Calibration]) -> Iterator[Part]:
@@ -233,7 +234,9 @@ def draw_corrected_means(findings: Mapping[str, Mapping[str, CorrectedMean]]) ->
     """Draw the corrected mean of each answerer."""
     for name, means in findings.items():
         readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
-        table = _ANSWERERS.table("Mean human score, drawn from 1 to 10.", means.items(), axis=(1.0, 10.0), drawn=2)
+        table = _ANSWERERS.table(
+            "Mean human score, drawn from 1 to 10.", means.items(), axis=(1.0, 10.0), chart_column=2
+        )
         yield Part(heading=name, readings=readings, tables=[table] if means else [])
 
 
@@ -276,7 +279,7 @@ def draw_models(findings: Mapping[str, Sequence[ModelDifference]]) -> Iterator[P
         ordered = sorted(lines, key=lambda line: (line.task or "", line.ahead is None, -abs(line.value or 0)))
         axis = axis_of(map(_MODELS.bar, lines), centred=True)
         caption = f"People’s mean score, by labels and judge together. Drawn from {axis[0]:g} to {axis[1]:g}."
-        table = _MODELS.table(caption, ordered, axis=axis, folded=len(lines) > MOST_UNFOLDED)
+        table = _MODELS.table(caption, ordered, axis=axis, collapsed=len(lines) > MOST_UNFOLDED)
         reading = f"{told_apart} of {len(overall)} pairs of models are told apart."
         yield Part(heading=name, readings=[reading] if lines else [], tables=[table])
 
@@ -304,6 +307,6 @@ def exchange_sections(conversions: list[Conversion]) -> list[Section]:
     for conversion in conversions:
         by = f"by {conversion.anchors} answers that both scored"
         caption = f"{conversion.source}'s scores on {conversion.target}'s scale, {by}."
-        table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), drawn=3)
+        table = _CONVERTED.table(caption, conversion.lines, axis=(1.0, 10.0), chart_column=3)
         parts.append(Part(heading=f"{conversion.source} to {conversion.target}", tables=[table]))
     return section("exchange", parts)

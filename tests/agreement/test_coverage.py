@@ -101,7 +101,7 @@ def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Fo
         world = make(np.random.default_rng(stream))
         draws = Bootstrap(world.group if by_group else np.arange(ROWS), resamples, seed=index)
         sums = [rows(world.human, judge) for rows, _ in STATISTICS.values() for judge in (world.one, world.other)]
-        drawn = draws.sums(np.arange(ROWS), np.hstack(sums).T)[1:]
+        drawn = draws.resample_sums(np.arange(ROWS), np.hstack(sums).T)[1:]
         totals = iter(np.split(drawn, np.cumsum([part.shape[1] for part in sums])[:-1], axis=1))
         for name, (_, statistic) in STATISTICS.items():
             one, other = statistic(next(totals)), statistic(next(totals))

@@ -58,7 +58,7 @@ def by_library(human: Scores, judge: Scores) -> list[float]:
 def loop(human: Scores, judge: Scores, draws: Bootstrap) -> Scores:
     """The metrics of each resample (6, R), rows repeated as often as their group was drawn."""
     found = []
-    for block in islice(draws.drawn(), 1, None):
+    for block in islice(draws.draw_counts(), 1, None):
         for count in block.T:
             rows = np.repeat(np.arange(len(human)), count[draws.member].astype(int))
             found.append(by_library(human[rows], judge[rows]))

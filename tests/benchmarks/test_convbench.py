@@ -25,7 +25,7 @@ from critic.stats.verdicts import Label, codes, verdict_agreement
 
 SAMPLE = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
 Fate = float | None | str
-"""Of a verdict: a score, None for a failure, "never" for one that was not asked for."""
+"""A verdict's outcome: a score, None for a failure, "never" if it was not requested."""
 
 
 def sample_rows() -> list[dict[str, str]]:

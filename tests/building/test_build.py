@@ -25,7 +25,7 @@ from PIL import Image
 
 from critic import benchmarks, jsonl, tables
 from critic.building import bench, replies, review
-from critic.building.replies import Made, MadeTurn, QuestionAnswer
+from critic.building.replies import DraftConversation, DraftTurn, QuestionAnswer
 from critic.errors import UsageError
 from critic.stages import ask_rows
 from critic.stages.ask_rows import STEPS, AskedRow, BuildRow
@@ -80,7 +80,7 @@ def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
 
 
 def kept_in(writes: list[Write]) -> Callable[[Write], bool]:
-    """What keeps every write that it sees, and kills nothing."""
+    """A recorder of every write, which kills nothing."""
 
     def keep(write: Write) -> bool:
         writes.append(write)
@@ -99,9 +99,9 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "HeldItems": {},
     "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
     "Single": {},
-    "Talk": {"task": "推理", "sub_task": "比较"},
+    "GeneratedConversation": {"task": "推理", "sub_task": "比较"},
 }  # fmt: skip
-"""What the model says to each step, but for what follows from the image."""
+"""The model's reply to each step, except for the parts that follow from the image."""
 
 QUESTIONS = {"en": "Is question {} about {}?", "zh": "第{}个问题是{}吗？"}
 ITEMS = {"en": ["Is the bar named?", "Is a unicorn named?"], "zh": ["是否说出了红色的柱子？", "是否说出了独角兽？"]}
@@ -153,7 +153,7 @@ def _of_image(name: str, text: str, fault: str) -> dict[str, Any]:
         return {"clarity": 2} if fault == "low_quality" else {}
     if name == "Category":
         return {"category": "少见"} if fault == "rare_category" else {}
-    return {"turns": turns} if name in ("Levels", "Talk") else {}
+    return {"turns": turns} if name in ("Levels", "GeneratedConversation") else {}
 
 
 def draw(folder: Path, count: int) -> list[Path]:
@@ -292,7 +292,7 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, Any], tmp_path:
 
 
 def test_texts_that_share_half_of_their_runs_are_one_group() -> None:
-    """Of the shorter text; what is a pair of a pair is one group."""
+    """The share is that of the shorter text; chains of pairs form one group."""
     numbers = [f"word{number}" for number in range(60)]
     texts = {
         "a": " ".join(numbers),
@@ -312,7 +312,7 @@ def test_a_tenth_of_the_groups_is_the_internal_test() -> None:
         assert all(split_of[f"{key} a"] == split_of[f"{key} b"] for key in range(count))
 
 
-def frozen_of(folder: Path, form: str, made: Sequence[Made], split_of: dict[str, str]) -> str:
+def frozen_of(folder: Path, form: str, made: Sequence[DraftConversation], split_of: dict[str, str]) -> str:
     """A benchmark of conversations whose images are some bytes each, beside the folder."""
     for each in made:
         (folder.parent / each.image).write_bytes(each.id.encode())
@@ -368,8 +368,9 @@ def killed(build: Callable[[], Any], out: Path, at: Write) -> bool:
 
 
 def some_of(writes: Sequence[Write], before: Collection[Write] = ()) -> list[Write]:
-    """Of each step that was not there `before` its first write and the one in its middle. The images that are frozen
-    are one step, each writing of `dropped.jsonl` is one."""
+    """Return the first and the middle write of each step that is not in `before`.
+
+    All frozen images are one step; each writing of `dropped.jsonl` is one."""
     steps: dict[str, list[Write]] = {}
     for write in writes:
         if write not in before and not write.file.endswith(".run.json"):
@@ -455,13 +456,13 @@ TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of
     ],
 )
 def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem: str | None) -> None:
-    reply = replies.Talk("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
-    assert replies.check_talk(reply, BuildRow(key="1", lang=lang)) == problem
+    reply = replies.GeneratedConversation("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
+    assert replies.check_conversation(reply, BuildRow(key="1", lang=lang)) == problem
 
 
-def one(key: str) -> Made:
-    turn = MadeTurn(question="What is it?", answer="A kite.")
-    return Made(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
+def one(key: str) -> DraftConversation:
+    turn = DraftTurn(question="What is it?", answer="A kite.")
+    return DraftConversation(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
 
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
@@ -499,7 +500,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
 
 
 def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
-    """What was made anew is asked about again."""
+    """A conversation that was generated again is reviewed again."""
     made, sheet = [one("a"), one("b")], tmp_path / "sheet.csv"
     review.ask(sheet, made, [1, 2])
     text = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n").replace("A kite.", "A kite?")
@@ -507,7 +508,7 @@ def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
     review.ask(sheet, made, [1, 2])
     assert sheet.read_text("utf-8") == text
     assert review.decide(made, sheet).accepted == ["a", "b"]
-    anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
+    anew = [replace(one("a"), turns=[DraftTurn(question="What is it?", answer="A bird.")]), one("b")]
     assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [])
     review.ask(sheet, anew, [1, 2])
     assert sheet.read_text("utf-8").count("A bird.") == 2

@@ -26,7 +26,7 @@ SAMPLES = {
     ("length", "expected"), [(50, 10.652475476434258), (200, 10.912016271639231), (1000, 10.848549043343757)]
 )
 def test_diversity_is_that_of_another_program(length: int, expected: float) -> None:
-    """What `lexical_diversity.mtld` 0.1.1 gives for these words."""
+    """The result of `lexical_diversity.mtld` 0.1.1 for these words."""
     draw = random.Random(5)
     texts = {n: [f"w{int(draw.paretovariate(0.6)) % 500}" for _ in range(n)] for n in (50, 200, 1000)}
     assert mtld(texts[length]) == pytest.approx(expected, rel=1e-14)
@@ -86,7 +86,7 @@ def test_verbs_and_nouns_of_english_questions() -> None:
 
 @pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
 def test_the_published_counts_of_alignmmbench_come_out() -> None:
-    """Of its 4,978 questions: 1,054 images (the abstract), thirteen tasks, the images of its three categories."""
+    """Its 4,978 questions have 1,054 images (the abstract), thirteen tasks, and three categories with their images."""
     facts = card.facts(benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"))
     assert (facts.counts["questions"], facts.counts["images"], len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978

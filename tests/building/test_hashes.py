@@ -28,7 +28,7 @@ PHASH = {
     "visitbench/images/chart.png": "ef849c7bd13c8c48",
     "visitbench/images/fruit.png": "bf95c24aa43c9363",
 }
-"""What imagehash 4.3.2 gives with its `phash`."""
+"""The results of `phash` in imagehash 4.3.2."""
 
 
 @pytest.mark.parametrize(("name", "expected"), PHASH.items())
@@ -38,7 +38,7 @@ def test_hashes_are_those_of_imagehash(name: str, expected: str) -> None:
 
 
 def test_hashes_where_many_frequencies_are_the_median() -> None:
-    """What imagehash 4.3.2 gives."""
+    """The hash equals that of imagehash 4.3.2."""
     assert pictures.perceptual_hash(Image.new("L", (64, 64), 200)) == "8000000000000000"
     assert pictures.perceptual_hash(Image.linear_gradient("L")) == "8000800080008000"
 
@@ -110,13 +110,13 @@ def test_the_draw_is_in_proportion_and_follows_from_the_paths() -> None:
     categories = {
         f"{name}{number}": name for name, count in (("x", 60), ("y", 30), ("z", 10)) for number in range(count)
     }
-    taken = pictures.drawn(categories, 20)
+    taken = pictures.draw_sample(categories, 20)
     assert [sum(path[0] == name for path in taken) for name in "xyz"] == [12, 6, 2]
-    assert taken == pictures.drawn(dict(reversed(categories.items())), 20)
+    assert taken == pictures.draw_sample(dict(reversed(categories.items())), 20)
     few = {f"{name}{number}": name for name, count in (("x", 5), ("y", 3), ("z", 3)) for number in range(count)}
-    assert [sum(path[0] == name for path in pictures.drawn(few, 4)) for name in "xyz"] == [2, 1, 1]
-    assert pictures.drawn(categories, 100) == set(categories)
-    assert set(pictures.merged(categories, 30).values()) == {"x", "y", "Other"}
+    assert [sum(path[0] == name for path in pictures.draw_sample(few, 4)) for name in "xyz"] == [2, 1, 1]
+    assert pictures.draw_sample(categories, 100) == set(categories)
+    assert set(pictures.merge_rare(categories, 30).values()) == {"x", "y", "Other"}
 
 
 def folder(path: Path) -> Path:
@@ -155,7 +155,7 @@ def test_what_is_left_out_is_in_a_table(tmp_path: Path) -> None:
 
 
 def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
-    """What is in the file is not hashed again; a file of another size is, and so are all behind a torn line."""
+    """Hashed images are not hashed again, except files of another size and all after a torn line."""
     images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
     pictures.scan(images, out)
     whole = out.read_bytes()
@@ -176,7 +176,7 @@ def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -
 
 
 def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypatch: Any) -> None:
-    """What was torn, too large or not to be read; what is so still is no reason to hash all others again."""
+    """Torn, too large or unreadable files are retried; if they still fail, no other is hashed again."""
     images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
     (images / "gone.png").symlink_to(images / "nowhere.png")
     (images / "large.png").write_bytes((images / "chart.png").read_bytes())

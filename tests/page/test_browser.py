@@ -148,7 +148,7 @@ def framed(page: str, width: int) -> str:
 
 
 Looked = dict[tuple[str, int], Any]
-"""What the browser makes of each page, by page and width."""
+"""The browser's measurements of each page, by page and width."""
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_nothing_is_cut_and_names_stand_on_one_line(looked: Looked, name: str, w
 
 
 def _shown(picture: Any, colour: str) -> Any:
-    """Where a picture has a colour (#rrggbb) itself, not one that it is mixed with."""
+    """Return the places with exactly this colour (#rrggbb), without blended ones."""
     return (picture == [int(colour[place : place + 2], 16) for place in (1, 3, 5)]).all(axis=2)
 
 

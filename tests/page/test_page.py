@@ -26,8 +26,8 @@ from critic.stats.leaderboard import LeaderboardRow, score_of
 
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
     table = Table(caption="c", head=["", "n"], rows=[row("描述", 1), row("abcd", 22)])
-    folded = Table(caption="hidden", head=[""], rows=[], folded=True)
-    printed = as_text([Section(heading="h", tables=[table, folded]), Section(heading="empty", tables=[folded])])
+    collapsed = Table(caption="hidden", head=[""], rows=[], collapsed=True)
+    printed = as_text([Section(heading="h", tables=[table, collapsed]), Section(heading="empty", tables=[collapsed])])
     assert "描述   1\nabcd  22" in printed and "hidden" not in printed and "empty" not in printed
 
 
@@ -39,9 +39,9 @@ def test_the_page_escapes_what_comes_from_files(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> None:
-    """What a part says stands under its heading; small print in brackets; a part that only folds says nothing."""
+    """Parts print under their heading, small print in brackets; a part with only collapsed tables is empty."""
     table = Table(caption="c", head=["", "x"], rows=[row("a", TableCell("1.0", "0.9–1.1"), about="why")])
-    quiet = Part(heading="quiet", tables=[Table(caption="hidden", head=[""], rows=[], folded=True)])
+    quiet = Part(heading="quiet", tables=[Table(caption="hidden", head=[""], rows=[], collapsed=True)])
     section = Section(key="k", heading="h", parts=[Part(heading="loud", readings=["said"], tables=[table]), quiet])
     printed = as_text([section])
     assert printed.index("loud") < printed.index("said") < printed.index("1.0 (0.9–1.1)")
@@ -60,9 +60,9 @@ def test_columns_that_say_nothing_are_left_out() -> None:
         "c": ("", 3, "1.5", ""),
     }
     rows = [row(name, *cells, bar=Bar(1.5, None)) for name, cells in said.items()]
-    table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), drawn=4)
+    table = Table(caption="Counts.", head=["", "p", "n", "MAE", "range"], rows=rows, axis=(0, 2), chart_column=4)
     made = lean(table)
-    assert (made.head, made.caption, made.drawn) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
+    assert (made.head, made.caption, made.chart_column) == (["", "MAE", "range"], "Counts. In each row: n 3.", 2)
     assert [len(one.cells) for one in made.rows] == [2, 2, 2]
     assert lean(replace(table, rows=rows[:2])).head == lean(table, merge=False).head == ["", "n", "MAE", "range"]
     assert lean(replace(table, rows=[])).head == table.head
@@ -76,7 +76,7 @@ def test_columns_make_rows_whose_bars_share_an_axis() -> None:
         bar=lambda pair: Bar(pair[1], (pair[1] - 1, pair[1] + 1)),
         strong=lambda pair: pair[1] < 0,
     )
-    made = columns.table("c", [("a", 1.5), ("b", -0.04)], axis=(-5, 5), drawn=2)
+    made = columns.table("c", [("a", 1.5), ("b", -0.04)], axis=(-5, 5), chart_column=2)
     assert made.head == ["name", "twice", "n"] and [one.strong for one in made.rows] == [False, True]
     assert [cell.text for one in made.rows for cell in one.cells] == ["3.0", "3", "−0.1", "3"]
     assert axis_of(one.bar for one in made.rows) == (0.0, 2.5)

@@ -26,14 +26,14 @@ def test_intervals_are_those_of_scipy() -> None:
     level = 1 - 2 * tail(40)
     expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
     draws = Bootstrap(np.arange(40))
-    found = draws.interval(draws.of_groups(values[None])[1:, 0] / 40)
+    found = draws.interval(draws.resample_group_sums(values[None])[1:, 0] / 40)
     assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
 
 
 @pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
 def test_each_group_is_drawn_as_often_as_the_generator_names_it(groups: int) -> None:
     """Whatever is counted together: the draws of a seed are in reports."""
-    found = np.concatenate(list(Bootstrap(np.arange(groups), resamples=50, seed=3).drawn()), axis=1).T
+    found = np.concatenate(list(Bootstrap(np.arange(groups), resamples=50, seed=3).draw_counts()), axis=1).T
     random, each = np.random.default_rng(3), max(1, 400_000 // groups)
     kind = np.uint16 if groups < 1 << 16 else np.int64
     blocks = [random.integers(groups, size=(min(each, 50 - at), groups), dtype=kind) for at in range(0, 50, each)]
@@ -53,9 +53,9 @@ def test_sums_are_those_of_rows_repeated_as_often_as_their_group_was_drawn() -> 
         table = np.stack([each[cell == number].sum(axis=0) for number in range(5)])
         tables = np.concatenate(list(draws.tables(cell, 5, weighed)), axis=1)
         assert tables == pytest.approx(table, abs=1e-9)
-        assert draws.sums(cell, columns, weighed) == pytest.approx((columns @ table).T, abs=1e-9)
+        assert draws.resample_sums(cell, columns, weighed) == pytest.approx((columns @ table).T, abs=1e-9)
     by_group = np.stack([np.bincount(group, each) for each in (np.ones(300), weight)]).astype(np.float64)
-    assert pytest.approx(np.stack([np.ones(300), weight]) @ times, abs=1e-9) == draws.of_groups(by_group).T
+    assert pytest.approx(np.stack([np.ones(300), weight]) @ times, abs=1e-9) == draws.resample_group_sums(by_group).T
 
 
 def test_rows_without_groups_are_drawn_by_what_they_are() -> None:

@@ -35,7 +35,7 @@ def table(scores: dict[str, dict[str, Score]], baseline: str | None = None, apar
 
 
 def paired(one: dict[str, float | None], other: dict[str, float | None]) -> tuple[float, int, Interval | None]:
-    """Of the keys that both have: the mean of the second less the first, how many, and its interval over groups."""
+    """Return the mean of second minus first over common keys, their number, and its interval over groups."""
     both = [key for key in GROUPS if one[key] is not None and other[key] is not None]
     changes, draws = np.array([other[key] - one[key] for key in both]), Bootstrap([GROUPS[key] for key in both])
     times, counts = counts_of(draws), np.bincount(draws.member).astype(float)
@@ -64,7 +64,7 @@ def test_a_mean_has_the_interval_of_the_bootstrap_over_groups() -> None:
 
 
 def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
-    """Where the baseline failed, the model's verdict is no part of the difference."""
+    """A verdict without one of the baseline is no part of the difference."""
     scores = {"a": {"S": plain(1, missing=4)}, "b": {"S": plain(2)}, "c": {"S": plain(3, missing=6)}}
     found = table(scores, "a")
     third = found["c"]["S"].difference
@@ -138,8 +138,7 @@ def less(mine: Score, base: Score) -> Difference:
 
 
 def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
-    """Of each task the model is 3 better: also where either lacks one, and where on one they have no question in
-    common."""
+    """The model is 3 better in each task, also if either lacks a task or they share no question in one."""
     every = less(of_tasks(4, *"tuvw"), of_tasks(1, *"tuvw"))
     assert (every.mean, every.n, every.missing, every.partly) == (3, 40, 0, "")
     for mine, base, n, groups, partly in (

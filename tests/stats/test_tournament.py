@@ -105,7 +105,7 @@ some_battles = st.lists(
 
 
 def beats_outside(rows: list[tuple[str, str, str]], inside: set[str]) -> bool:
-    """Whether some model outside has a win or tie against one inside."""
+    """Return True if a model outside has a win or tie against one inside."""
     for a, b, outcome in rows:
         if (a in inside) != (b in inside):
             outsider_won = outcome == "tie" or (outcome == "a") != (a in inside)
