@@ -39,11 +39,18 @@ class Objective(Collation):
     compares: ClassVar[bool] = False
     """Whether preferences are learned, so that an answer that was changed is learned beside what it was."""
 
+    keys: ClassVar[dict[str, tuple[Any, Any]]] = {}
+    """Keys of its own in a recipe: name -> (type, default). Any recipe may have them; `own` reads them."""
+
     takes_probe: ClassVar[bool] = False
     """Whether training can begin with a logistic regression on ratings (linear_head.py)."""
 
     def __init__(self, recipe: Recipe, tokens: RatingTokens | None = None) -> None:
         self.recipe, self.tokens = recipe, tokens
+
+    def own(self, key: str) -> Any:
+        """Return the value of one of the objective's own keys in the recipe."""
+        return getattr(self.recipe, key)
 
     @classmethod
     def is_head(cls) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import yaml
 from objective import Objective
-from objective_table import objective_of
-from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, RaftSpec, Recipe, VisionSpec
+from objective_table import OWN_KEYS, FullRecipe, objective_of
+from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, Recipe, VisionSpec
 from tiny import TinySpec
 
 from critic.errors import UsageError
@@ -45,7 +45,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
         for override in overrides or []:
             _put(content, override)
     try:
-        recipe = msgspec.convert(content, Recipe)
+        recipe: Recipe = msgspec.convert(content, FullRecipe)
         _check(recipe)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_nearest(str(error).splitlines()[0])}") from None
@@ -92,8 +92,9 @@ def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, CounterfactualsSpec, EvaluationSpec)
-    known = [key for section in sections for key in section.__struct_fields__]
+    sections = [FullRecipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, CounterfactualsSpec, EvaluationSpec]
+    sections += [kind for kind, _ in OWN_KEYS.values()]
+    known = [key for section in sections for key in getattr(section, "__struct_fields__", ())]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
 

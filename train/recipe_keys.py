@@ -34,14 +34,6 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     device: Literal["auto", "same", "cpu"] = "auto"
 
 
-class RaftSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The term that `objective: raft` adds to the cross-entropy of a rated row: the error of the rating
-    distribution against people's score, which weighs as much as `weight` target tokens (see objective.py)."""
-
-    kind: Literal["squared", "rps"] = "rps"
-    weight: Weight = 4.0
-
-
 class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """What a tiny model looks with: squares of `image_size` pixels in patches of `patch_size`, `scale` x `scale` of
     which become one token; the rest as in Idefics3VisionConfig."""
@@ -82,7 +74,9 @@ cache keep the old names, so that runs and judges of before are known."""
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
-    """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
+    """A training recipe but for the keys that belong to one objective (`objective_table.FullRecipe` has those too).
+
+    Exactly one of `base` (a model folder or hub id) and `tiny` (a random model) is given.
 
     - `revision`: the branch, tag or commit of a base by a hub's name; the commit that it was goes into critic.json.
     - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}; the judge's own
@@ -107,7 +101,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
       sections below decide.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token, `pairwise` one score there, from what people preferred.
-    - `margin`: by how much the scores of the most unequal answers are to differ more than those of the least unequal.
     - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`linear_head.py`).
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
@@ -129,8 +122,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     max_target_tokens: Count
     global_batch: Count
     objective: str = "sft"
-    margin: Weight = 1.0
-    raft: RaftSpec = field(default_factory=RaftSpec)
     rating_weight: Annotated[float, Meta(gt=0.0)] = 1.0
     balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     packing: bool = False

@@ -16,8 +16,7 @@ import attention  # isort: skip
 import evaluation  # isort: skip
 import throughput  # isort: skip
 import rating_tokens  # isort: skip
-import recipe_keys  # isort: skip
-from objectives.raft import rating_error  # isort: skip
+from objectives.raft import RaftSpec, rating_error  # isort: skip
 import packing  # isort: skip
 import batches as batches_module  # isort: skip
 import torch
@@ -122,7 +121,7 @@ def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-EACH = [(family, kind, recipe_keys.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
+EACH = [(family, kind, RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
 
 
 @pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
@@ -152,7 +151,7 @@ def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], fa
         config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
         return get_peft_model(model, config).train()
 
-    raft = recipe_keys.RaftSpec()
+    raft = RaftSpec()
     reference = adapted(tiny_model(family, "sdpa", VOCABULARY))
     model = tiny_model(family, "sdpa", VOCABULARY)
     learning(raft).install(model)
@@ -372,7 +371,7 @@ def test_a_step_keeps_its_rows() -> None:
 
 def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> None:
     def loaded(workers: int) -> list[dict[str, Any]]:
-        collate = batches_module.Batches(0, WEIGHING, learning(recipe_keys.RaftSpec()))
+        collate = batches_module.Batches(0, WEIGHING, learning(RaftSpec()))
         options: dict[str, Any] = {"prefetch_factor": 2, "persistent_workers": True} if workers else {}
         loader = DataLoader(batch, 2, sampler=range(7, -1, -1), collate_fn=collate, num_workers=workers, **options)
         return [*loader, *loader]

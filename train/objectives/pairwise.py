@@ -10,6 +10,7 @@ from cpu import is_first
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from objective import ScoringHead
+from recipe_keys import Weight
 from torch.nn import functional
 
 from critic.errors import UsageError
@@ -26,6 +27,7 @@ class Pairwise(ScoringHead):
     classes = ("score",)
     learned = f"preferences (forms {', '.join(ONE_SIDE)})"
     compares = True
+    keys = {"margin": (Weight, 1.0)}
     inputs = ScoringHead.inputs | {"margins"}
 
     def learns(self, form: str) -> bool:
@@ -44,9 +46,13 @@ class Pairwise(ScoringHead):
         return Plan([*once.values()], planned.left_out)
 
     def weights(self, rows: datasets.Dataset) -> Weights:
-        """Return the weights, and how far scores are to differ: `margin` times what lies above the least preference."""
+        """Return the weights, and how far scores are to differ.
+
+        That is `margin` times what people's preference is above the least: by so much the scores of the most unequal
+        answers are to differ more than those of the least unequal.
+        """
         least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
-        return replace(super().weights(rows), margin=self.recipe.margin, least=least)
+        return replace(super().weights(rows), margin=self.own("margin"), least=least)
 
     def parts(self, row: Row) -> list[Row]:
         """Return the prompts of both answers; the second is not counted among the learned places."""
