@@ -1,6 +1,6 @@
 """A scoring head that compares: one score of each answer, from which of two people preferred."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import numpy as np
@@ -27,7 +27,7 @@ class Pairwise(ScoringHead):
     classes = ("score",)
     learned = f"preferences (forms {', '.join(ONE_SIDE)})"
     compares = True
-    keys = {"margin": (Weight, 1.0)}
+    keys: ClassVar = {"margin": (Weight, 1.0)}
     inputs = ScoringHead.inputs | {"margins"}
 
     def learns(self, form: str) -> bool:

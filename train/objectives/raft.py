@@ -6,7 +6,7 @@ ratings, so that number's error is learned as well.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from batches import Row, Tensors, Weights
@@ -39,7 +39,7 @@ class Raft(Sft):
 
     packs = True
     packs_only = True
-    keys = {"raft": (RaftSpec, RaftSpec())}
+    keys: ClassVar = {"raft": (RaftSpec, RaftSpec())}
     inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
 
     def check(self, forms: Sequence[str]) -> None:
