@@ -1,4 +1,4 @@
-"""Attention over the prefix tree of a packed sequence (packing.py), as attentions of transformers.
+"""Attention over the prefix tree of a packed sequence (packing.py), registered as attentions of transformers.
 
 `sdpa` goes through the tree a few segments at a time, with the keys of their path, on a CPU by plain matmuls;
 `flex_attention` is PyTorch's FlexAttention (arXiv 2412.05496), one kernel over the whole tree on a GPU.
@@ -25,7 +25,7 @@ OVER_TREES = {"sdpa": "tree_sdpa", FLEX: "tree_flex"}
 """Attentions that can look at a prefix tree -> the name under which they do."""
 
 KINDS = {"full_attention", "sliding_attention"}
-"""Layers, as configs call them, in which a token depends on those it sees alone, and by their distance."""
+"""Kinds of layers, as configs call them, in which a token depends only on the tokens it sees and their distance."""
 
 KEPT = 2**26
 """Bytes of probabilities that matmuls may keep of a layer for the backward pass; more goes to PyTorch's kernel, which
@@ -33,8 +33,11 @@ keeps none, but whose backward pass takes three times as long on a CPU in bf16 (
 
 
 def decided(wanted: str, *, packed: bool) -> str:
-    """The attention that is `wanted`; for `auto` FlexAttention for packed rows on a GPU whose kernels can be built,
-    else PyTorch's, and a line that says which. Raises UsageError for FlexAttention without a GPU."""
+    """Return the attention to use for the one `wanted` in a recipe.
+
+    `auto` is FlexAttention for packed rows on a GPU whose kernels can be built, else PyTorch's; the first process
+    prints which. Raises UsageError for FlexAttention without a GPU.
+    """
     if not torch.cuda.is_available():
         if wanted == FLEX:
             raise UsageError(f"attention {FLEX} needs a GPU; set attention: auto")
@@ -52,20 +55,23 @@ def decided(wanted: str, *, packed: bool) -> str:
 
 
 def register() -> None:
-    """Make them known to transformers. Without a tree each is what it is made of."""
+    """Register both attentions with transformers. Without a tree each computes what the one it is made of does."""
     for name, function, mask in (("tree_sdpa", _by_segments, sdpa_mask), ("tree_flex", _flex, flex_attention_mask)):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, mask)
 
 
 def packs(model: Any) -> bool:
-    """Whether no layer keeps a state of its own, which rows in one sequence would share."""
+    """Return True if no layer keeps a state of its own, which rows in one sequence would share."""
     return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def install(model: Any, kind: str | None = None) -> bool:
-    """Let `model` look at prefix trees, by the attention `kind` (None: the one it has). False for an attention or a
-    kind of layer that cannot. Raises UsageError where FlexAttention would leave dropout out."""
+    """Let `model` look at prefix trees by the attention `kind` (None: the one it has), and return True if it can.
+
+    It cannot if the attention or a kind of layer does not know trees. Raises UsageError if FlexAttention would leave
+    the base's dropout out.
+    """
     reads = model.get_decoder()  # not what looks at images
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
@@ -85,7 +91,7 @@ def _by_segments(
     tree: Tree | None = None,
     **options: Any,
 ) -> Any:
-    """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
+    """Attend segment by segment: [1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     masks = tree.masks(options.get("sliding_window"), query)
@@ -95,6 +101,7 @@ def _by_segments(
 
 
 def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
+    """Return True on a CPU without dropout if the probabilities of a layer take at most KEPT bytes."""
     pairs = sum(mask.numel() for mask in masks)
     return query.device.type == "cpu" and not dropout and pairs * query.shape[1] * query.element_size() <= KEPT
 
@@ -108,11 +115,11 @@ def _matmuls(
     scaling: float | None = None,
     **options: Any,
 ) -> Any:
-    """The same written out. The heads that share keys and values stand one behind the other in one matmul.
+    """Attend by plain matrix products, with shapes as in `_by_segments`.
 
-    What all keys have in common moves every score of a query by the same amount, so that without it the probabilities
-    are the same. With it a base whose keys have large biases (Qwen2) has scores of hundreds, which bf16 rounds to whole
-    numbers.
+    Heads that share keys and values stand one behind the other in one product. The mean key is subtracted: it moves
+    every score of a query by the same amount, so the probabilities stay the same. With it, a base whose keys have large
+    biases (Qwen2) has scores of hundreds, which bf16 rounds to whole numbers.
     """
     heads, count, width = query.shape[1:]
     groups, keys = key.shape[1:3]
@@ -124,7 +131,7 @@ def _matmuls(
 
 
 def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any) -> Any:
-    """The same by one kernel, which neither gathers keys nor repeats those that heads share."""
+    """Attend by one kernel, which neither gathers keys nor repeats those that heads share."""
     if tree is not None:
         mask = tree.block_mask(options.get("sliding_window"), query.device)
     return flex_attention_forward(module, query, key, value, mask, **options)

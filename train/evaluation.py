@@ -1,4 +1,4 @@
-"""Judging held-out rows with the weights as they are in training: the agreement with people beside the loss."""
+"""Judge held-out rows with the weights of a training step, for the agreement with people beside the loss."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,9 +30,12 @@ _NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
 
 
 class HeldOut(Struct, frozen=True):
-    """Rows to judge (`prompt_row`): token ids up to the rating, and a 1 behind it where 10 is two tokens; of each
-    people's score, 1..10, and its group. `ends`: the rating is the last of a verdict; `behind`: so many tokens of one
-    are behind the prompt."""
+    """Rows to judge (`prompt_row`), with people's score (1..10) and the group of each.
+
+    Token ids go up to the rating, and have a 1 in its place if 10 is two tokens. `ends`: the rating is the last value
+    of a verdict. `behind`: how many tokens of a verdict stand behind the prompt. `refused` are ids of rows that do not
+    fit.
+    """
 
     rows: list[Row]
     human: list[float]
@@ -45,8 +48,11 @@ class HeldOut(Struct, frozen=True):
 def held_out(
     path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
 ) -> HeldOut:
-    """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
-    scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
+    """Read the first `spec.rows` rows of a file and render them as in judging, shortest first.
+
+    `tokens` spell the ratings; without them (a scoring head) rows end with the prompt. `limit` is the most tokens of a
+    prompt. Raises UsageError if no row fits.
+    """
     usable: list[tuple[Row, float, str]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
@@ -84,10 +90,10 @@ def distributions(
     seeing: SeeingTokenizer | None = None,
     ends: bool = False,
 ) -> NDArray[np.float64]:
-    """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
+    """Return the judge's probabilities of the ratings [rows × 10]; all processes compute them, `size` rows at a time.
 
-    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` makes
-    images ready for a model that is shown them. `ends` is that of HeldOut.
+    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` prepares
+    the images for a model that sees. `ends` is that of HeldOut.
     """
 
     def likely(batch: list[Row]) -> torch.Tensor:
@@ -103,7 +109,7 @@ def distributions(
 
 
 def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
-    """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
+    """Return the last hidden state [rows × width] of each row's last token, computed as in `distributions`."""
     rows = [prompt_row(tokens, [], []) for tokens in ids]
     return _by_all_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
 
@@ -122,7 +128,7 @@ def head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row
 def _by_all_processes(
     model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
-    """The vector that `compute` makes of each row; rows that begin alike are in one batch."""
+    """Return the vector that `compute` returns for each row. Rows with a common prefix are in one batch."""
     together = torch.distributed.is_initialized()
     rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
     batches = -(-len(rows) // (size * world))
@@ -163,24 +169,24 @@ def _ends(
 
 
 def scored(shares: NDArray[np.float64]) -> list[float]:
-    """The scores on 1..10 of probabilities [rows × 10]: the expected ratings."""
+    """Return the expected ratings, 1..10, of probabilities [rows × 10]."""
     return [distribution.score(list(row), "expected") for row in shares]
 
 
 def figures(scores: list[float], human: list[float]) -> dict[str, float]:
-    """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
+    """Return every metric of agreement by name, and the number of rows `n`. Undefined metrics are left out."""
     estimates = agreement(human, scores).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}
 
 
 def _prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """What a row's judge is shown."""
+    """Return what a row shows to the judge: the tokens of its prompt, less the last `behind`, and its images."""
     return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
 
 
 def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
-    """Raises UsageError where foreign rows, or others of their groups, are `trained` on, or too few to decide by."""
+    """Raise UsageError if foreign rows or their groups leak into training, or cover too few groups."""
     groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
     of = {_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
     known = {*trained["group"], *(of.get(_prompt(row)) for row in columns)}
@@ -191,9 +197,12 @@ def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None
 
 
 def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
-    """A judge's scores of held-out rows beside its base's. By metric `base`, `judge` and their `difference`: the value
-    and the ends of its 95 % interval (whole groups are resampled, the same for both); `worse` names the metrics in
-    which the judge is worse with the whole interval of the difference."""
+    """Compare a judge's scores of held-out rows with its base's.
+
+    By metric, `base`, `judge` and their `difference` hold the value and the ends of its 95 % confidence interval;
+    groups are resampled, the same ones for both. `worse` names the metrics in which the judge is worse over the whole
+    interval of the difference.
+    """
     draws, worse = Bootstrap(held.groups), []
     judge, before = resampled(np.array(held.human), [np.array(scores), np.array(base)], draws)
     table: dict[str, dict[str, list[float]]] = {}

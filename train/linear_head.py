@@ -1,4 +1,4 @@
-"""A scoring head to begin with: what the base makes of some rows as it is, and a logistic regression on that.
+"""Fit the scoring head that training begins with: a logistic regression on the untrained base's features of some rows.
 
 A head of zeros is learned together with the layers below it, which follow what it tells them while it knows nothing.
 Behind a fitted one they start from what the base knows already (linear probing, then fine-tuning: Kumar et al. 2022,
@@ -32,8 +32,11 @@ Floats = NDArray[np.float64]
 
 
 def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
-    """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, with room for the whole model; `folder` is as in `known`. Raises UsageError for a base that has a head."""
+    """Set the weights of `model.score` by `recipe.probe` rows, and print the held-out loss.
+
+    Each process computes its part, and needs room for the whole model. `folder` is as in `features_of`. Raises
+    UsageError for a base that has a fitted head.
+    """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):
@@ -61,17 +64,21 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
 def fitted_head(
     model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
 ) -> tuple[torch.Tensor, float]:
-    """The weights [10 × width] of a scoring head by at most `count` rows, drawn by `seed`, and the cross-entropy [nats]
-    on held-out groups. Raises UsageError where all rows have one rating."""
+    """Return the weights [10 × width] of a scoring head, and its cross-entropy [nats] on held-out groups.
+
+    At most `count` rows are used, drawn by `seed`. Raises UsageError if all rows have one rating.
+    """
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = regressed(known(model, drawn, pad, folder), drawn)
+    weights, loss = regressed(features_of(model, drawn, pad, folder), drawn)
     return torch.as_tensor(weights), loss
 
 
-def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
-    """What the model makes [rows × width] of the last token of each row's prompt. Some rows at a time are written to
-    `folder`, so that a run that was killed goes on; it is for one model and these rows alone."""
+def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
+    """Return the model's last hidden state [rows × width] of the last token of each row's prompt.
+
+    Some rows at a time are written to `folder`, so that a killed run resumes. A folder is for one model and these rows.
+    """
     prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
     alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +104,11 @@ def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
 
 
 def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
-    """The weights [10 × width] of a head that is fitted on the `states` [rows × width] of `rows`, and the cross-entropy
-    [nats] on held-out groups. Raises UsageError where all rows have one rating, or no two groups share one."""
+    """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss [nats].
+
+    The strength of the ridge penalty is chosen by that loss, on groups that were held out. Raises UsageError if all
+    rows have one rating, or no two groups share one.
+    """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
     scale = states.std(axis=0) + 1e-6

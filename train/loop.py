@@ -1,4 +1,4 @@
-"""The training loop: transformers' Trainer with our checkpoints, the averaged weights, evaluation and a log."""
+"""The training loop: transformers' Trainer with sealed checkpoints, averaged weights, evaluation and a log."""
 
 import json
 import math
@@ -29,8 +29,10 @@ from critic.errors import UsageError
 
 
 class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """A sampler's order, but each step's rows shared out over its micro-batches so that those which begin alike meet;
-    which rows a step has stays the same."""
+    """Reorders rows within each optimizer step so that rows with a common prefix share a micro-batch.
+
+    `step` is the rows of a step, `micro_batch` those of a micro-batch. A step keeps its rows.
+    """
 
     def __init__(self, order: Any, rows: Any, step: int, micro_batch: int, image_token: int = -1) -> None:
         self.sampler, self.rows, self.step, self.micro_batch = order, rows, step, micro_batch
@@ -48,9 +50,12 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
 
 
 class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """A random order of examples in which those about the same images stand side by side, and those without any beside
-    others of the same group, shuffled anew by `generator` in each epoch: a step computes most of its images, or of what
-    the prompts of a question's answers have in common, once, and what it learns is how they differ."""
+    """Shuffles groups of examples, by `generator` anew in each epoch, and keeps those of a group side by side.
+
+    A group is the examples about the same images, or for those without images, the rows' `group`. A step then computes
+    an image, or the common prefix of a question's prompts, once, and learns how the answers differ. `most` is the most
+    rows of a group that come together (None: all).
+    """
 
     def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
         self.groups: dict[Any, dict[Any, list[int]]] = {}
@@ -69,7 +74,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
             yield from chain(*parts[index])
 
     def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
-        """A group's rows, each with the indices of its examples, in parts of at most `most`."""
+        """Cut a group's rows, each with the indices of its examples, into parts of at most `most`."""
         if self.most is None:
             return [rows]
         rows = [rows[index] for index in torch.randperm(len(rows), generator=self.generator).tolist()]
@@ -77,7 +82,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
-    """A Trainer whose checkpoints hold DeepSpeed's state, which has the weights in it, and count only when sealed."""
+    """A Trainer whose checkpoints hold DeepSpeed's state with the weights, and count only once they are sealed."""
 
     def __init__(self, watch: "JudgeCallback", **options: Any) -> None:
         self.watch = watch
@@ -145,11 +150,11 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
 
 class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """What happens beside the steps of a run in `out`: the average of the weights, losses as lines of loss.jsonl, the
-    agreement on held-out rows, the best weights so far in `out`/best, and in the end the judge itself.
+    """The work beside the steps of a run in `out`.
 
-    `facts` say what makes two runs the same, `notes` what else the finished folder tells of its making, `watched` which
-    rows are judged: `own` and, of another set, `foreign` ones.
+    It averages the weights, writes losses to loss.jsonl, measures the agreement on held-out rows, keeps the best
+    weights in `out`/best, and in the end writes the judge. `facts` identify the run, `notes` are what else the finished
+    folder says of its making. `watched` are the held-out rows: `own`, and those of another set as `foreign`.
     """
 
     trainer: Any
@@ -225,8 +230,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         print(self._line(state, logs), flush=True)
 
     def _require_finite(self, step: int, logs: dict[str, float]) -> None:
-        """Raises UsageError before weights that are spoilt are saved: by a gradient that is not finite (DeepSpeed then
-        calls its norm -1), which the loss shows a step later. In fp16 such a step is skipped."""
+        """Raise UsageError before spoilt weights are saved.
+
+        A gradient that is not finite spoils them (DeepSpeed then gives its norm as -1), and the loss shows it only a
+        step later. In fp16 such a step is skipped.
+        """
         norm = 0.0 if self.trainer.args.fp16 else logs.get("grad_norm", 0.0)
         if not math.isfinite(logs.get("loss", 0.0)) or not 0.0 <= norm < math.inf:
             raise UsageError(
@@ -235,6 +243,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             )
 
     def _line(self, state: Any, logs: dict[str, float]) -> str:
+        """Return the line that is printed for a log entry: of held-out rows, or of a step."""
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" not in logs:
             metrics = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
@@ -251,10 +260,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         return "  ".join([*parts, f"{remaining:.0f} s left"])
 
     def _averaged(self) -> Any:
-        """The averaged weights in the model's place, or its own where there are none."""
+        """Return a context in which the model has the averaged weights, or its own if there is no average."""
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _evaluate(self, step: int) -> None:
+        """Judge the held-out rows, log the metrics, and keep the weights if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
         objective = self.objective
@@ -283,7 +293,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def _notes(self) -> dict[str, Any]:
-        """What the folder of a judge says of its making."""
+        """Return what critic.json says of the making of a judge."""
         spent = self.seconds + time.monotonic() - self.began
         return {
             **self.notes,
@@ -294,7 +304,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         }
 
     def seal(self, folder: Path) -> None:
-        """Add to a checkpoint what is ours, declare it whole, and let the oldest go."""
+        """Add the average and the evaluations to a checkpoint, declare it complete, and delete the oldest."""
         rank = self.trainer.args.process_index
         if self.ema is not None:
             self.ema.save(folder / f"ema_{rank}.pt")
@@ -308,6 +318,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
 
     def _restore(self, folder: Path) -> None:
+        """Read from a checkpoint what `seal` added to it."""
         if self.ema is not None:
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
@@ -315,7 +326,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.base = saved["base"]
 
     def finish(self) -> None:
-        """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""
+        """Write the judge: the averaged weights if there are any; with foreign rows the best, perhaps the base's."""
         objective = self.objective
         if "foreign" not in self.watched:
             with self._averaged():

@@ -32,7 +32,7 @@ FullRecipe: Any = msgspec.defstruct(
 
 
 def objective_of(recipe: Recipe, tokens: RatingTokens | None = None) -> Objective:
-    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, where they are known.
+    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, if they are known yet.
 
     Raises UsageError for a name that is not in the table.
     """

@@ -1,4 +1,4 @@
-"""Reading a training recipe, with overrides from the command line, and checking that its keys fit together."""
+"""Read a training recipe, with overrides from the command line, and check that its keys fit together."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ from critic.judging.forms import RatingKind, check_mix, form_of
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 where PyYAML is still at 1.1: 1e-5 is a number, and `no` is a word (of save_strategy), not false."""
+    """A YAML 1.2 loader, as PyYAML is still at 1.1: 1e-5 is a number, and `no` a word (of save_strategy), not false."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -33,9 +33,9 @@ _Loader.add_implicit_resolver(
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """The recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
+    """Return the recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
 
-    Raises UsageError naming the key that is wrong and the nearest right one.
+    Raises UsageError that names the key that is wrong and the nearest right one.
     """
     content = _parsed(path.read_bytes(), str(path))
     if isinstance(content, dict):
@@ -55,7 +55,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def read_with_options(config: Path, overrides: list[str] | None, internal: Path | None) -> Recipe:
-    """The recipe as the options of a training change it. Raises UsageError where the two do not fit together."""
+    """Return the recipe as the options of a training change it. Raises UsageError if the two do not fit together."""
     recipe = read_recipe(config, overrides)
     if (recipe.evaluation is None) != (internal is None):
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
@@ -64,6 +64,11 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
 
 
 def _parsed(text: str | bytes, location: str) -> Any:
+    """Parse YAML. Raises UsageError that names the `location` and line of a mistake.
+
+    >>> _parsed("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
+    {'learning_rate': 1e-05, 'save_strategy': 'no'}
+    """
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -74,6 +79,13 @@ def _parsed(text: str | bytes, location: str) -> Any:
 
 
 def _put(content: Any, override: str) -> None:
+    """Set the value of one KEY=VALUE in a recipe's sections. Raises UsageError if the key is below a plain value.
+
+    >>> sections = {"training": {"seed": 0}}
+    >>> _put(sections, "training.max_steps=100")
+    >>> sections
+    {'training': {'seed': 0, 'max_steps': 100}}
+    """
     name, equals, value = override.partition("=")
     if not equals:
         raise UsageError(f"--set takes KEY=VALUE, such as training.max_steps=100; got {override!r}")
@@ -87,6 +99,7 @@ def _put(content: Any, override: str) -> None:
 
 
 def _with_nearest(message: str) -> str:
+    """Return msgspec's message with today's names of keys, and the nearest key if one is unknown."""
     for name, saved in SAVED_AS.items():
         message = message.replace(f"`$.{saved}", f"`$.{name}")
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
@@ -128,6 +141,7 @@ def _check(recipe: Recipe) -> None:
 
 
 def _check_base(recipe: Recipe, objective: Objective) -> None:
+    """Raise UsageError for adapters or a revision that do not fit the base or the objective."""
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
     on_hub = recipe.revision is None or not Path(str(recipe.base)).exists()
     require(on_hub, f"revision is for a base by a hub's name; {recipe.base} is a folder")
@@ -141,6 +155,7 @@ def _check_base(recipe: Recipe, objective: Objective) -> None:
 
 
 def _check_forms(recipe: Recipe, objective: Objective) -> None:
+    """Raise UsageError for forms that are unknown, or that objective, edited answers or evaluation cannot use."""
     try:
         check_mix(recipe.forms)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Human-scored rows as token ids, made once in parallel, kept on disk and memory-mapped."""
+"""Tokenize human-scored rows, once and in parallel; they are kept on disk and memory-mapped."""
 
 import hashlib
 import json
@@ -35,40 +35,50 @@ from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 
 FORMAT = 7
-"""Of the cache; another number makes everybody tokenize again."""
+"""Version of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 FAR_APART = 5.0
-"""Points on 1..10 by which scores of one answer differ that are no noise: half of the scale."""
+"""Points on 1..10, half of the scale, by which scores of one answer differ that are more than noise."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
-    """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value (the places of
-    the tokens that spell the verdict's value, of a checklist its answers), length, rating (whole, 1..10, 0 for none),
-    people (probabilities of 1..10, or empty; of a pair how far the first answer is ahead, -1..1), other_ids (the prompt
-    of a pair's second answer), weight (of whose score it is, above 0), images (their names, in their order) and
-    image_tokens (how many take each). `counts` says what was shortened, refused and left out."""
+    """Tokenized examples as `rows`, and `counts` of what was shortened, refused and left out.
+
+    Columns of `rows`:
+
+    - id, group, form, input_ids, length.
+    - source: the number of prompt tokens.
+    - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
+    - rating: whole, 1..10; 0 for none.
+    - people: probabilities of 1..10, or empty; for a pair how far the first answer is ahead, -1..1.
+    - other_ids: the prompt of a pair's second answer.
+    - weight: of the source of the score, above 0.
+    - images, image_tokens: their names in order, and how many tokens each takes.
+    """
 
     rows: datasets.Dataset
     counts: dict[str, Any]
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
+    """Return the names of the prompts in whose words the recipe's forms are shown, sorted."""
     used = (form for form, share in recipe.forms.items() if share > 0.0)
     return sorted(map(objective_of(recipe).prompt_form, used))
 
 
 def sees(recipe: Recipe) -> bool:
+    """Return True if the judge is shown images."""
     return recipe.images == "show"
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """What the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
+    """Return what the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
         "format": FORMAT,
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
@@ -84,10 +94,9 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
 
 
 def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Images | None = None) -> tuple[Data, Any]:
-    """The examples of `train` and the tokenizer, from `cache` where a run before left them; with `images` a
-    SeeingTokenizer.
+    """Return the examples of `train` and the tokenizer, from `cache` if an earlier run left them there.
 
-    Raises UsageError when no row can be learned from.
+    With `images` the tokenizer is a SeeingTokenizer. Raises UsageError if no row can be learned from.
     """
     facts = fingerprint(recipe, train)
     tokenizer = None if recipe.tiny else base_tokenizer(recipe, images)
@@ -117,7 +126,10 @@ def _read_tokenizer(folder: str, images: Images | None, revision: str | None = N
 
 
 def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
-    """Raises UsageError for a base that has no tokenizer, or none for chat, or whose chat template rewrites answers."""
+    """Return the tokenizer of a recipe's base, with the recipe's template variables set in its chat template.
+
+    Raises UsageError for a base without a tokenizer for chat, or with a chat template that rewrites answers.
+    """
     base = str(recipe.base)
     try:
         tokenizer = _read_tokenizer(base, images, recipe.revision)
@@ -157,6 +169,7 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
 
 
 def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
+    """Read the rows to learn from. Raises UsageError if answers among them were changed by `critic attack`."""
     columns, teachers = judges(recipe)
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
@@ -168,8 +181,13 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
 
 
 def _as_raters(shares: list[float], key: str) -> HumanScore:
-    """Probabilities (10,) as twenty raters who each gave a rating. The score, which text learns, is that of one rater,
-    drawn by `key`: their mean is what none of them may have said."""
+    """Return probabilities [10] as twenty raters who each gave a rating.
+
+    The score, which text learns, is that of one rater, drawn by `key`: none of them may have given their mean.
+
+    >>> _as_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
+    8.0
+    """
     below = [*accumulate(shares)][:-1]
     ratings = [float(RATINGS[bisect(below, (rater + 0.5) / 20)]) for rater in range(20)]
     drawn = hashlib.sha256(key.encode()).digest()[0] % 20
@@ -177,7 +195,7 @@ def _as_raters(shares: list[float], key: str) -> HumanScore:
 
 
 def _content(response: Response, images: bool = True) -> str:
-    """The same for the same answer to the same question, by whatever id; about the same `images` as well."""
+    """Return a hash of an answer and its question, with its images if `images`, but without its id."""
     question = response.question
     text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
@@ -208,9 +226,12 @@ def far_apart(responses: Sequence[Response]) -> str | None:
 
 
 def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
-    """What the teacher whose judgments are the file `name` says of rows, by id: of each the judgment of the same answer
-    to the same question, that of its own id where there are several; those without one are counted in `left_out`.
-    Raises UsageError, with counts, for judgments that are no ratings on 1..10 or of none of the rows."""
+    """Return the scores of the teacher whose judgments are the file `name`, by the id of a row.
+
+    A row's judgment is that of the same answer to the same question; of several, that of its own id. Rows without one
+    are counted in `loaded.left_out`. Raises UsageError, with counts, for judgments that are no ratings on 1..10 or that
+    match no row.
+    """
     judgments = [judgment for _, judgment in jsonl.read(Path(name), Judgment)]
     if strange := [judgment.prompt for judgment in judgments if not rates(judgment.prompt)]:
         problem = f"{len(strange)} of {len(judgments)} judgments do not rate on 1..10 ({', '.join(sorted({*strange}))})"
@@ -235,7 +256,7 @@ def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
 
 
 class Labelled(Struct, frozen=True):
-    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
+    """Rows that one source (people or a judge) scored, and the examples planned from them; each counts `weight`."""
 
     name: str
     weight: float
@@ -244,7 +265,10 @@ class Labelled(Struct, frozen=True):
 
 
 def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
-    """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
+    """Return the rows with the scores of one source, and the examples to learn from them.
+
+    Another judge's scores take people's place. Forms that do not depend on scores are learned from people's rows only.
+    """
     forms = recipe.forms
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
@@ -308,6 +332,7 @@ def _of_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
 
 
 def _worth_less(human: HumanScore, points: float) -> HumanScore:
+    """Return people's scores less `points`, but at least the lowest of the scale."""
     raters = {name: max(score - points, TEN[0]) for name, score in human.raters.items()}
     return msgspec.structs.replace(human, score=max(human.score - points, TEN[0]), raters=raters)
 
@@ -384,7 +409,7 @@ def _tokenized_in_parallel(
 
 
 def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
-    """What was shortened and refused, and why images could not be shown."""
+    """Count what was shortened and refused, and why images could not be shown."""
     failed, refused = Counter[str](), list[str]()
     for row in tokenized.select_columns(["id", "form", "length", "failure"]):
         if row["failure"]:
@@ -396,6 +421,7 @@ def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
 
 
 def _nothing_planned(recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]) -> UsageError:
+    """Return the error of a training without a single example, with the reasons."""
     if not any(source.by_id for source in sources):
         return UsageError(f"{train}: no usable row to learn from")
     shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
@@ -432,7 +458,7 @@ _PIECE = 250
 
 
 def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
-    """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
+    """Encode the planned examples with their rows as JSON, in pieces, so that each process is sent only its own."""
     coded = [
         _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
         for source in sources
@@ -442,12 +468,17 @@ def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
 
 
 def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """Yield a row of `_FEATURES` for each planned example.
+
+    `limits` are the most tokens of a prompt and of a verdict.
+    """
+
     def count(messages: Any) -> int:
         return len(source_ids(tokenizer, messages))
 
     for line in (line for piece in pieces for line in piece):
         planned, responses, weight = _DECODER.decode(line)
-        # One that stays as it is here is refused: it has no tokens.
+        # A row that stays like this, without tokens, is refused.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
         try:
@@ -476,14 +507,17 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
 
 def _people(example: Example) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave; of other forms nothing, but of a pair how far
-    its first answer is ahead."""
+    """Return the whole `rating` of an example, and the distribution over 1..10 that `people` gave.
+
+    Forms that do not rate on 1..10 have neither; for a pair, `people` is how far its first answer is ahead.
+    """
     if example.score is None or not load(example.form, "en").on_ten:
         return {"rating": 0, "people": example.label if example.other else []}
     return {"rating": whole_rating(example.score), "people": example.label or probabilities(example.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
+    """Yield the text of each planned example's prompt, and its verdict."""
     for source in sources:
         for planned in source.planned.examples:
             example = example_of(planned, source.by_id, None, lambda messages: 0, sees)

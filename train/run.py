@@ -1,7 +1,7 @@
 """Fine-tune a judge on human-scored rows, as one of the processes that the launcher started (sft.py).
 
-The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it goes on from the
-newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
+The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it resumes from the
+newest complete checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
 """
 
 import hashlib
@@ -47,11 +47,11 @@ from critic.judging.prompt import prompt_hash
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
-    """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
+    """Return the model to train, with the forward pass of training. Raises UsageError if the base cannot be loaded."""
     objective = objective_of(recipe, tokens)
     packs = recipe.packing or objective.packs
     kind = attention.decided(recipe.attention, packed=packs)
-    # FlexAttention is for what reads, whatever the model looks at images with.
+    # FlexAttention is only for the part that reads text, not for the one that looks at images.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
     model = _read_model(recipe, objective, tokenizer)
@@ -71,7 +71,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
-    """Raises UsageError for a part that there is not, and where nothing is left to train."""
+    """Freeze the parts that the recipe names. Raises UsageError for an unknown part, or if nothing is left to train."""
     words = {word for name, _ in model.named_parameters() for word in name.split(".")}
     names = sorted(word for word in words if not word.isdigit())
     frozen = recipe.frozen
@@ -88,8 +88,11 @@ def _freeze(model: Any, recipe: Recipe) -> None:
 
 
 def _spare_gradients(model: Any) -> None:
-    """Let what looks at images and is frozen keep nothing for the backward pass: transformers' gradient checkpointing
-    and adapters make inputs need gradients, its own too, and it would be gone through backwards for nothing."""
+    """Let a frozen vision part keep nothing for the backward pass.
+
+    transformers' gradient checkpointing and adapters make inputs need gradients, the vision part's too, so that its
+    backward pass would be computed for nothing.
+    """
     for name, part in model.named_modules():
         looks = name.rpartition(".")[2] in TOWERS
         if looks and not any(parameter.requires_grad for parameter in part.parameters()):
@@ -133,7 +136,10 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
 
 
 def _four_bits(recipe: Recipe) -> dict[str, Any]:
-    """How a base is read as NF4 onto this process's GPU; the output head and what is no matrix stay as they are."""
+    """Return the options that read a base as NF4 onto this process's GPU, or none.
+
+    The output head and what is no matrix stay as they are.
+    """
     if recipe.lora is None or recipe.lora.bits is None:
         return {}
     kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16}
@@ -142,7 +148,7 @@ def _four_bits(recipe: Recipe) -> dict[str, Any]:
 
 
 def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
-    """Of a model that sees, all layers of the part that reads; the others it names itself."""
+    """Return the layers that get adapters: `wanted`, or for all layers of a model that sees those that read text."""
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
     within = {id(module) for module in model.get_decoder().modules()}
@@ -172,15 +178,17 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
 
 
 def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:
-    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Where
-    foreign rows decide on its weights evaluation counts. Of a base
-    in a folder its weights are part of it, which the first process reads."""
-    whole = msgspec.to_builtins(recipe)
+    """Return what makes two runs the same: prompts, data, and the recipe's keys that change the judge.
+
+    Evaluation is one of these keys only if foreign rows decide on the weights. The weights of a base in a folder belong
+    to it as well; only the first process hashes them.
+    """
+    keys = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
     also = [*made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
-        "recipe": {key: whole[key] for key in whole if key not in ("keep", "" if recipe.foreign else "evaluation")},
+        "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
@@ -189,9 +197,9 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
-    """Whether `out` holds a judge made from the same recipe, prompts and data.
+    """Return True if `out` holds a judge made from the same recipe, prompts and data.
 
-    Raises UsageError when it holds another one.
+    Raises UsageError if it holds another one.
     """
     notes = out / "critic.json"
     if not notes.is_file():
@@ -203,7 +211,10 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def one_after_the_other(first: bool) -> Iterator[None]:
-    """The first process does it, then the others, who find it done; where it has ended they end too, with a line."""
+    """Run the block in the first process, then in the others, which find the work done.
+
+    If the first process has ended, the others end too, with a line.
+    """
     if not first:
         try:
             torch.distributed.barrier()
@@ -240,6 +251,7 @@ def main(run: TrainingRun) -> None:
 
 
 def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
+    """Train the judge that `facts` describe, from the newest complete checkpoint if there is one."""
     out, first = run.out, cpu.is_first()
     recipe, machine = _prepare_device(run.recipe, out, run.threads)
     with trainer_args.telling():
@@ -311,7 +323,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
 
 
 def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
-    """The images of the rows, for a judge that sees."""
+    """Return the images of the rows for a judge that sees, else None."""
     if not sees(recipe):
         return None
     root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
@@ -352,8 +364,10 @@ def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
 
 
 def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
-    it was begun with, so that it computes the same."""
+    """Return the recipe with its precision decided, and facts of the machine: precision, threads.
+
+    A resumed run keeps those that it began with, so that it computes the same.
+    """
     transformers.utils.logging.disable_progress_bar()
     deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it would print a dozen lines of bytes
     # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
@@ -390,6 +404,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:
+    """Print the size of the model, how many examples there are and were left out, and what to look at in the rows."""
     whole, trained = export.parameters(model)
     counts = data.counts
     refused = counts["refused"]

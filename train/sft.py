@@ -29,7 +29,7 @@ RECIPES = Path(__file__).with_name("recipes")
 
 
 def recipe_file(recipe: str) -> Path:
-    """A recipe by its path, or by its name where it is one of ours. Raises UsageError where it is neither."""
+    """Return the file of a recipe, given by its path or the name of one of ours. Raises UsageError if it is neither."""
     known = {file.stem: file for file in sorted(RECIPES.glob("*.yaml"))}
     path = Path(recipe)
     if path.is_file():
@@ -40,7 +40,10 @@ def recipe_file(recipe: str) -> Path:
 
 
 def processes(parsed: Any) -> int:
-    """How many processes DeepSpeed's launcher starts by its own `parsed` options; 0 where it finds no device."""
+    """Return how many processes DeepSpeed's launcher starts by its `parsed` options; 0 if it finds no device.
+
+    Raises UsageError for more GPUs than there are.
+    """
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415 - as in main
     from deepspeed.launcher import runner  # noqa: PLC0415
 
@@ -55,8 +58,11 @@ def processes(parsed: Any) -> int:
 
 
 def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
-    """Run a program in the processes of DeepSpeed's launcher; its exit code. `check` is given their number before they
-    are started. Raises UsageError for what the launcher does not take."""
+    """Run a program in the processes of DeepSpeed's launcher, and return its exit code.
+
+    `check` is called with their number before they are started. Raises UsageError for options that the launcher
+    refuses.
+    """
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 
     # The processes' own messages say what went wrong; the launcher would only add the command and its code.
@@ -87,7 +93,10 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
 
 
 def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
-    """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
+    """Write the same rows with our columns to `out`, for all processes to read, and return `out`.
+
+    Raises UsageError as `human_scored.walk` does.
+    """
     flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what has these is said to be left out where rows are learned from
     left_out = Counter[str]()
     jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, left_out, flags, own=own, **options)))
@@ -120,7 +129,7 @@ def main(
     lang: shared.OwnLanguage = None,
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
-    """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
+    """Fine-tune a judge on human-scored rows; rerun the same command to resume."""
     config = recipe_file(recipe)
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
         if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
