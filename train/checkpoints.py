@@ -34,6 +34,7 @@ def fault(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    # The manifest is written last, so the run was killed before.
     except FileNotFoundError:
         return "it was never finished"
     except ValueError:
@@ -58,6 +59,7 @@ def let_others_read(file: Path) -> None:
 def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """Return the names of `facts` that differ from a run's `earlier` ones, a recipe's with the keys that differ."""
     differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
+    # A judge from before recipes were noted has none to compare.
     if "recipe" not in differing or not earlier.get("recipe"):
         return list(differing)
     keys = [key for key, value in differing["recipe"].items() if earlier["recipe"].get(key) != value]

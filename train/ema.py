@@ -61,6 +61,7 @@ class ShardedEma:
             part.detach().to(device=device, dtype=torch.float32, copy=True) for part in masters(self._optimizer)
         ]
         if device == "cpu" and torch.cuda.is_available():
+            # Only from pinned memory are copies to the GPU asynchronous.
             self.shadow = [part.pin_memory() for part in self.shadow]
 
     def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -70,6 +71,7 @@ class ShardedEma:
 
     def update(self) -> None:
         """Add the weights after an optimizer step to the average."""
+        # Early updates count more, so that the random or unadapted start is soon forgotten.
         decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
         for average, weights in self._chunks():
             on_device = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device

@@ -75,6 +75,7 @@ def held_out(
     if not usable:
         problem = f"none fits into {limit} source tokens and has what {form} needs"
         raise UsageError(f"{path}: no row to evaluate: of {len(refused)} {problem}")
+    # So batches need little padding.
     usable.sort(key=lambda entry: entry[0]["length"])
     rows, human, groups = ([*column] for column in zip(*usable, strict=True))
     request = inquiry(form, response.question.lang, form_of(form).material(response, None))
@@ -98,8 +99,10 @@ def distributions(
 
     def likely(batch: list[Row]) -> torch.Tensor:
         last, before = _ends(model, batch, pad, seeing)
+        # A head has classes, not tokens.
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
+        # A 10 is one token, so nothing behind a 1 needs to be known.
         if tokens.zero is None:
             return log_distribution(tokens, model.lm_head(last), None).exp()
         ending = torch.full((len(batch),), ends, device=last.device)
@@ -190,6 +193,7 @@ def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None
     groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
     of = {_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
     known = {*trained["group"], *(of.get(_prompt(row)) for row in columns)}
+    # Groups count, not rows: answers to one question are no independent evidence.
     if groups & known or len(groups) < FEWEST_TO_DECIDE:
         counts = f"{len(groups)} groups, of which {len(groups & known)} are trained on"
         need = f"at least {FEWEST_TO_DECIDE} are needed among the first rows (evaluation.rows), and none of --train's"

@@ -33,6 +33,7 @@ def save(
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
+    # Programs that know no adapters can serve the merged model.
     if adapted and merge:
         _merge(facts, out, head, trainer.args.hf_deepspeed_config)
     if head and (out / "config.json").is_file():
@@ -44,6 +45,7 @@ def save(
         if base is not None:
             copy_terms(base, folder)
     tokenizer.save_pretrained(out)
+    # An adapter that is served by itself needs the processor too.
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
     if not head:

@@ -17,6 +17,7 @@ def folder_of(base: str, revision: str | None = None) -> Path:
 
     The terms are fetched from the hub, as loading the weights does not fetch them.
     """
+    # A folder may hold anything, so it is taken as it is.
     if Path(base).is_dir():
         return Path(base)
     named = [pattern for word in TERMS for pattern in (f"*{word}*", f"{word.lower()}*", f"{word.title()}*")]

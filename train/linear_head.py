@@ -40,9 +40,11 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):
+        # A random tiny model has a random head, which is replaced.
         if recipe.base is not None and any(bool(head.any()) for head in heads):
             raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
     zero = recipe.deepspeed.get("zero_optimization", {})
+    # Under ZeRO-3 DeepSpeed decides where the weights are.
     if zero.get("stage") != 3:
         model.to(device)
     named = [str(folder)]  # the first process alone knows the base's weights, by which the folder is named
@@ -93,6 +95,7 @@ def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> F
         parts.append(states)
         computed += len(part)
         if is_first():
+            # A part that was written by half must not be taken for one.
             with jsonl.replacing(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
@@ -111,6 +114,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
+    # One penalty for all features needs features of one scale.
     scale = states.std(axis=0) + 1e-6
     people, weight = np.array(rows["people"], dtype=np.float64), np.array(rows["weight"], dtype=np.float64)
     # What people said may be between two ratings: then a row counts in part for each.
@@ -132,6 +136,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
         losses[strength] = fmean(_held_out(features, rating, shares, part, strength) for part in parts)
     best = min(losses, key=losses.__getitem__)
     fitted = _regression(best, features, rating, shares)
+    # Of two classes scikit-learn gives one row, the difference of both.
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
     # A rating that nobody gave is as unlikely as the rarest.
     rarest = int(np.argmin([shares[rating == label].sum() for label in fitted.classes_]))

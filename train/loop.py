@@ -20,7 +20,6 @@ from ema import ShardedEma
 from evaluation import HeldOut, beside_base, distributions, figures, head_scores, scored
 from objective import Objective
 from packing import meeting
-from recipe_keys import Recipe
 from throughput import Meter
 from vision import SeeingTokenizer, told_apart
 
@@ -76,6 +75,7 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
     def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
         """Cut a group's rows, each with the indices of its examples, into parts of at most `most`."""
         if self.most is None:
+            # Without a limit a group stays together.
             return [rows]
         rows = [rows[index] for index in torch.randperm(len(rows), generator=self.generator).tolist()]
         return [rows[start : start + self.most] for start in range(0, len(rows), self.most)]
@@ -161,18 +161,18 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
 
     def __init__(
         self,
-        recipe: Recipe,
+        objective: Objective,
         out: Path,
         *,
         facts: dict[str, Any],
         notes: dict[str, Any],
         model: Any,
         tokenizer: Any,
-        objective: Objective,
         watched: dict[str, HeldOut],
     ) -> None:
-        self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
-        self.tokenizer, self.objective, self.watched = tokenizer, objective, watched
+        self.objective, self.recipe = objective, objective.recipe
+        self.out, self.facts, self.notes = out, facts, notes
+        self.tokenizer, self.watched = tokenizer, watched
         self.meter = Meter(model, tokenizer.pad_token_id)
         self.log = out / "loss.jsonl"
         self.ema: ShardedEma | None = None
@@ -182,6 +182,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # The average begins with the fp32 weights, which exist only now.
         if self.recipe.ema is not None:
             self.ema = ShardedEma(self.trainer.deepspeed, self.recipe.ema)
         self.began, self.first_step = time.monotonic(), state.global_step
@@ -220,6 +221,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             control.should_log = logged  # logging what was found clears it, and the loss is still to come
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        # The last log of a run has only its times.
         if not logs or not {"loss", "eval_mae", "eval_n"} & set(logs):
             return
         self._require_finite(state.global_step, logs)
@@ -251,6 +253,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             parts = [*metrics, f"{refused} refused"] if refused else metrics
             return f"{step}  held-out rows: {'  '.join(parts)}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
+        # The rate counts only the steps of this process, not those before a resume.
         remaining = (state.max_steps - state.global_step) / rate
         parts = [step, f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
         if "tokens_per_second" in logs:
@@ -277,6 +280,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
                 scores[name] = scored(distributions(model, held.rows, objective.tokens, *settings))
             metrics = figures(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
+            # The first evaluation, before any step, is that of the base.
             if chooses:
                 self.base = self.base or scores
                 beside = {name: beside_base(held, self.base[name], scores[name]) for name, held in self.watched.items()}
@@ -284,6 +288,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
                 worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
                 foreign = beside["foreign"]["metrics"].items()
                 metrics |= {f"foreign_{name}": sides["judge"][0] for name, sides in foreign if "judge" in sides}
+            # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 head = objective.head_config()

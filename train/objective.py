@@ -83,7 +83,8 @@ class Objective(Collation):
 
     def rates_at_once(self, form: str) -> bool:
         """Return True if the rating stands right behind the prompt of a form on 1..10."""
-        return REASON_FIRST not in form
+        # A head has no reason to write first.
+        return self.is_head() or REASON_FIRST not in form
 
     def watched_form(self) -> str:
         """Return the form in which held-out rows are judged: pointwise, or else the commonest that can be."""
@@ -164,9 +165,6 @@ class ScoringHead(PromptCollation, Objective):
     def learns(self, form: str) -> bool:
         """Return True if the head gives the verdict that a form asks for."""
         return rates(form)
-
-    def rates_at_once(self, form: str) -> bool:
-        return True
 
     def check(self, forms: Sequence[str]) -> None:
         if others := ", ".join(form for form in forms if not self.learns(form)):

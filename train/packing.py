@@ -60,6 +60,7 @@ def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) ->
         cuts = [index for index in members[1:] if shared[index] < start + least]
         for first, stop in pairwise([members.start, *cuts, members.stop]):
             row = order[first]
+            # A single row shares nothing more.
             if stop - first == 1:
                 nodes.append(Node(row, start, len(rows[row]), parent, leaf=True))
             else:
@@ -93,6 +94,7 @@ class Tree:
             anchor, together = self.calls[-1] if self.calls else (-1, range(0))
             whole = taken + length
             in_vain = whole * (before + whole) - taken * (before + taken) - length * self.depths[-1]
+            # A call costs more than a few masked pairs, so small segments of a path go together.
             if (parent == anchor or parent in together) and in_vain <= IN_VAIN:
                 self.calls[-1:] = [(anchor, range(together.start, segment + 1))]
                 taken = whole
@@ -100,6 +102,7 @@ class Tree:
                 self.calls.append((parent, range(segment, segment + 1)))
                 taken, before = length, self.depths[-1] - length
         last = list(accumulate(lengths))
+        # Children come after parents, so the end of a subtree is known when its root is reached.
         for segment in reversed(range(len(parents))):
             if parents[segment] >= 0:
                 last[parents[segment]] = max(last[parents[segment]], last[segment])

@@ -27,8 +27,10 @@ def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
     All files are then read from one state of the base. A resumed run (`begun` is its recipe) keeps the commit that it
     began with, wherever main is now.
     """
+    # Folders have no commits.
     if recipe.base is None or Path(recipe.base).exists():
         return recipe
+    # main may have moved since the run began.
     if begun and recipe.revision is None:
         return msgspec.structs.replace(recipe, revision=begun.get("revision"))
     commit = resolve_revision(recipe.base, recipe.revision)
@@ -75,6 +77,7 @@ def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base:
     """
     known = model.get_input_embeddings().num_embeddings
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    # Padding and ends of turns come into batches whatever the text is.
     named = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id} - {None}
     ids = [*({*tokenizer.get_vocab().values()} - special), *named]
     for column in ("input_ids", "other_ids"):

@@ -41,6 +41,7 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
         spelt.append([tokens.ids[position] for position in value])
     first = [tokens[0] for tokens in spelt]
     one, ten = spelt[0], spelt[-1]
+    # Ten different first tokens: 10 is one of them.
     if len(before) == 1 and len(set(first)) == len(RATINGS):
         return RatingTokens(list(before.pop()), first, None)
     if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
@@ -75,8 +76,10 @@ def log_distribution(
     if tokens.zero is not None:
         assert behind_one is not None
         without_zero = picked(behind_one, tokens.going_on).logsumexp(-1)
+        # Behind the last value of a verdict only its end may follow.
         if last is not None:
             without_zero = torch.where(last, picked(behind_one, tokens.ending).logsumexp(-1), without_zero)
+        # Behind a 1 there are two ways on: the 0 that makes it a 10, and the rest of the verdict.
         more = behind_one[:, tokens.zero].float() - without_zero
         one, ten = scores[:, 0] + functional.logsigmoid(-more), scores[:, -1] + functional.logsigmoid(more)
         scores = torch.cat([one[:, None], scores[:, 1:-1], ten[:, None]], dim=1)

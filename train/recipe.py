@@ -41,6 +41,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     if isinstance(content, dict):
         if twice := next((name for name, saved in SAVED_AS.items() if {name, saved} <= content.keys()), None):
             raise UsageError(f"{path}: {SAVED_AS[twice]} is the former name of {twice}; give one of them")
+        # Recipe knows these keys by the names under which they are saved.
         content = {SAVED_AS.get(name, name): section for name, section in content.items()}
         for override in overrides or []:
             _put(content, override)
@@ -129,6 +130,7 @@ def _check(recipe: Recipe) -> None:
     can_be_fitted = recipe.probe is None or (objective.takes_probe and not sees)
     require(can_be_fitted, "probe is for a scoring head that sees no images; set objective: head, images: blind")
     require(recipe.foreign is None or recipe.evaluation, "foreign needs evaluation and --internal FILE")
+    # Two orders of the rows cannot both hold.
     ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
@@ -136,6 +138,7 @@ def _check(recipe: Recipe) -> None:
     over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
     packs = recipe.packing or objective.packs
     require(over_trees or not packs, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}")
+    # One precision in two places could differ.
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")
 
@@ -165,6 +168,7 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
     if (changed := recipe.counterfactuals) is not None:
         require(changed.edited or changed.swapped, "counterfactuals: say how many points edited or swapped costs")
         by_image = recipe.images == "show" and not objective.compares
+        # Without the image a swapped answer looks like the original, and would teach noise.
         by_image = by_image or not changed.swapped
         require(by_image, "counterfactuals: swapped teaches ratings by images (images: show) alone")
         rated = any(isinstance(form_of(form).kind, RatingKind) for form in used)

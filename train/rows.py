@@ -103,6 +103,7 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
+    # Reading the rows takes long, so it is done only for images or on a cache miss.
     loaded = None
     if images is not None:
         loaded = _loaded(recipe, train, True)
@@ -143,6 +144,7 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
         line = f"{{%- set {name} = {value!r} %}}"
         if line in tokenizer.chat_template:  # the base is a judge that was trained with it
             continue
+        # A variable that no template reads would be noted in critic.json and change nothing.
         if not re.search(rf"\b{name}\b", tokenizer.chat_template):
             raise UsageError(f"base {base!r}: its chat template takes no {name}; leave it out of chat_template_kwargs")
         tokenizer.chat_template = f"{line}\n{tokenizer.chat_template}"
@@ -280,6 +282,7 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
             for answer in loaded.responses
             if column in answer.columns
         }
+        # A teacher's file has ratings and nothing else.
         if name in judges(recipe)[1]:
             learned, scores = RatingKind, _taught(name, loaded)
         chosen = [
@@ -287,6 +290,7 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
             for row, answer in zip(loaded.rows, loaded.responses, strict=True)
             if answer.id in scores
         ]
+        # What does not depend on scores was learned from people's rows, and would count twice.
         forms = _of_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
@@ -397,6 +401,7 @@ def _tokenized_in_parallel(
     pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
     workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
+    # Small data would flash a bar on the screen.
     if workers == 1:
         datasets.disable_progress_bars()
     return datasets.Dataset.from_generator(

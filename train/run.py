@@ -83,6 +83,7 @@ def _freeze(model: Any, recipe: Recipe) -> None:
     for name, parameter in model.named_parameters():
         if set(frozen) & set(name.split(".")):
             parameter.requires_grad_(False)
+    # Adapters are trained whatever is frozen.
     if recipe.lora is None and not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"frozen: {', '.join(frozen)} leaves nothing of the model to train")
 
@@ -125,6 +126,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
     resized = {name for name, *_ in loaded["mismatched_keys"]}
+    # transformers would replace weights of another size by random ones, with a warning only.
     if others := sorted(resized - {"score.weight"}):
         raise UsageError(f"base {recipe.base!r}: {others[0]} has another size in its weights than by its config.json")
     new = {*loaded["missing_keys"], *resized}
@@ -204,6 +206,7 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     notes = out / "critic.json"
     if not notes.is_file():
         return False
+    # A judge is never overwritten: it may have taken days.
     if changed := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
         raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True
@@ -260,6 +263,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
+    # Only here have the processes met, and nothing long has begun.
     preflight.require_alike(settings.device)
     images = _images(run, recipe)
     with one_after_the_other(first):
@@ -290,13 +294,12 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         folder = out / "probe" / name
         linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
     watch = JudgeCallback(
-        recipe,
+        objective,
         out,
         facts={**facts, **machine, "processes": processes},
         notes={**facts, **machine, **data.counts},
         model=model,
         tokenizer=tokenizer,
-        objective=objective,
         watched=watched_rows,
     )
     if first:

@@ -32,6 +32,7 @@ def recipe_file(recipe: str) -> Path:
     """Return the file of a recipe, given by its path or the name of one of ours. Raises UsageError if it is neither."""
     known = {file.stem: file for file in sorted(RECIPES.glob("*.yaml"))}
     path = Path(recipe)
+    # A file of that name goes before a recipe of ours.
     if path.is_file():
         return path
     if recipe in known:
@@ -48,6 +49,7 @@ def processes(parsed: Any) -> int:
     from deepspeed.launcher import runner  # noqa: PLC0415
 
     pool = runner.fetch_hostfile(parsed.hostfile) if Path(parsed.hostfile).is_file() else None
+    # Without a hostfile the launcher starts only processes of this machine.
     pool = pool or {"localhost": get_accelerator().device_count()}
     chosen = runner.parse_inclusion_exclusion(pool, parsed.include, parsed.exclude)
     nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
@@ -74,6 +76,7 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     except SystemExit:
         message = (usage.getvalue().splitlines() or ["see `deepspeed --help`"])[-1]
         raise UsageError(f"DeepSpeed's launcher: {message.partition('error: ')[2] or message}") from None
+    # A word that is no option would be taken for the program to start.
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
     if not Path(parsed.hostfile).is_file() and not any(option.startswith("--master_port") for option in options):

@@ -35,6 +35,7 @@ class Meter:
         heads = config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.attention = config.num_hidden_layers * heads * head_size
+        # A scoring head has a few outputs, not the vocabulary.
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
         reads = [(name, weight) for name, weight in model.named_parameters() if not set(TOWERS) & set(name.split("."))]

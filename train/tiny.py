@@ -83,6 +83,7 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision:
     free: list[str] = []
     for prompt, verdict in examples:
         for quoted, text in passages(prompt):
+            # What people and models wrote differs from row to row; our own wording does not.
             if quoted:
                 free.append(text)
             else:

@@ -56,6 +56,7 @@ def _require_known(section: str, keys: Iterable[str], known: Iterable[str], *, a
     """
     for key in set(keys).difference(known):
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
+        # DeepSpeed reads keys that are not among its constants, so only a near miss is refused.
         if near or all_known:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise _refuse(section, f"there is no {key}{hint}")
@@ -85,6 +86,7 @@ def _check_training(section: dict[str, Any]) -> None:
         except TypeError:
             pass  # a kind that is no plain one
         choices = list(known[name].metadata.get("choices") or [value])
+        # TrainingArguments would find this out too, but in every process.
         if value is not None and value not in choices:
             raise _refuse("training", f"{name}: {value!r} is none of {', '.join(choices)}")
 
@@ -141,6 +143,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
         why = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
         print(f"per_device_train_batch_size {rows} instead of {most}: {why}", flush=True)
     micro_batches = recipe.global_batch // (rows * world)
+    # On a CPU other processes would take the cores that compute the step.
     if not on_cpu:
         section = {**_overlapping(section, micro_batches, world), **section}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))

@@ -73,6 +73,7 @@ class SeeingTokenizer:
         )
         names = [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
         first, *behind = text.split(self.processor.image_token)
+        # An answer that spells the image token would be read as one more image.
         if len(behind) != len(names):
             raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
@@ -81,6 +82,7 @@ class SeeingTokenizer:
         """Return the tokens, as text, that stand for an image; they depend only on its size."""
         size = self._sizes.get(name) or self.image(name).size
         self._sizes[name] = size
+        # Sizes repeat over thousands of rows.
         if size not in self._expansions:
             self._expansions[size] = self._expanded(size)
         return self._expansions[size]
@@ -124,6 +126,7 @@ class SeeingTokenizer:
         assert self.images is not None
         data = base64.b64decode(self.images.load(name).uri.partition(",")[2])
         picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        # Transparent parts would turn black.
         if "A" not in picture.getbands() and "transparency" not in picture.info:
             return picture.convert("RGB")
         picture = picture.convert("RGBA")

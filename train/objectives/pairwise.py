@@ -65,6 +65,7 @@ class Pairwise(ScoringHead):
         """Return `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie) and `margins` [n]."""
         each = super().tensors(rows, ends, weighing)  # one entry a prompt
         ahead = each["people"][::2, 0]
+        # How far ahead goes into the margin, not into the target.
         way = ahead.sign()
         return {
             "ends": each["ends"].reshape(-1, 2),
@@ -81,6 +82,7 @@ class Pairwise(ScoringHead):
 
     def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
         """Return the `tie_band` by `fitted_band`, for some of the training pairs as the head scores them now."""
+        # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
         first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T  # as precise as the head computes them
         band = fitted_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
@@ -110,6 +112,7 @@ def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> 
     """
     apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
     order = np.argsort(apart, kind="stable")
+    # A wider band gains the ties that it takes in, and loses the pairs that had the right sign.
     gained = np.cumsum(np.where(ahead == 0, 1, -1 * right)[order])
     best = int(np.argmax([0, *gained]))
     return float(apart[order[best - 1]]) if best else 0.0

@@ -58,6 +58,7 @@ class Raft(Sft):
         rated: list[tuple[Row, int]] = []
         for node in nodes:
             row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
+            # Only a leaf has a verdict; forms that do not rate have no rating to learn.
             if node.leaf and row["rating"]:
                 position, trunk = row["value"][0], len(tree)
                 tree.append(node._replace(end=position, parent=parent))
@@ -91,6 +92,7 @@ class Raft(Sft):
             return spec.weight * (rating_error(spec.kind, shares, people) * weights).sum()
 
         spec: RaftSpec = self.own("raft")
+        # The count stays that of the tokens, so that `weight` is in tokens.
         total, count = super().loss(model, hidden, batch)
         states, branch = hidden[0, batch["rated"]], hidden[0, batch["branch"]]
         rows = branch, batch["people"], batch["last"], batch["row_weights"]
