@@ -18,11 +18,11 @@ def join_adapters(model: Any) -> Any:
     # Not isinstance: subclasses, as for quantized layers, compute something else.
     plain: list[Any] = [module for module in model.modules() if type(module) is Linear]
     for module in plain:
-        module.forward = types.MethodType(_joined(module.forward), module)
+        module.forward = types.MethodType(_join_product(module.forward), module)
     return model
 
 
-def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
+def _join_product(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         to, back, dropout = (part["default"] for part in (self.lora_A, self.lora_B, self.lora_dropout))
         # Under ZeRO-3 a weight is elsewhere until its module is called.

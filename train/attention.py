@@ -32,7 +32,7 @@ KEPT = 2**26
 keeps none, but whose backward pass takes three times as long on a CPU in bf16 (and about as long in fp32)."""
 
 
-def decided(wanted: str, *, packed: bool) -> str:
+def choose_attention(wanted: str, *, packed: bool) -> str:
     """Return the attention to use for the one `wanted` in a recipe.
 
     `auto` is FlexAttention for packed rows on a GPU whose kernels can be built, else PyTorch's; the first process
@@ -57,7 +57,10 @@ def decided(wanted: str, *, packed: bool) -> str:
 
 def register() -> None:
     """Register both attentions with transformers. Without a tree each computes what the one it is made of does."""
-    for name, function, mask in (("tree_sdpa", _by_segments, sdpa_mask), ("tree_flex", _flex, flex_attention_mask)):
+    for name, function, mask in (
+        ("tree_sdpa", _attend_by_segments, sdpa_mask),
+        ("tree_flex", _attend_by_flex, flex_attention_mask),
+    ):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, mask)
 
@@ -85,7 +88,7 @@ def install(model: Any, kind: str | None = None) -> bool:
     return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 
 
-def _by_segments(
+def _attend_by_segments(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -98,18 +101,18 @@ def _by_segments(
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     masks = tree.masks(options.get("sliding_window"), query)
-    attend = _matmuls if _few_and_plain(query, masks, **options) else sdpa_attention_forward
+    attend = _attend_by_matmuls if _fits_in_matmuls(query, masks, **options) else sdpa_attention_forward
     parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
     return torch.cat([attend(module, *part, **options)[0] for part in parts], dim=1), None
 
 
-def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
+def _fits_in_matmuls(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
     """Return True on a CPU without dropout if the probabilities of a layer take at most KEPT bytes."""
     pairs = sum(mask.numel() for mask in masks)
     return query.device.type == "cpu" and not dropout and pairs * query.shape[1] * query.element_size() <= KEPT
 
 
-def _matmuls(
+def _attend_by_matmuls(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -118,7 +121,7 @@ def _matmuls(
     scaling: float | None = None,
     **options: Any,
 ) -> Any:
-    """Attend by plain matrix products, with shapes as in `_by_segments`.
+    """Attend by plain matrix products, with shapes as in `_attend_by_segments`.
 
     Heads that share keys and values stand one behind the other in one product. The mean key is subtracted: it moves
     every score of a query by the same amount, so the probabilities stay the same. With it, a base whose keys have large
@@ -133,7 +136,9 @@ def _matmuls(
     return out.view(1, heads, count, width).transpose(1, 2), None
 
 
-def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any) -> Any:
+def _attend_by_flex(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any
+) -> Any:
     """Attend by one kernel, which neither gathers keys nor repeats those that heads share."""
     if tree is not None:
         mask = tree.block_mask(options.get("sliding_window"), query.device)

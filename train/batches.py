@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from packing import LEAST, Node, prefix_tree, sequence
 from torch.nn import functional
-from vision import BLANK, SeeingTokenizer, images_of, told_apart
+from vision import BLANK, SeeingTokenizer, list_images, number_images
 
 from critic.judging.targets import IGNORED
 
@@ -169,7 +169,7 @@ class Batches:
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
-        nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
+        nodes = prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
         nodes, rows, extra = self.collation.branch(nodes, rows, self.weighing)
         behind = accumulate(node.end - node.start for node in nodes)
         last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
@@ -185,7 +185,7 @@ class Batches:
             "weights": flat(self._token_weights),
             **extra,
             **self.collation.tensors(rows, [last[row] for row in range(len(rows))], self.weighing),
-            **self._pixels(images_of(nodes, rows, self.image_token)),
+            **self._pixels(list_images(nodes, rows, self.image_token)),
         }
 
 

@@ -44,7 +44,7 @@ def trim_memory(usual: int) -> int:
     return usual or now
 
 
-def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+def count_allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Return how many cores this process may use, by its affinity and its container's quota."""
     cores = len(os.sched_getaffinity(0))
     try:
@@ -54,31 +54,31 @@ def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return cores
 
 
-def free_cores(seconds: float = 3.0) -> int:
+def count_free_cores(seconds: float = 3.0) -> int:
     """Return how many cores this process may use and nobody used for `seconds`; at least 1.
 
     OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
     """
     busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
     free = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
-    return max(1, min(allowed_cores(), round(free)))
+    return max(1, min(count_allowed_cores(), round(free)))
 
 
-def threads_of_a_process() -> int:
+def choose_threads() -> int:
     """Return the number of threads of a process: the free cores, with a line if some are in use.
 
     Several processes share all cores, since each would take the start of the others for a load.
     """
-    world, allowed = int(os.environ.get("WORLD_SIZE", "1")), allowed_cores()
+    world, allowed = int(os.environ.get("WORLD_SIZE", "1")), count_allowed_cores()
     if world > 1:
         return max(1, allowed // world)
-    free = free_cores()
+    free = count_free_cores()
     if free < allowed:
         print(f"{free} of {allowed} cores: the others are in use (--threads)", flush=True)
     return free
 
 
-def matmul_seconds(dtype: torch.dtype, tokens: int = 64) -> float:
+def time_matmul(dtype: torch.dtype, tokens: int = 64) -> float:
     """Return the seconds of the fastest of five matmuls of the size of a small model's layer.
 
     They are of few `tokens`, as emulated bf16 can take 150 times as long.
@@ -92,7 +92,7 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
     if torch.cuda.is_available():
         emulates = emulates_bf16()
         return ("fp32", emulates) if emulates else ("bf16", "the GPU has it")
-    fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
+    fp32, bf16 = time_matmul(torch.float32), time_matmul(torch.bfloat16)
     why = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
     # Less than this gain is not worth its rounding.
     return ("bf16" if fp32 / bf16 >= 1.3 else "fp32"), why
@@ -109,7 +109,7 @@ def emulates_bf16() -> str | None:
     return f"{torch.cuda.get_device_name()} (compute capability {major}.{minor}, below 8.0) only emulates bf16"
 
 
-def device_note(bf16: bool) -> str | None:
+def describe_device(bf16: bool) -> str | None:
     """Return a warning about the device that trains, in `bf16` or not, or None for a GPU that has what is needed."""
     if torch.cuda.is_available():
         emulates = emulates_bf16() if bf16 else None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from rating_tokens import RatingTokens, log_distribution
 from recipe_keys import EvaluationSpec
-from vision import SeeingTokenizer, told_apart
+from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
 from critic.errors import UsageError
@@ -45,7 +45,7 @@ class HeldOut(Struct, frozen=True):
     behind: int = 0
 
 
-def held_out(
+def read_held_out(
     path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
 ) -> HeldOut:
     """Read the first `spec.rows` rows of a file and render them as in judging, shortest first.
@@ -82,7 +82,7 @@ def held_out(
     return HeldOut(rows, human, refused, groups, request.keys()[-1:] == (RATING,), len(behind))
 
 
-def distributions(
+def compute_distributions(
     model: Any,
     rows: list[Row],
     tokens: RatingTokens | None,
@@ -108,34 +108,37 @@ def distributions(
         ending = torch.full((len(batch),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
-    return _by_all_processes(model, rows, size, seeing, likely)
+    return _share_over_processes(model, rows, size, seeing, likely)
 
 
-def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
-    """Return the last hidden state [rows × width] of each row's last token, computed as in `distributions`."""
+def compute_last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
+    """Return the last hidden state [rows × width] of each row's last token, computed as in `compute_distributions`."""
     rows = [prompt_row(tokens, [], []) for tokens in ids]
-    return _by_all_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
+    return _share_over_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
 
 
-def head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
-    """Return the scores [rows × …] that a model's head gives at the `ends` of rows, computed as in `distributions`."""
+def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
+    """Return the scores [rows × …] that a model's head gives at the `ends` of rows.
+
+    All processes compute them, as in `compute_distributions`.
+    """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
     def score(batch: list[Row]) -> torch.Tensor:
         scores: torch.Tensor = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
         return scores.float()
 
-    return _by_all_processes(model, rows, 8, seeing, score)
+    return _share_over_processes(model, rows, 8, seeing, score)
 
 
-def _by_all_processes(
+def _share_over_processes(
     model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
     """Return the vector that `compute` returns for each row. Rows with a common prefix are in one batch."""
     together = torch.distributed.is_initialized()
     rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
     batches = -(-len(rows) // (size * world))
-    apart = told_apart(rows, seeing.image_token_id if seeing is not None else -1)
+    apart = number_images(rows, seeing.image_token_id if seeing is not None else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     vectors: dict[int, NDArray[np.float64]] = {}
     training = model.training
@@ -171,7 +174,7 @@ def _ends(
     return hidden[last], hidden[last - 1]
 
 
-def scored(shares: NDArray[np.float64]) -> list[float]:
+def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
     """Return the expected ratings, 1..10, of probabilities [rows × 10]."""
     return [distribution.score(list(row), "expected") for row in shares]
 
@@ -200,7 +203,7 @@ def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None
         raise UsageError(f"foreign: {path}: {counts}; {need}")
 
 
-def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
+def compare_with_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
     """Compare a judge's scores of held-out rows with its base's.
 
     By metric, `base`, `judge` and their `difference` hold the value and the ends of its 95 % confidence interval;

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import transformers
 from checkpoints import let_others_read
-from licenses import copy_terms, folder_of, made_from
+from licenses import copy_terms, find_folder, read_origin
 from throughput import size_of
 from tiny import with_head
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
@@ -40,7 +40,7 @@ def save(
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    base = folder_of(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
+    base = find_folder(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
         if base is not None:
             copy_terms(base, folder)
@@ -52,7 +52,7 @@ def save(
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    origins: dict[str, Any] = {"base": base and made_from(base)}
+    origins: dict[str, Any] = {"base": base and read_origin(base)}
     origins |= {"weights": weights, "processor": processor_hash(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(card(whole, is_head=bool(head)), "utf-8")

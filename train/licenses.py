@@ -12,7 +12,7 @@ TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
 """Words in capitals that names of files with terms contain, or that begin them in any case."""
 
 
-def folder_of(base: str, revision: str | None = None) -> Path:
+def find_folder(base: str, revision: str | None = None) -> Path:
     """Return the folder of a base's own files: the base itself, or its folder in the hub's cache.
 
     The terms are fetched from the hub, as loading the weights does not fetch them.
@@ -37,7 +37,7 @@ def copy_terms(base: Path, out: Path) -> None:
             shutil.copyfile(file, out / file.name)
 
 
-def made_from(base: Path) -> dict[str, Any] | None:
+def read_origin(base: Path) -> dict[str, Any] | None:
     """Return the notes of base.py on `base`, or on the base that the judge in it was trained from, or None."""
     own, judge = base / BASE_NOTES, base / "critic.json"
     notes = own if own.is_file() else judge

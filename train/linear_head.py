@@ -16,7 +16,7 @@ import deepspeed
 import numpy as np
 import torch
 from cpu import is_first
-from evaluation import last_hidden
+from evaluation import compute_last_hidden
 from numpy.typing import NDArray
 from recipe_keys import Recipe
 
@@ -51,7 +51,7 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
     torch.distributed.broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        weights, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
+        weights, loss = fit_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for head in heads:
             head.copy_(weights)
@@ -63,7 +63,7 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
         )
 
 
-def fitted_head(
+def fit_head(
     model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
 ) -> tuple[torch.Tensor, float]:
     """Return the weights [10 × width] of a scoring head, and its cross-entropy [nats] on held-out groups.
@@ -72,7 +72,7 @@ def fitted_head(
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = regressed(features_of(model, drawn, pad, folder), drawn)
+    weights, loss = fit_ridge(features_of(model, drawn, pad, folder), drawn)
     return torch.as_tensor(weights), loss
 
 
@@ -91,7 +91,7 @@ def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> F
         if file.is_file():
             parts.append(np.load(file))
             continue
-        states = last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
+        states = compute_last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
         parts.append(states)
         computed += len(part)
         if is_first():
@@ -106,7 +106,7 @@ def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> F
     return np.asarray(np.concatenate(parts)[np.argsort(alike)], dtype=np.float64)
 
 
-def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
+def fit_ridge(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss [nats].
 
     The strength of the ridge penalty is chosen by that loss, on groups that were held out. Raises UsageError if all
@@ -133,9 +133,9 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
         raise UsageError("probe: no group can be rated by what the others teach; leave it out")
     losses = {}
     for strength in STRENGTHS:
-        losses[strength] = fmean(_held_out(features, rating, shares, part, strength) for part in parts)
+        losses[strength] = fmean(_compute_held_out_loss(features, rating, shares, part, strength) for part in parts)
     best = min(losses, key=losses.__getitem__)
-    fitted = _regression(best, features, rating, shares)
+    fitted = _fit_regression(best, features, rating, shares)
     # Of two classes scikit-learn gives one row, the difference of both.
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
     # A rating that nobody gave is as unlikely as the rarest.
@@ -145,7 +145,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     return weights / scale, losses[best]
 
 
-def _regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
+def _fit_regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - takes a second to import
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - takes a second to import
 
@@ -157,13 +157,13 @@ def _regression(strength: float, features: Floats, rating: NDArray[np.intp], sha
         return fitted.fit(features, rating, sample_weight=shares)
 
 
-def _held_out(
+def _compute_held_out_loss(
     features: Floats, rating: NDArray[np.intp], shares: Floats, part: tuple[Any, Any], strength: float
 ) -> float:
     from sklearn.metrics import log_loss  # noqa: PLC0415 - takes a second to import
 
     inside, outside = part
-    fitted = _regression(strength, features[inside], rating[inside], shares[inside])
+    fitted = _fit_regression(strength, features[inside], rating[inside], shares[inside])
     seen = outside[np.isin(rating[outside], fitted.classes_)]
     predicted = fitted.predict_proba(features[seen])
     return float(log_loss(rating[seen], predicted, sample_weight=shares[seen], labels=fitted.classes_))

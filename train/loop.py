@@ -17,11 +17,18 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import HeldOut, beside_base, distributions, figures, head_scores, scored
+from evaluation import (
+    HeldOut,
+    compare_with_base,
+    compute_distributions,
+    compute_head_scores,
+    figures,
+    rate_by_expectation,
+)
 from objective import Objective
-from packing import meeting
+from packing import order_by_prefix
 from throughput import Meter
-from vision import SeeingTokenizer, told_apart
+from vision import SeeingTokenizer, number_images
 
 from critic import jsonl
 from critic.errors import UsageError
@@ -44,8 +51,8 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
         order = list(self.sampler)
         for start in range(0, len(order), self.step):
             chosen = order[start : start + self.step]
-            rows = told_apart([self.rows[index] for index in chosen], self.image_token)
-            yield from (chosen[index] for index in meeting(rows, self.micro_batch))
+            rows = number_images([self.rows[index] for index in chosen], self.image_token)
+            yield from (chosen[index] for index in order_by_prefix(rows, self.micro_batch))
 
 
 class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
@@ -262,7 +269,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             parts.append(f"{logs['memory_gib']:.0f} GiB")
         return "  ".join([*parts, f"{remaining:.0f} s left"])
 
-    def _averaged(self) -> Any:
+    def _use_average(self) -> Any:
         """Return a context in which the model has the averaged weights, or its own if there is no average."""
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
@@ -273,17 +280,19 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         objective = self.objective
         model, pad = export.bare(self.trainer.model), self.tokenizer.pad_token_id
         seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-        with self._averaged():
+        with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                scores[name] = scored(distributions(model, held.rows, objective.tokens, *settings))
+                scores[name] = rate_by_expectation(compute_distributions(model, held.rows, objective.tokens, *settings))
             metrics = figures(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
             # The first evaluation, before any step, is that of the base.
             if chooses:
                 self.base = self.base or scores
-                beside = {name: beside_base(held, self.base[name], scores[name]) for name, held in self.watched.items()}
+                beside = {
+                    name: compare_with_base(held, self.base[name], scores[name]) for name, held in self.watched.items()
+                }
                 self.evaluated["beside_base"] = beside
                 worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
                 foreign = beside["foreign"]["metrics"].items()
@@ -334,9 +343,9 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         """Write the judge: the averaged weights if there are any; with foreign rows the best, perhaps the base's."""
         objective = self.objective
         if "foreign" not in self.watched:
-            with self._averaged():
+            with self._use_average():
                 model = export.bare(self.trainer.model)
-                score = partial(head_scores, model, self.tokenizer)
+                score = partial(compute_head_scores, model, self.tokenizer)
                 self.notes |= objective.notes(score, self.trainer.train_dataset)
                 export.save(self.trainer, self.tokenizer, self.out, self._notes(), objective.head_config())
         elif self.trainer.args.should_save:

@@ -141,7 +141,7 @@ class Tree:
         key = (window, like.device, like.dtype)
         if key not in self._kept:
             self.to(like.device)
-            visible = [self._visible(anchor, together, window) for anchor, together in self.calls]
+            visible = [self._find_visible(anchor, together, window) for anchor, together in self.calls]
             least = torch.finfo(like.dtype).min
             self._kept[key] = [
                 torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)[None, None] for mask in visible
@@ -149,7 +149,7 @@ class Tree:
         masks: list[torch.Tensor] = self._kept[key]
         return masks
 
-    def _visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
+    def _find_visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
         before = self.depths[anchor] if anchor >= 0 else 0
         first, stop = sum(self.lengths[: together.start]), sum(self.lengths[: together.stop])
         positions, until = self.spans[:, first:stop]
@@ -211,12 +211,12 @@ def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
     }
 
 
-def meeting(rows: list[list[int]], size: int) -> list[int]:
+def order_by_prefix(rows: list[list[int]], size: int) -> list[int]:
     """Return the order of a step's rows in which micro-batches of `size` share most tokens.
 
     Micro-batches of like cost stand side by side, so that processes that take turns have equally much to do.
 
-    >>> meeting([[1, 1, 5], [2, 2, 6], [1, 1, 7], [2, 2, 8]], size=2)
+    >>> order_by_prefix([[1, 1, 5], [2, 2, 6], [1, 1, 7], [2, 2, 8]], size=2)
     [0, 2, 1, 3]
     """
     order = sorted(range(len(rows)), key=lambda row: rows[row])

@@ -21,7 +21,7 @@ from transformers.utils.hub import resolve_revision
 from critic.errors import UsageError
 
 
-def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
+def pin_revision(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
     """Return the recipe with its revision as a commit, if a hub or its cache knows it.
 
     All files are then read from one state of the base. A resumed run (`begun` is its recipe) keeps the commit that it
@@ -37,7 +37,7 @@ def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
     return msgspec.structs.replace(recipe, revision=getattr(commit, "resolved", commit))
 
 
-def served_tokens(base: str, revision: str | None = None) -> float:
+def read_served_tokens(base: str, revision: str | None = None) -> float:
     """Return the most tokens that vLLM serves a base with: its positions, or fewer if its tokenizer says so.
 
     Infinite if nothing bounds them. Raises OSError or ValueError if the base cannot be read.
@@ -56,7 +56,7 @@ def require_served_tokens(recipe: Recipe) -> None:
     if recipe.base is None:
         return
     try:
-        most = served_tokens(recipe.base, recipe.revision)
+        most = read_served_tokens(recipe.base, recipe.revision)
     except (OSError, ValueError):
         return
     longest = recipe.max_source_tokens + recipe.max_target_tokens
@@ -110,7 +110,9 @@ def require_alike(device: torch.device) -> None:
         raise UsageError(f"the GPUs are not alike: {', '.join(kinds)}; use some (-- --include localhost:{ranks})")
 
 
-def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int) -> tuple[int, int]:
+def estimate_disk_use(
+    recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int
+) -> tuple[int, int]:
     """Return the bytes of a checkpoint (0 if none is made), and the most bytes that are there at once.
 
     The run uses Adam, has `whole` parameters, and trains `trained` of them.

@@ -37,7 +37,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
     Raises UsageError that names the key that is wrong and the nearest right one.
     """
-    content = _parsed(path.read_bytes(), str(path))
+    content = _parse(path.read_bytes(), str(path))
     if isinstance(content, dict):
         if twice := next((name for name, saved in SAVED_AS.items() if {name, saved} <= content.keys()), None):
             raise UsageError(f"{path}: {SAVED_AS[twice]} is the former name of {twice}; give one of them")
@@ -64,10 +64,10 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
     return recipe
 
 
-def _parsed(text: str | bytes, location: str) -> Any:
+def _parse(text: str | bytes, location: str) -> Any:
     """Parse YAML. Raises UsageError that names the `location` and line of a mistake.
 
-    >>> _parsed("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
+    >>> _parse("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
     {'learning_rate': 1e-05, 'save_strategy': 'no'}
     """
     try:
@@ -96,7 +96,7 @@ def _put(content: Any, override: str) -> None:
         content = content.setdefault(folder, {}) if isinstance(content, dict) else None
     if not isinstance(content, dict):
         raise UsageError(f"--set {override}: {name} is no place in a recipe")
-    content[last] = _parsed(value, f"--set {override}")
+    content[last] = _parse(value, f"--set {override}")
 
 
 def _with_nearest(message: str) -> str:

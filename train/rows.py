@@ -106,14 +106,14 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
     # Reading the rows takes long, so it is done only for images or on a cache miss.
     loaded = None
     if images is not None:
-        loaded = _loaded(recipe, train, True)
+        loaded = _load_rows(recipe, train, True)
         names = {name for response in loaded.responses for name in response.question.images}
         facts["images"] = {**images.facts(), "files": images.state(names)}
         if tokenizer is not None:
             facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     if not (folder / "counts.json").is_file():
-        _build(recipe, train, loaded or _loaded(recipe, train, False), folder, tokenizer, processes, images)
+        _build(recipe, train, loaded or _load_rows(recipe, train, False), folder, tokenizer, processes, images)
     if tokenizer is None:
         tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
@@ -170,7 +170,7 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     return tokenizer
 
 
-def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
+def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     """Read the rows to learn from. Raises UsageError if answers among them were changed by `critic attack`."""
     columns, teachers = judges(recipe)
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
@@ -182,12 +182,12 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     return loaded
 
 
-def _as_raters(shares: list[float], key: str) -> HumanScore:
+def _make_raters(shares: list[float], key: str) -> HumanScore:
     """Return probabilities [10] as twenty raters who each gave a rating.
 
     The score, which text learns, is that of one rater, drawn by `key`: none of them may have given their mean.
 
-    >>> _as_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
+    >>> _make_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
     8.0
     """
     below = [*accumulate(shares)][:-1]
@@ -196,7 +196,7 @@ def _as_raters(shares: list[float], key: str) -> HumanScore:
     return HumanScore(score=ratings[drawn], raters={str(rater): score for rater, score in enumerate(ratings)})
 
 
-def _content(response: Response, images: bool = True) -> str:
+def _hash_content(response: Response, images: bool = True) -> str:
     """Return a hash of an answer and its question, with its images if `images`, but without its id."""
     question = response.question
     text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
@@ -213,7 +213,7 @@ def far_apart(responses: Sequence[Response]) -> str | None:
     for response in responses:
         if (human := response.human) is not None and response.preference is None:
             given = human.raters.values() or [human.score]
-            scores[human.scope, _content(response)] += [(score, response.id) for score in given]
+            scores[human.scope, _hash_content(response)] += [(score, response.id) for score in given]
     spans = [(min(given), max(given)) for given in scores.values()]
     wide = [(low, high) for low, high in spans if high[0] - low[0] >= FAR_APART]
     if not wide:
@@ -227,7 +227,7 @@ def far_apart(responses: Sequence[Response]) -> str | None:
     )
 
 
-def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
+def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
     """Return the scores of the teacher whose judgments are the file `name`, by the id of a row.
 
     A row's judgment is that of the same answer to the same question; of several, that of its own id. Rows without one
@@ -238,17 +238,17 @@ def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
     if strange := [judgment.prompt for judgment in judgments if not rates(judgment.prompt)]:
         problem = f"{len(strange)} of {len(judgments)} judgments do not rate on 1..10 ({', '.join(sorted({*strange}))})"
         raise UsageError(f"labels: {name}: {problem}; judge in a form that does, such as pointwise")
-    by_key = {(judgment.sample.id, _content(judgment.sample.response)): judgment for judgment in judgments}
+    by_key = {(judgment.sample.id, _hash_content(judgment.sample.response)): judgment for judgment in judgments}
     by_content = {content: judgment for (_, content), judgment in by_key.items()}
     scores, lacking, strangers = dict[str, HumanScore](), Counter[str](), set[str]()
     for response in loaded.responses:
-        judgment = by_key.get((response.id, _content(response))) or by_content.get(_content(response))
+        judgment = by_key.get((response.id, _hash_content(response))) or by_content.get(_hash_content(response))
         if judgment is None or judgment.score is None:
             lacking[f"{'not' if judgment is None else 'failed'} in {name}"] += 1
             strangers |= {response.id} if judgment is None else set()
         else:
             distribution = judgment.verdict.distribution or probabilities(judgment.score)
-            scores[response.id] = _as_raters(distribution, response.id)
+            scores[response.id] = _make_raters(distribution, response.id)
     if not scores:
         ids = len(strangers & {row_id for row_id, _ in by_key})
         why = f"{_listed(lacking)}; {ids} of their ids have another question, reference, image or answer there"
@@ -266,7 +266,7 @@ class Labelled(Struct, frozen=True):
     planned: Plan
 
 
-def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
+def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
     """Return the rows with the scores of one source, and the examples to learn from them.
 
     Another judge's scores take people's place. Forms that do not depend on scores are learned from people's rows only.
@@ -284,14 +284,14 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
         }
         # A teacher's file has ratings and nothing else.
         if name in judges(recipe)[1]:
-            learned, scores = RatingKind, _taught(name, loaded)
+            learned, scores = RatingKind, _read_teacher(name, loaded)
         chosen = [
             msgspec.structs.replace(answer, human=msgspec.structs.replace(scores[answer.id], scope=row.scope))
             for row, answer in zip(loaded.rows, loaded.responses, strict=True)
             if answer.id in scores
         ]
         # What does not depend on scores was learned from people's rows, and would count twice.
-        forms = _of_kind(forms, learned)
+        forms = _select_kind(forms, learned)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
@@ -311,14 +311,16 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     changed, unused = dict[str, Response](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
-        if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
+        if original not in originals or not (
+            kind or _hash_content(response, False) == _hash_content(originals[original], False)
+        ):
             problem = f"counterfactuals: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
         if kind and less is None:
             unused[f"{kind}, to which arms gives no points"] += 1
         elif less is not None and response.human is not None:
-            changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
+            changed[row.id] = msgspec.structs.replace(response, human=_lower_scores(response.human, less))
     if not changed:
         problem = "has no answer with one fact edited or another image that has points"
         raise UsageError(
@@ -328,14 +330,14 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     if objective_of(recipe).compares:  # the answer as it was is the better one
         pairs = [Planned(ONE_SIDE["pairwise"], (name.rpartition("#")[0], name)) for name in changed]
         return [Labelled("arms", arms.weight, originals | changed, Plan(pairs, {}))]
-    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _of_kind(recipe.forms, RatingKind)))]
+    return [Labelled("arms", arms.weight, changed, plan([*changed.values()], _select_kind(recipe.forms, RatingKind)))]
 
 
-def _of_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
+def _select_kind(forms: dict[str, float], kind: Any) -> dict[str, float]:
     return {form: share for form, share in forms.items() if isinstance(form_of(form).kind, kind)}
 
 
-def _worth_less(human: HumanScore, points: float) -> HumanScore:
+def _lower_scores(human: HumanScore, points: float) -> HumanScore:
     """Return people's scores less `points`, but at least the lowest of the scale."""
     raters = {name: max(score - points, TEN[0]) for name, score in human.raters.items()}
     return msgspec.structs.replace(human, score=max(human.score - points, TEN[0]), raters=raters)
@@ -344,21 +346,21 @@ def _worth_less(human: HumanScore, points: float) -> HumanScore:
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
-    sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
+    sources = [_label_rows(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     sources += _changed(recipe, loaded)
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
-    pieces = _pieces(sources)
+    pieces = _encode_pieces(sources)
     if not pieces:
-        raise _nothing_planned(recipe, train, sources, left_out)
+        raise _explain_nothing_planned(recipe, train, sources, left_out)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         if tokenizer is None:
-            tokenizer = _trained_tokenizer(recipe, sources, images)
+            tokenizer = _train_own_tokenizer(recipe, sources, images)
             tokenizer.save_pretrained(partial / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
-        tokenized = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
+        tokenized = _tokenize_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
         rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
-        counts, failed = _counts(tokenized)
+        counts, failed = _count_outcomes(tokenized)
         if failed and not len(rows):
             shown = f"the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
             raise UsageError(f"{train}: {shown}")
@@ -389,15 +391,15 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _trained_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
+def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
     assert recipe.tiny is not None
-    tokenizer = train_tokenizer(_texts(sources, images is not None), recipe.tiny, recipe.vision)
+    tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
     if recipe.vision is None:
         return tokenizer
     return SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
 
 
-def _tokenized_in_parallel(
+def _tokenize_in_parallel(
     pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
     workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
@@ -405,7 +407,7 @@ def _tokenized_in_parallel(
     if workers == 1:
         datasets.disable_progress_bars()
     return datasets.Dataset.from_generator(
-        _tokenized,
+        _tokenize,
         features=_FEATURES,
         gen_kwargs={"pieces": pieces, "tokenizer": tokenizer, "limits": limits},
         num_proc=workers if workers > 1 else None,
@@ -413,7 +415,7 @@ def _tokenized_in_parallel(
     )
 
 
-def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
+def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
     """Count what was shortened and refused, and why images could not be shown."""
     failed, refused = Counter[str](), list[str]()
     for row in tokenized.select_columns(["id", "form", "length", "failure"]):
@@ -425,7 +427,9 @@ def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
     return {"shortened": dict(shortened), "refused": refused}, failed
 
 
-def _nothing_planned(recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]) -> UsageError:
+def _explain_nothing_planned(
+    recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]
+) -> UsageError:
     """Return the error of a training without a single example, with the reasons."""
     if not any(source.by_id for source in sources):
         return UsageError(f"{train}: no usable row to learn from")
@@ -462,7 +466,7 @@ _PIECE = 250
 """Examples that a process takes at a time."""
 
 
-def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
+def _encode_pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     """Encode the planned examples with their rows as JSON, in pieces, so that each process is sent only its own."""
     coded = [
         _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
@@ -472,7 +476,7 @@ def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
 
-def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield a row of `_FEATURES` for each planned example.
 
     `limits` are the most tokens of a prompt and of a verdict.
@@ -521,7 +525,7 @@ def _people(example: Example) -> dict[str, Any]:
     return {"rating": whole_rating(example.score), "people": example.label or probabilities(example.score)}
 
 
-def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
+def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
     """Yield the text of each planned example's prompt, and its verdict."""
     for source in sources:
         for planned in source.planned.examples:

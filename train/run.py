@@ -28,7 +28,7 @@ import torch
 import trainer_args
 import transformers
 from batches import Batches
-from evaluation import HeldOut, held_out, require_foreign
+from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
@@ -50,7 +50,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     """Return the model to train, with the forward pass of training. Raises UsageError if the base cannot be loaded."""
     objective = objective_of(recipe, tokens)
     packs = recipe.packing or objective.packs
-    kind = attention.decided(recipe.attention, packed=packs)
+    kind = attention.choose_attention(recipe.attention, packed=packs)
     # FlexAttention is only for the part that reads text, not for the one that looks at images.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
@@ -65,7 +65,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     _freeze(model, recipe)
     objective.install(model)
     if recipe.lora is not None:
-        model = _adapted(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
+        model = _add_adapters(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
     _spare_gradients(model)
     return model
 
@@ -117,7 +117,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
             revision=recipe.revision,
             attn_implementation=recipe.attention,
             output_loading_info=True,
-            **_four_bits(recipe),
+            **_read_in_four_bits(recipe),
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(
@@ -137,7 +137,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     return model
 
 
-def _four_bits(recipe: Recipe) -> dict[str, Any]:
+def _read_in_four_bits(recipe: Recipe) -> dict[str, Any]:
     """Return the options that read a base as NF4 onto this process's GPU, or none.
 
     The output head and what is no matrix stay as they are.
@@ -149,7 +149,7 @@ def _four_bits(recipe: Recipe) -> dict[str, Any]:
     return {"quantization_config": packing, "device_map": {"": torch.cuda.current_device()}}
 
 
-def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
+def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[str]:
     """Return the layers that get adapters: `wanted`, or for all layers of a model that sees those that read text."""
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
@@ -158,7 +158,7 @@ def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
     return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
 
 
-def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
+def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
     if recipe.training.get("gradient_checkpointing"):  # which needs an input that has a gradient
@@ -167,7 +167,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=_reading(model, lora.target_modules),
+        target_modules=_choose_adapted_layers(model, lora.target_modules),
         task_type=task,  # SEQ_CLS trains the new layer whole
     )
     try:
@@ -213,7 +213,7 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def one_after_the_other(first: bool) -> Iterator[None]:
+def take_turns(first: bool) -> Iterator[None]:
     """Run the block in the first process, then in the others, which find the work done.
 
     If the first process has ended, the others end too, with a line.
@@ -244,7 +244,7 @@ class TrainingRun(Struct, frozen=True):
 
 def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
-    run = msgspec.structs.replace(run, recipe=preflight.pinned(run.recipe, checkpoints.noted(run.out, "recipe")))
+    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, checkpoints.noted(run.out, "recipe")))
     facts = describe(run.recipe, run.train, run.internal)
     with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
         if finished(run.out, facts):
@@ -257,7 +257,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     """Train the judge that `facts` describe, from the newest complete checkpoint if there is one."""
     out, first = run.out, cpu.is_first()
     recipe, machine = _prepare_device(run.recipe, out, run.threads)
-    with trainer_args.telling():
+    with trainer_args.report_bad_values():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
@@ -266,7 +266,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     # Only here have the processes met, and nothing long has begun.
     preflight.require_alike(settings.device)
     images = _images(run, recipe)
-    with one_after_the_other(first):
+    with take_turns(first):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
@@ -275,7 +275,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
-    recipe = _packed_or_not(recipe, tokenizer, first)
+    recipe = _switch_packing(recipe, tokenizer, first)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
     watched_rows = _watched(run, objective, tokenizer)
@@ -284,10 +284,10 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
-    with one_after_the_other(first):
+    with take_turns(first):
         preflight.require_embeddings(export.bare(model), tokenizer, data.rows, recipe.base or "tiny")
         if first:
-            checkpoint, most = preflight.disk_use(recipe, settings, *export.parameters(model))
+            checkpoint, most = preflight.estimate_disk_use(recipe, settings, *export.parameters(model))
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
@@ -312,12 +312,12 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )
-    with trainer_args.telling():
+    with trainer_args.report_bad_values():
         trainer = JudgeTrainer(
             watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
         )
     trainer.remove_callback(transformers.PrinterCallback)
-    with trainer_args.telling(lambda: watch.began > 0.0):
+    with trainer_args.report_bad_values(lambda: watch.began > 0.0):
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:
@@ -340,14 +340,14 @@ def _watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str
         return {}
     files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
     settings = recipe.evaluation, tokenizer, objective.tokens, recipe.max_source_tokens, objective.watched_form()
-    return {name: held_out(file, *settings) for name, file in files.items()}
+    return {name: read_held_out(file, *settings) for name, file in files.items()}
 
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
+def _switch_packing(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
     """Return the recipe, without packing for a base whose tokens are more than a row of places.
 
     Such are Qwen's, whose images have two dimensions of them, and Gemma's, which see an image's tokens behind them.
@@ -393,11 +393,11 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         if first:
             print(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}", flush=True)
     bf16 = recipe.training.get("bf16") or recipe.deepspeed.get("bf16", {}).get("enabled") is True
-    if first and (note := cpu.device_note(bf16)):
+    if first and (note := cpu.describe_device(bf16)):
         print(note, flush=True)
     if not torch.cuda.is_available():
         cpu.keep_memory()
-        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()
+        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.choose_threads()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(machine["threads"])
         torch.set_num_threads(machine["threads"])

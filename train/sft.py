@@ -95,7 +95,7 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     return 0
 
 
-def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
+def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
     """Write the same rows with our columns to `out`, for all processes to read, and return `out`.
 
     Raises UsageError as `human_scored.walk` does.
@@ -162,8 +162,8 @@ def main(
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)
-        train = renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
-        internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
+        train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
+        internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [__file__, str(config), "--train", str(train), "--out", str(out)]
     forwarded = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
     for name, value in forwarded.items():

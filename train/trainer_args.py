@@ -12,7 +12,7 @@ import deepspeed
 import msgspec
 import torch
 import transformers
-from cpu import allowed_cores, is_first
+from cpu import count_allowed_cores, is_first
 from recipe_keys import Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
@@ -145,9 +145,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     micro_batches = recipe.global_batch // (rows * world)
     # On a CPU other processes would take the cores that compute the step.
     if not on_cpu:
-        section = {**_overlapping(section, micro_batches, world), **section}
+        section = {**_overlap_batches(section, micro_batches, world), **section}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
-    with telling():
+    with report_bad_values():
         settings = transformers.TrainingArguments(
             **section,
             output_dir=str(out),
@@ -168,13 +168,13 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     return settings
 
 
-def _overlapping(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
+def _overlap_batches(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
     """Return the options that keep a GPU busy.
 
     While it computes a step, other processes make the batches of the next, in the order in which one would make them,
     and copy them to it.
     """
-    cores = allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
+    cores = count_allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
     workers = section.get("dataloader_num_workers", max(1, min(4, cores - 1)))
     return {
         "dataloader_num_workers": workers,
@@ -216,7 +216,7 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
 
 
 @contextmanager
-def telling(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Turn errors of transformers, PyTorch and DeepSpeed about a value of their sections into a UsageError of one line.
 
     Errors after training has `begun` are raised as they are: no value is at fault.

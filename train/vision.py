@@ -84,10 +84,10 @@ class SeeingTokenizer:
         self._sizes[name] = size
         # Sizes repeat over thousands of rows.
         if size not in self._expansions:
-            self._expansions[size] = self._expanded(size)
+            self._expansions[size] = self._expand(size)
         return self._expansions[size]
 
-    def _expanded(self, size: tuple[int, int]) -> str:
+    def _expand(self, size: tuple[int, int]) -> str:
         token = self.processor.image_token
         try:
             processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
@@ -153,12 +153,12 @@ def white(size: tuple[int, int]) -> Any:
     return Image.new("RGB", size, "white")
 
 
-def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
+def number_images(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
     """Return the token ids of rows with a number for each image in place of the image token.
 
     So rows have a common prefix only if they show the same images.
 
-    >>> told_apart([{"input_ids": [5, 9, 9], "images": ["a.png"], "image_tokens": [2]}, {"input_ids": [5, 6]}], 9)
+    >>> number_images([{"input_ids": [5, 9, 9], "images": ["a.png"], "image_tokens": [2]}, {"input_ids": [5, 6]}], 9)
     [[5, -1, -1], [5, 6]]
     """
     numbers: dict[str, int] = {}
@@ -174,7 +174,7 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
     return apart
 
 
-def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
+def list_images(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
     """Return the images of a packed sequence in the order of their tokens."""
     names: list[str] = []
     for node in nodes:

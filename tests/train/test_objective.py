@@ -22,7 +22,7 @@ from training import (
 import rating_tokens  # isort: skip
 from objective_table import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
-from objectives.raft import RaftSpec, rating_error  # isort: skip
+from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
@@ -264,8 +264,8 @@ def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None
     ours, people = (torch.tensor(np.array(side)) for side in zip(*pairs, strict=True))
     squared = [(sum((k + 1) * (p[k] - q[k]) for k in range(10))) ** 2 for p, q in pairs]
     rps = [sum((sum(p[: k + 1]) - sum(q[: k + 1])) ** 2 for k in range(10)) for p, q in pairs]
-    assert rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
-    assert rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
+    assert compute_rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
+    assert compute_rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
 
 
 def two_tokens() -> Any:
@@ -298,7 +298,7 @@ def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
     at_rating.requires_grad_(), behind.requires_grad_()
     people = torch.eye(10)[4:5]
     for kind in ("squared", "rps"):
-        error = rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
+        error = compute_rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
         parts = torch.autograd.grad(error.sum(), [at_rating, behind])
         assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
 

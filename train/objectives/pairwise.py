@@ -77,15 +77,15 @@ class Pairwise(ScoringHead):
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
         scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
         first, second = scores.squeeze(-1).unbind(-1)
-        errors = preference_error(first - second, batch["people"], batch["margins"])
+        errors = compute_preference_error(first - second, batch["people"], batch["margins"])
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
     def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
-        """Return the `tie_band` by `fitted_band`, for some of the training pairs as the head scores them now."""
+        """Return the `tie_band` by `fit_band`, for some of the training pairs as the head scores them now."""
         # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
         first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T  # as precise as the head computes them
-        band = fitted_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
+        band = fit_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
         if is_first():
             print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
         return {"tie_band": band}
@@ -94,7 +94,7 @@ class Pairwise(ScoringHead):
 OBJECTIVE = Pairwise
 
 
-def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
+def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
     """Return the error [n] of the differences s_A - s_B of two answers' scores `ahead` [n], against what people
     `preferred` [n]: 1 for A, 0 for B, 1/2 for a tie.
 
@@ -104,7 +104,7 @@ def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch
     return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
 
 
-def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
+def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
     """Return the width up to which a `difference` [n] of two answers' scores is called a tie.
 
     It is the width by which most pairs get people's verdict (`ahead` [n]: above 0 the first answer is better, 0 is a

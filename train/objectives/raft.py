@@ -24,7 +24,7 @@ from critic.records import RATINGS
 
 class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The term that is added to the cross-entropy of a rated row: the error of the rating distribution against people's
-    score. It weighs as much as `weight` target tokens; `kind` as in `rating_error`."""
+    score. It weighs as much as `weight` target tokens; `kind` as in `compute_rating_error`."""
 
     kind: Literal["squared", "rps"] = "rps"
     weight: Weight = 4.0
@@ -89,7 +89,7 @@ class Raft(Sft):
             assert self.tokens is not None
             at_rating, behind_one = functional.linear(torch.cat([states, branch]), head.weight, head.bias).chunk(2)
             shares = log_distribution(self.tokens, at_rating, behind_one, last)
-            return spec.weight * (rating_error(spec.kind, shares, people) * weights).sum()
+            return spec.weight * (compute_rating_error(spec.kind, shares, people) * weights).sum()
 
         spec: RaftSpec = self.own("raft")
         # The count stays that of the tokens, so that `weight` is in tokens.
@@ -102,7 +102,7 @@ class Raft(Sft):
 OBJECTIVE = Raft
 
 
-def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+def compute_rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
     """Return the error [rows] of rating distributions against people's, both [rows × 10].
 
     `squared` is (expected rating - people's mean)² (RAFT). `rps` is the ranked probability score: the sum over the
