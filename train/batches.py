@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from packing import LEAST, Node, prefix_tree, sequence
 from torch.nn import functional
-from vision import BLANK, SeeingTokenizer, images_of, told_apart
+from vision import BLANK, SeeingTokenizer, list_images, number_images
 
 from critic.judging.targets import IGNORED
 
@@ -23,9 +23,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Weights(Struct, frozen=True):
-    """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
-    verdict's value is spelt, times the row's own weight. They average 1 over all learned tokens, so that the loss stays
-    one per token. Scores of pairs are to differ by `margin` times what people find an answer ahead above `least`."""
+    """Weights of learned tokens in the loss.
+
+    A token counts `by_rating[k]` in rows with rating k (0: no rating), times `value` if it spells the verdict's value,
+    times the row's own weight. Weights average 1 over all learned tokens, so that the loss stays one per token. Scores
+    of pairs are to differ by `margin` times people's preference above `least`.
+    """
 
     value: float
     by_rating: list[float]
@@ -38,24 +41,30 @@ class Weights(Struct, frozen=True):
 
 
 class Collation:
-    """How rows become a batch. What stands here keeps rows as they are and learns the tokens behind their prompts."""
+    """The way in which rows become a batch.
+
+    This one keeps rows as they are and learns the tokens behind their prompts.
+    """
 
     packs: ClassVar[bool] = False
-    """Whether rows are packed even if the recipe does not say so, unless the base's family cannot."""
+    """True if rows are packed even if the recipe does not say so, unless the base's family cannot."""
 
     inputs: ClassVar[frozenset[str]] = frozenset({"labels", "learned", "weights"})
     """Names of the tensors of a batch that the loss takes; the model is given the others."""
 
     def parts(self, row: Row) -> list[Row]:
-        """Return what of a row goes into the batch, each a row of its own."""
+        """Return the parts of a row that go into the batch, each as a row of its own."""
         return [row]
 
     def branch(self, nodes: list[Node], rows: list[Row], weighing: Weights) -> tuple[list[Node], list[Row], Tensors]:
-        """Return the nodes and rows of a packed batch with what stands beside them, and more tensors of the loss."""
+        """Return the nodes and rows of a packed batch with branches added, and more tensors for the loss."""
         return nodes, rows, {}
 
     def tensors(self, rows: list[Row], ends: list[int], weighing: Weights) -> Tensors:
-        """Return more tensors of the loss. `ends[i]` is the place of the last token of row i among all of the batch."""
+        """Return more tensors for the loss.
+
+        `ends[i]` is the index of the last token of row i among all of the batch.
+        """
         return {}
 
 
@@ -89,11 +98,11 @@ class PromptCollation(Collation):
 
 
 class Batches:
-    """Collate rows: padded on the right to the longest, or packed into one sequence without padding, which with `share`
-    has what rows begin with alike only once (packing.py).
+    """Collates rows, padded on the right to the longest or packed into one sequence without padding (`packing`).
 
-    `collation` says what of a row is shown and learned. With a tokenizer that sees, the pixels of images come along; of
-    `several` processes one whose rows have none is given a white one.
+    With `share` a packed sequence has common prefixes only once (packing.py). `collation` says which parts of a row are
+    shown and learned. With a tokenizer that sees (`seeing`), batches hold the pixels of images; if there are `several`
+    processes, one whose rows have no image gets a white one.
     """
 
     def __init__(
@@ -110,23 +119,26 @@ class Batches:
         self.pad, self.weighing, self.collation, self.share = pad, weighing, collation, share
         self.seeing, self.several = seeing, several
         self.image_token = seeing.image_token_id if seeing is not None else -1
-        # A family that tells images' tokens from others cannot pack.
+        # A family that is told which tokens are an image's cannot pack.
         self.packing = packing or (collation.packs and not (seeing and seeing.types))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
+        # All processes must call the vision part, or those that do would wait for ever.
         if self.seeing is not None and self.several and not any(row["images"] for row in rows):
             rows = [*rows, _blank_row(self.seeing)]
         rows = [part for row in rows for part in self.collation.parts(row)]
         return self._packed(rows) if self.packing else self._padded(rows)
 
     def _pixels(self, names: list[str]) -> Tensors:
+        """Return the pixels of the named images, or nothing for a batch without images."""
         return self.seeing.pixels(names) if self.seeing is not None and names else {}
 
     def _token_weights(self, row: Row) -> list[float]:
-        of_row = self.weighing.of_row(row)
-        weights = [of_row] * row["length"]
+        """Return the weight of each token of a row."""
+        row_weight = self.weighing.of_row(row)
+        weights = [row_weight] * row["length"]
         for position in row["value"]:
-            weights[position] = of_row * self.weighing.value
+            weights[position] = row_weight * self.weighing.value
         return weights
 
     @staticmethod
@@ -157,7 +169,7 @@ class Batches:
     def _packed(self, rows: list[Row]) -> dict[str, Any]:
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
-        nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
+        nodes = prefix_tree(number_images(rows, self.image_token), most, LEAST if self.share else math.inf)
         nodes, rows, extra = self.collation.branch(nodes, rows, self.weighing)
         behind = accumulate(node.end - node.start for node in nodes)
         last = {node.row: end - 1 for node, end in zip(nodes, behind, strict=True) if node.leaf}
@@ -173,7 +185,7 @@ class Batches:
             "weights": flat(self._token_weights),
             **extra,
             **self.collation.tensors(rows, [last[row] for row in range(len(rows))], self.weighing),
-            **self._pixels(images_of(nodes, rows, self.image_token)),
+            **self._pixels(list_images(nodes, rows, self.image_token)),
         }
 
 

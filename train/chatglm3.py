@@ -1,4 +1,4 @@
-"""ChatGLM3 as published -> a folder that transformers and vLLM load without its remote code (`critic base --from`).
+"""Convert ChatGLM3 as published to a folder that transformers and vLLM load without remote code (`critic base --from`).
 
 The folder gets GLM's class with the same numbers, mapped from the disk, a fast tokenizer with the same ids, and a chat
 template. Layout and special tokens are those of the published config.json and tokenizer.
@@ -30,10 +30,10 @@ NAMES = {
     "seq_length": "max_position_embeddings",
     "layernorm_epsilon": "rms_norm_eps",
 }
-"""What is read of the published config.json -> what GLM's class calls it."""
+"""Key of the published config.json -> its name in GLM's class."""
 
 FIXED = {"model_type": "chatglm", "multi_query_attention": True, "quantization_bit": 0, "pre_seq_len": None}
-"""What ChatGLM3 has, and its relatives and quantized copies have not."""
+"""Keys with the values that ChatGLM3 has, and its relatives and quantized copies have not."""
 
 RENAMED = {
     "transformer.embedding.word_embeddings": "model.embed_tokens",
@@ -51,7 +51,7 @@ ADDED = ("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user
 """Tokens whose ids follow those of tokenizer.model, in this order."""
 
 STOPS = ("<|user|>", "<|observation|>")
-"""Where ChatGLM3 stops besides its end-of-sentence token: what comes next is not for it to write."""
+"""Tokens that ChatGLM3 stops on besides its end-of-sentence token: they begin what others write."""
 
 SAMPLES = "你好，世界！2024年3月15日，23.5℃。", '{"Rating":10,"Reason":"philosophy"}', "  two\n\n\t👋🏽 e\u0301 "
 """Texts that the fast tokenizer must read as SentencePiece does, besides every piece."""
@@ -87,8 +87,11 @@ def convert(source: Path, out: Path) -> None:
 
 
 def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[str, torch.Tensor]:
-    """A published tensor as GLM's class has it: renamed, the fused query, key and value (rows in this order) as three.
-    Gate and up stay fused, in the same order; rotary angles follow from the configuration."""
+    """Return a published tensor under its names in GLM's class.
+
+    The fused query, key and value (rows in this order) become three tensors. Gate and up stay fused, in the same order.
+    Rotary angles are left out: they follow from the configuration.
+    """
     for old, new in RENAMED.items():
         name = name.replace(old, new)
     if name.endswith("rotary_pos_emb.inv_freq"):
@@ -102,8 +105,10 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
 
 
 def fast_tokenizer(path: Path, positions: int) -> PreTrainedTokenizerFast:
-    """The SentencePiece BPE in `path` as a fast tokenizer: pieces merge in the order of their scores. Raises UsageError
-    unless it reads every piece and the samples as SentencePiece does."""
+    """Return the SentencePiece BPE in `path` as a fast tokenizer, in which pieces merge in the order of their scores.
+
+    Raises UsageError unless it reads every piece and the samples as SentencePiece does.
+    """
     with refusing(path, "no SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     model: Any = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())

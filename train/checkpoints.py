@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or do not count: a manifest is written last, and a killed run goes on from the newest."""
+"""Complete checkpoints: a manifest is written last, and a killed run resumes from the newest one that has it."""
 
 import json
 import os
@@ -14,15 +14,16 @@ FORMAT = 1
 
 
 def _folders(out: Path) -> list[Path]:
-    """Checkpoint folders, newest first."""
+    """Return the checkpoint folders, newest first."""
     folders = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
 
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
-    """Declare a checkpoint whole: every file's size and `facts` (what run it belongs to, JSON), written last."""
+    """Write the manifest that declares a checkpoint complete: every file's size, and `facts` of its run (JSON)."""
     sizes = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        # Else the manifest could reach the disk before the files that it vouches for.
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
         sizes[file.relative_to(folder).as_posix()] = file.stat().st_size
@@ -30,9 +31,10 @@ def seal(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def fault(folder: Path) -> str | None:
-    """Why a checkpoint cannot be used, None when it is whole."""
+    """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    # The manifest is written last, so the run was killed before.
     except FileNotFoundError:
         return "it was never finished"
     except ValueError:
@@ -49,14 +51,15 @@ def fault(folder: Path) -> str | None:
 
 
 def let_others_read(file: Path) -> None:
-    """Give weights below the folder of a file its mode: safetensors writes what nobody else may read."""
+    """Give the weights below the folder of `file` its mode: safetensors writes files that nobody else may read."""
     for weights in file.parent.rglob("*.safetensors"):
         shutil.copymode(file, weights)
 
 
 def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """The names of `facts` that differ from a run's `earlier` ones, of a recipe with its keys."""
+    """Return the names of `facts` that differ from a run's `earlier` ones, a recipe's with the keys that differ."""
     differing = {name: value for name, value in json.loads(json.dumps(facts)).items() if earlier.get(name) != value}
+    # A judge from before recipes were noted has none to compare.
     if "recipe" not in differing or not earlier.get("recipe"):
         return list(differing)
     keys = [key for key, value in differing["recipe"].items() if earlier["recipe"].get(key) != value]
@@ -64,9 +67,9 @@ def changed(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
 
 
 def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
-    """The newest whole checkpoint in `out`; `warn(text)` is told of every broken one that is passed over.
+    """Return the newest complete checkpoint in `out`, or None. `warn(text)` is called for every broken one.
 
-    Raises UsageError when it belongs to a run that `facts` does not describe.
+    Raises UsageError if it belongs to a run that `facts` does not describe.
     """
     for folder in _folders(out):
         reason = fault(folder)
@@ -80,7 +83,7 @@ def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
 
 
 def noted(out: Path, name: str) -> Any:
-    """What the newest whole checkpoint in `out` has noted under `name`, None where there is none."""
+    """Return the fact `name` of the newest complete checkpoint in `out`, or None if there is none."""
     for folder in _folders(out):
         if fault(folder) is None:
             return json.loads((folder / MANIFEST).read_text("utf-8"))["facts"].get(name)
@@ -88,9 +91,9 @@ def noted(out: Path, name: str) -> Any:
 
 
 def discard(out: Path, keep: int) -> None:
-    """Delete all but the `keep` newest whole checkpoints, and the broken ones."""
-    whole = 0
+    """Delete all but the `keep` newest complete checkpoints, and all broken ones."""
+    complete = 0
     for folder in _folders(out):
-        whole += fault(folder) is None
-        if fault(folder) is not None or whole > keep:
+        complete += fault(folder) is None
+        if fault(folder) is not None or complete > keep:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A moving average of the weights under DeepSpeed's ZeRO, kept by each process for its own part alone.
+"""A moving average of the weights under DeepSpeed's ZeRO. Each process keeps it for its own shard only.
 
 Memory: 4 bytes a trained parameter, shared by the processes as the optimizer's own states are; no communication.
 """
@@ -14,12 +14,12 @@ from recipe_keys import EmaSpec
 from critic.errors import UsageError
 
 MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition")
-"""Where DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) keep this process's part of the fp32 weights.
+"""Attributes in which DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) keep this process's fp32 weights.
 Private names: deepspeed is pinned, and the tests compare with an average taken without it."""
 
 
-def masters(optimizer: Any) -> list[torch.Tensor]:
-    """This process's fp32 weights, flat, one tensor a group of parameters. Raises UsageError without ZeRO."""
+def find_masters(optimizer: Any) -> list[torch.Tensor]:
+    """Return this process's fp32 weights, one flat tensor a group of parameters. Raises UsageError without ZeRO."""
     for name in MASTERS:
         if hasattr(optimizer, name):
             return list(getattr(optimizer, name))
@@ -29,8 +29,8 @@ def masters(optimizer: Any) -> list[torch.Tensor]:
     )
 
 
-def _to_model(optimizer: Any) -> None:
-    """Let the model compute with what the fp32 weights are now."""
+def _copy_to_model(optimizer: Any) -> None:
+    """Copy the fp32 weights into those that the model computes with."""
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         # Small parameters stay gathered in every process, and must be let go and gathered anew.
         small = optimizer.persistent_parameters
@@ -58,20 +58,22 @@ class ShardedEma:
         self.undecided = spec.device == "auto" and torch.cuda.is_available()
         device = "cpu" if self.undecided or spec.device == "cpu" else None
         self.shadow = [
-            part.detach().to(device=device, dtype=torch.float32, copy=True) for part in masters(self._optimizer)
+            part.detach().to(device=device, dtype=torch.float32, copy=True) for part in find_masters(self._optimizer)
         ]
         if device == "cpu" and torch.cuda.is_available():
+            # Only from pinned memory are copies to the GPU asynchronous.
             self.shadow = [part.pin_memory() for part in self.shadow]
 
-    def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(average, weights), piece by piece."""
-        for average, weights in zip(self.shadow, masters(self._optimizer), strict=True):
+    def _split_in_chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (average, weights) in pieces of at most CHUNK numbers."""
+        for average, weights in zip(self.shadow, find_masters(self._optimizer), strict=True):
             yield from zip(average.split(CHUNK), weights.data.split(CHUNK), strict=True)
 
     def update(self) -> None:
-        """Take in the weights as they are after an optimizer step."""
+        """Add the weights after an optimizer step to the average."""
+        # Early updates count more, so that the random or unadapted start is soon forgotten.
         decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
-        for average, weights in self._chunks():
+        for average, weights in self._split_in_chunks():
             on_device = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device
             on_device.lerp_(weights.float(), 1.0 - decay)
             if on_device is not average:
@@ -79,8 +81,11 @@ class ShardedEma:
         self.updates += 1
 
     def settle(self) -> str | None:
-        """After a first step, which shows how much memory one takes: move the average to the GPU if it has room for it
-        and a twentieth of its memory more. In words where it is kept; None where that is decided already."""
+        """Decide after the first step, which shows how much memory one takes, if the average is kept on the GPU.
+
+        It is if the GPU has room for it and a twentieth of its memory more. Return a line that says where it is kept,
+        or None if that was decided before.
+        """
         if not self.undecided:
             return None
         self.undecided = False
@@ -89,23 +94,25 @@ class ShardedEma:
         fits = size + total // 20 <= free
         if fits:
             self.shadow = [
-                part.to(weights.device) for part, weights in zip(self.shadow, masters(self._optimizer), strict=True)
+                part.to(weights.device)
+                for part, weights in zip(self.shadow, find_masters(self._optimizer), strict=True)
             ]
         location = "on the GPU" if fits else "in the host's memory"
         return f"averaged weights are kept {location}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 
     def _swap(self) -> None:
+        """Exchange average and weights."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # an average in the host's memory may still be on its way
-        for average, weights in self._chunks():
+        for average, weights in self._split_in_chunks():
             own = weights.to(average.device, torch.float32, copy=True)
             weights.copy_(average)
             average.copy_(own)
-        _to_model(self._optimizer)
+        _copy_to_model(self._optimizer)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has the averaged weights inside and exactly its own again behind; every process must enter."""
+        """Give the model the averaged weights in the block, and exactly its own after it. Every process must enter."""
         self._swap()
         try:
             yield

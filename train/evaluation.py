@@ -1,4 +1,4 @@
-"""Judging held-out rows with the weights as they are in training: the agreement with people beside the loss."""
+"""Judge held-out rows with the weights of a training step, for the agreement with people beside the loss."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from rating_tokens import RatingTokens, log_distribution
 from recipe_keys import EvaluationSpec
-from vision import SeeingTokenizer, told_apart
+from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
 from critic.errors import UsageError
@@ -30,9 +30,12 @@ _NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
 
 
 class HeldOut(Struct, frozen=True):
-    """Rows to judge (`prompt_row`): token ids up to the rating, and a 1 behind it where 10 is two tokens; of each
-    people's score, 1..10, and its group. `ends`: the rating is the last of a verdict; `behind`: so many tokens of one
-    are behind the prompt."""
+    """Rows to judge (`prompt_row`), with people's score (1..10) and the group of each.
+
+    Token ids go up to the rating, and have a 1 in its place if 10 is two tokens. `ends`: the rating is the last value
+    of a verdict. `behind`: how many tokens of a verdict stand behind the prompt. `refused` are ids of rows that do not
+    fit.
+    """
 
     rows: list[Row]
     human: list[float]
@@ -42,11 +45,14 @@ class HeldOut(Struct, frozen=True):
     behind: int = 0
 
 
-def held_out(
+def read_held_out(
     path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
 ) -> HeldOut:
-    """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
-    scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
+    """Read the first `spec.rows` rows of a file and render them as in judging, shortest first.
+
+    `tokens` spell the ratings; without them (a scoring head) rows end with the prompt. `limit` is the most tokens of a
+    prompt. Raises UsageError if no row fits.
+    """
     usable: list[tuple[Row, float, str]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
@@ -69,13 +75,14 @@ def held_out(
     if not usable:
         problem = f"none fits into {limit} source tokens and has what {form} needs"
         raise UsageError(f"{path}: no row to evaluate: of {len(refused)} {problem}")
+    # So batches need little padding.
     usable.sort(key=lambda entry: entry[0]["length"])
     rows, human, groups = ([*column] for column in zip(*usable, strict=True))
     request = inquiry(form, response.question.lang, form_of(form).material(response, None))
     return HeldOut(rows, human, refused, groups, request.keys()[-1:] == (RATING,), len(behind))
 
 
-def distributions(
+def compute_distributions(
     model: Any,
     rows: list[Row],
     tokens: RatingTokens | None,
@@ -84,49 +91,54 @@ def distributions(
     seeing: SeeingTokenizer | None = None,
     ends: bool = False,
 ) -> NDArray[np.float64]:
-    """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
+    """Return the judge's probabilities of the ratings [rows × 10]; all processes compute them, `size` rows at a time.
 
-    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` makes
-    images ready for a model that is shown them. `ends` is that of HeldOut.
+    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` prepares
+    the images for a model that sees. `ends` is that of HeldOut.
     """
 
     def likely(batch: list[Row]) -> torch.Tensor:
         last, before = _ends(model, batch, pad, seeing)
+        # A head has classes, not tokens.
         if tokens is None:
             return torch.softmax(model.score(last).float(), dim=-1)
+        # A 10 is one token, so nothing behind a 1 needs to be known.
         if tokens.zero is None:
             return log_distribution(tokens, model.lm_head(last), None).exp()
         ending = torch.full((len(batch),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
-    return _by_all_processes(model, rows, size, seeing, likely)
+    return _share_over_processes(model, rows, size, seeing, likely)
 
 
-def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
-    """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
+def compute_last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
+    """Return the last hidden state [rows × width] of each row's last token, computed as in `compute_distributions`."""
     rows = [prompt_row(tokens, [], []) for tokens in ids]
-    return _by_all_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
+    return _share_over_processes(model, rows, size, None, lambda batch: _ends(model, batch, pad, None)[0])
 
 
-def head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
-    """Return the scores [rows × …] that a model's head gives at the `ends` of rows, computed as in `distributions`."""
+def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
+    """Return the scores [rows × …] that a model's head gives at the `ends` of rows.
+
+    All processes compute them, as in `compute_distributions`.
+    """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
 
     def score(batch: list[Row]) -> torch.Tensor:
         scores: torch.Tensor = model.score(_ends(model, batch, tokenizer.pad_token_id, seeing, collation)[0])
         return scores.float()
 
-    return _by_all_processes(model, rows, 8, seeing, score)
+    return _share_over_processes(model, rows, 8, seeing, score)
 
 
-def _by_all_processes(
+def _share_over_processes(
     model: Any, rows: list[Row], size: int, seeing: SeeingTokenizer | None, compute: Callable[[list[Row]], torch.Tensor]
 ) -> NDArray[np.float64]:
-    """The vector that `compute` makes of each row; rows that begin alike are in one batch."""
+    """Return the vector that `compute` returns for each row. Rows with a common prefix are in one batch."""
     together = torch.distributed.is_initialized()
     rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
     batches = -(-len(rows) // (size * world))
-    apart = told_apart(rows, seeing.image_token_id if seeing is not None else -1)
+    apart = number_images(rows, seeing.image_token_id if seeing is not None else -1)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     vectors: dict[int, NDArray[np.float64]] = {}
     training = model.training
@@ -162,38 +174,42 @@ def _ends(
     return hidden[last], hidden[last - 1]
 
 
-def scored(shares: NDArray[np.float64]) -> list[float]:
-    """The scores on 1..10 of probabilities [rows × 10]: the expected ratings."""
+def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
+    """Return the expected ratings, 1..10, of probabilities [rows × 10]."""
     return [distribution.score(list(row), "expected") for row in shares]
 
 
 def figures(scores: list[float], human: list[float]) -> dict[str, float]:
-    """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
+    """Return every metric of agreement by name, and the number of rows `n`. Undefined metrics are left out."""
     estimates = agreement(human, scores).estimates
     known = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
     return {"n": float(len(human)), **known}
 
 
 def _prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """What a row's judge is shown."""
+    """Return what a row shows to the judge: the tokens of its prompt, less the last `behind`, and its images."""
     return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
 
 
 def require_foreign(held: HeldOut, trained: datasets.Dataset, path: str) -> None:
-    """Raises UsageError where foreign rows, or others of their groups, are `trained` on, or too few to decide by."""
+    """Raise UsageError if foreign rows or their groups leak into training, or cover too few groups."""
     groups, columns = set(held.groups), trained.select_columns(["input_ids", "source", "images"])
     of = {_prompt(row, held.behind): group for row, group in zip(held.rows, held.groups, strict=True)}
     known = {*trained["group"], *(of.get(_prompt(row)) for row in columns)}
+    # Groups count, not rows: answers to one question are no independent evidence.
     if groups & known or len(groups) < FEWEST_TO_DECIDE:
         counts = f"{len(groups)} groups, of which {len(groups & known)} are trained on"
         need = f"at least {FEWEST_TO_DECIDE} are needed among the first rows (evaluation.rows), and none of --train's"
         raise UsageError(f"foreign: {path}: {counts}; {need}")
 
 
-def beside_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
-    """A judge's scores of held-out rows beside its base's. By metric `base`, `judge` and their `difference`: the value
-    and the ends of its 95 % interval (whole groups are resampled, the same for both); `worse` names the metrics in
-    which the judge is worse with the whole interval of the difference."""
+def compare_with_base(held: HeldOut, base: list[float], scores: list[float]) -> dict[str, Any]:
+    """Compare a judge's scores of held-out rows with its base's.
+
+    By metric, `base`, `judge` and their `difference` hold the value and the ends of its 95 % confidence interval;
+    groups are resampled, the same ones for both. `worse` names the metrics in which the judge is worse over the whole
+    interval of the difference.
+    """
     draws, worse = Bootstrap(held.groups), []
     judge, before = resampled(np.array(held.human), [np.array(scores), np.array(base)], draws)
     table: dict[str, dict[str, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""The folder that comes out: weights in safetensors, tokenizer, chat template, generation config, and a model card."""
+"""Write the judge's folder: weights in safetensors, tokenizer, chat template, generation config, and a model card."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import transformers
 from checkpoints import let_others_read
-from licenses import copy_terms, folder_of, made_from
+from licenses import copy_terms, find_folder, read_origin
 from throughput import size_of
 from tiny import with_head
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
@@ -33,24 +33,26 @@ def save(
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
+    # Programs that know no adapters can serve the merged model.
     if adapted and merge:
         _merge(facts, out, head, trainer.args.hf_deepspeed_config)
     if head and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    base = folder_of(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
+    base = find_folder(facts["recipe"]["base"], facts["recipe"]["revision"]) if facts["recipe"]["base"] else None
     for folder in [out, out / "adapter"] if adapted else [out]:
         if base is not None:
             copy_terms(base, folder)
     tokenizer.save_pretrained(out)
+    # An adapter that is served by itself needs the processor too.
     if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
     if not head:
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    origins: dict[str, Any] = {"base": base and made_from(base)}
+    origins: dict[str, Any] = {"base": base and read_origin(base)}
     origins |= {"weights": weights, "processor": processor_hash(str(out))}
     whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(card(whole, is_head=bool(head)), "utf-8")
@@ -73,8 +75,11 @@ def read_base(base: str, head: dict[str, Any], images: str, **options: Any) -> A
 
 
 def _name_as_vllm_does(config: Path) -> None:
-    """vLLM finds the model behind a head by the name of its family's class for text, as in Gemma3ForCausalLM; one that
-    sees has its own (`with_head`)."""
+    """Name the class of a scoring head in `config` after its family's class for text.
+
+    vLLM finds the model behind a head by that name, as in Gemma3ForCausalLM. A model that sees has a class of its own
+    (`with_head`), and is left as it is.
+    """
     settings = json.loads(config.read_text("utf-8"))
     if (of_text := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(settings["model_type"])) is None:
         return
@@ -83,7 +88,7 @@ def _name_as_vllm_does(config: Path) -> None:
 
 
 def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_config: Any) -> None:
-    """The base read again at its own precision, with the adapter added to it, by this process alone."""
+    """Read the base again at its own precision, add the adapter to it, and save it; only one process does."""
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
     recipe = facts["recipe"]
@@ -96,7 +101,7 @@ def _merge(facts: dict[str, Any], out: Path, head: dict[str, Any], deepspeed_con
 
 
 def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
-    """Greedy, and every token stops that the base stops on or that ends a turn here."""
+    """Return greedy decoding that stops on every token that the base stops on or that ends a turn here."""
     ends = model.generation_config.eos_token_id
     known = ends if isinstance(ends, list) else [ends] if ends is not None else []
     return transformers.GenerationConfig(
@@ -108,8 +113,10 @@ def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
 
 
 def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head: dict[str, Any], merge: bool) -> None:
-    """Like `save`, but `out` is the old folder or the new one, whole, whenever the run is
-    killed (`mend` puts back what was just being exchanged)."""
+    """Save as `save` does, so that `out` is the complete old or new folder whenever the run is killed.
+
+    `mend` repairs an exchange that was interrupted.
+    """
     out = jsonl.resolved(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
     if trainer.args.should_save:
@@ -127,7 +134,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], head
 
 
 def mend(out: Path) -> None:
-    """Put the old folder back where a `replace` was killed between taking it away and putting the new one there."""
+    """Put the old folder back if a `replace` was killed between taking it away and putting the new one there."""
     out = jsonl.resolved(out)
     old = out.with_name(out.name + ".old")
     if old.is_dir() and not out.is_dir():
@@ -135,7 +142,7 @@ def mend(out: Path) -> None:
 
 
 def card(facts: dict[str, Any], is_head: bool = False) -> str:
-    """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
+    """Return a model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
     task = "text-classification" if is_head else "text-generation"
     task = "image-text-to-text" if recipe["images"] == "show" else task
@@ -143,11 +150,11 @@ def card(facts: dict[str, Any], is_head: bool = False) -> str:
 
 
 def parameters(model: Any) -> tuple[int, int]:
-    """Parameters in all and those trained."""
+    """Return how many parameters a model has, and how many of them are trained."""
     sizes = [(size_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 
 def bare(model: Any) -> Any:
-    """The causal model itself, inside an adapter or not."""
+    """Return the model inside an adapter, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

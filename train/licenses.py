@@ -1,4 +1,4 @@
-"""Licences: what a base says of itself, and its terms, go with every folder that is made from it."""
+"""Copy the licence and terms of a base into every folder that is made from it."""
 
 import json
 import shutil
@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 BASE_NOTES = "base.json"
-"""In a base that base.py made: its source, the source's SHA-256, and its licence."""
+"""File in a base that base.py made, with its source, the source's SHA-256, and its licence."""
 
 TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
-"""What is in the names of files that hold terms, in capitals, or how they begin."""
+"""Words in capitals that names of files with terms contain, or that begin them in any case."""
 
 
-def folder_of(base: str, revision: str | None = None) -> Path:
-    """Where a base's own files lie: its folder, or of a base by a hub's name the one in the hub's cache, together with
-    its terms, which loading its weights does not fetch."""
+def find_folder(base: str, revision: str | None = None) -> Path:
+    """Return the folder of a base's own files: the base itself, or its folder in the hub's cache.
+
+    The terms are fetched from the hub, as loading the weights does not fetch them.
+    """
+    # A folder may hold anything, so it is taken as it is.
     if Path(base).is_dir():
         return Path(base)
     named = [pattern for word in TERMS for pattern in (f"*{word}*", f"{word.lower()}*", f"{word.title()}*")]
@@ -28,14 +31,14 @@ def folder_of(base: str, revision: str | None = None) -> Path:
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for."""
+    """Copy the terms in a base's folder to `out`, as those of ChatGLM3 and Gemma require."""
     for file in sorted(base.iterdir()) if base.is_dir() else ():
         if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
             shutil.copyfile(file, out / file.name)
 
 
-def made_from(base: Path) -> dict[str, Any] | None:
-    """What the base that base.py made says of itself: `base`, or the one that the judge in it was trained from."""
+def read_origin(base: Path) -> dict[str, Any] | None:
+    """Return the notes of base.py on `base`, or on the base that the judge in it was trained from, or None."""
     own, judge = base / BASE_NOTES, base / "critic.json"
     notes = own if own.is_file() else judge
     if not notes.is_file():

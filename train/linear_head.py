@@ -1,4 +1,4 @@
-"""A scoring head to begin with: what the base makes of some rows as it is, and a logistic regression on that.
+"""Fit the scoring head that training begins with: a logistic regression on the untrained base's features of some rows.
 
 A head of zeros is learned together with the layers below it, which follow what it tells them while it knows nothing.
 Behind a fitted one they start from what the base knows already (linear probing, then fine-tuning: Kumar et al. 2022,
@@ -16,7 +16,7 @@ import deepspeed
 import numpy as np
 import torch
 from cpu import is_first
-from evaluation import last_hidden
+from evaluation import compute_last_hidden
 from numpy.typing import NDArray
 from recipe_keys import Recipe
 
@@ -32,21 +32,26 @@ Floats = NDArray[np.float64]
 
 
 def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, folder: Path) -> None:
-    """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, with room for the whole model; `folder` is as in `known`. Raises UsageError for a base that has a head."""
+    """Set the weights of `model.score` by `recipe.probe` rows, and print the held-out loss.
+
+    Each process computes its part, and needs room for the whole model. `folder` is as in `features_of`. Raises
+    UsageError for a base that has a fitted head.
+    """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):
+        # A random tiny model has a random head, which is replaced.
         if recipe.base is not None and any(bool(head.any()) for head in heads):
             raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
     zero = recipe.deepspeed.get("zero_optimization", {})
+    # Under ZeRO-3 DeepSpeed decides where the weights are.
     if zero.get("stage") != 3:
         model.to(device)
     named = [str(folder)]  # the first process alone knows the base's weights, by which the folder is named
     torch.distributed.broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        weights, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
+        weights, loss = fit_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, folder)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for head in heads:
             head.copy_(weights)
@@ -58,20 +63,24 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
         )
 
 
-def fitted_head(
+def fit_head(
     model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, folder: Path
 ) -> tuple[torch.Tensor, float]:
-    """The weights [10 × width] of a scoring head by at most `count` rows, drawn by `seed`, and the cross-entropy [nats]
-    on held-out groups. Raises UsageError where all rows have one rating."""
+    """Return the weights [10 × width] of a scoring head, and its cross-entropy [nats] on held-out groups.
+
+    At most `count` rows are used, drawn by `seed`. Raises UsageError if all rows have one rating.
+    """
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    weights, loss = regressed(known(model, drawn, pad, folder), drawn)
+    weights, loss = fit_ridge(features_of(model, drawn, pad, folder), drawn)
     return torch.as_tensor(weights), loss
 
 
-def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
-    """What the model makes [rows × width] of the last token of each row's prompt. Some rows at a time are written to
-    `folder`, so that a run that was killed goes on; it is for one model and these rows alone."""
+def features_of(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
+    """Return the model's last hidden state [rows × width] of the last token of each row's prompt.
+
+    Some rows at a time are written to `folder`, so that a killed run resumes. A folder is for one model and these rows.
+    """
     prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
     alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,10 +91,11 @@ def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
         if file.is_file():
             parts.append(np.load(file))
             continue
-        states = last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
+        states = compute_last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
         parts.append(states)
         computed += len(part)
         if is_first():
+            # A part that was written by half must not be taken for one.
             with jsonl.replacing(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
@@ -96,11 +106,15 @@ def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
     return np.asarray(np.concatenate(parts)[np.argsort(alike)], dtype=np.float64)
 
 
-def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
-    """The weights [10 × width] of a head that is fitted on the `states` [rows × width] of `rows`, and the cross-entropy
-    [nats] on held-out groups. Raises UsageError where all rows have one rating, or no two groups share one."""
+def fit_ridge(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
+    """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss [nats].
+
+    The strength of the ridge penalty is chosen by that loss, on groups that were held out. Raises UsageError if all
+    rows have one rating, or no two groups share one.
+    """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
+    # One penalty for all features needs features of one scale.
     scale = states.std(axis=0) + 1e-6
     people, weight = np.array(rows["people"], dtype=np.float64), np.array(rows["weight"], dtype=np.float64)
     # What people said may be between two ratings: then a row counts in part for each.
@@ -119,9 +133,10 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
         raise UsageError("probe: no group can be rated by what the others teach; leave it out")
     losses = {}
     for strength in STRENGTHS:
-        losses[strength] = fmean(_held_out(features, rating, shares, part, strength) for part in parts)
+        losses[strength] = fmean(_compute_held_out_loss(features, rating, shares, part, strength) for part in parts)
     best = min(losses, key=losses.__getitem__)
-    fitted = _regression(best, features, rating, shares)
+    fitted = _fit_regression(best, features, rating, shares)
+    # Of two classes scikit-learn gives one row, the difference of both.
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
     # A rating that nobody gave is as unlikely as the rarest.
     rarest = int(np.argmin([shares[rating == label].sum() for label in fitted.classes_]))
@@ -130,7 +145,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     return weights / scale, losses[best]
 
 
-def _regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
+def _fit_regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - takes a second to import
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - takes a second to import
 
@@ -142,13 +157,13 @@ def _regression(strength: float, features: Floats, rating: NDArray[np.intp], sha
         return fitted.fit(features, rating, sample_weight=shares)
 
 
-def _held_out(
+def _compute_held_out_loss(
     features: Floats, rating: NDArray[np.intp], shares: Floats, part: tuple[Any, Any], strength: float
 ) -> float:
     from sklearn.metrics import log_loss  # noqa: PLC0415 - takes a second to import
 
     inside, outside = part
-    fitted = _regression(strength, features[inside], rating[inside], shares[inside])
+    fitted = _fit_regression(strength, features[inside], rating[inside], shares[inside])
     seen = outside[np.isin(rating[outside], fitted.classes_)]
     predicted = fitted.predict_proba(features[seen])
     return float(log_loss(rating[seen], predicted, sample_weight=shares[seen], labels=fitted.classes_))

@@ -1,4 +1,4 @@
-"""The training loop: transformers' Trainer with our checkpoints, the averaged weights, evaluation and a log."""
+"""The training loop: transformers' Trainer with sealed checkpoints, averaged weights, evaluation and a log."""
 
 import json
 import math
@@ -17,20 +17,28 @@ import export
 import torch
 import transformers
 from ema import ShardedEma
-from evaluation import HeldOut, beside_base, distributions, figures, head_scores, scored
+from evaluation import (
+    HeldOut,
+    compare_with_base,
+    compute_distributions,
+    compute_head_scores,
+    figures,
+    rate_by_expectation,
+)
 from objective import Objective
-from packing import meeting
-from recipe_keys import Recipe
+from packing import order_by_prefix
 from throughput import Meter
-from vision import SeeingTokenizer, told_apart
+from vision import SeeingTokenizer, number_images
 
 from critic import jsonl
 from critic.errors import UsageError
 
 
 class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """A sampler's order, but each step's rows shared out over its micro-batches so that those which begin alike meet;
-    which rows a step has stays the same."""
+    """Reorders rows within each optimizer step so that rows with a common prefix share a micro-batch.
+
+    `step` is the rows of a step, `micro_batch` those of a micro-batch. A step keeps its rows.
+    """
 
     def __init__(self, order: Any, rows: Any, step: int, micro_batch: int, image_token: int = -1) -> None:
         self.sampler, self.rows, self.step, self.micro_batch = order, rows, step, micro_batch
@@ -43,14 +51,17 @@ class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a
         order = list(self.sampler)
         for start in range(0, len(order), self.step):
             chosen = order[start : start + self.step]
-            rows = told_apart([self.rows[index] for index in chosen], self.image_token)
-            yield from (chosen[index] for index in meeting(rows, self.micro_batch))
+            rows = number_images([self.rows[index] for index in chosen], self.image_token)
+            yield from (chosen[index] for index in order_by_prefix(rows, self.micro_batch))
 
 
 class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """A random order of examples in which those about the same images stand side by side, and those without any beside
-    others of the same group, shuffled anew by `generator` in each epoch: a step computes most of its images, or of what
-    the prompts of a question's answers have in common, once, and what it learns is how they differ."""
+    """Shuffles groups of examples, by `generator` anew in each epoch, and keeps those of a group side by side.
+
+    A group is the examples about the same images, or for those without images, the rows' `group`. A step then computes
+    an image, or the common prefix of a question's prompts, once, and learns how the answers differ. `most` is the most
+    rows of a group that come together (None: all).
+    """
 
     def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
         self.groups: dict[Any, dict[Any, list[int]]] = {}
@@ -69,15 +80,16 @@ class GroupedSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base 
             yield from chain(*parts[index])
 
     def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
-        """A group's rows, each with the indices of its examples, in parts of at most `most`."""
+        """Cut a group's rows, each with the indices of its examples, into parts of at most `most`."""
         if self.most is None:
+            # Without a limit a group stays together.
             return [rows]
         rows = [rows[index] for index in torch.randperm(len(rows), generator=self.generator).tolist()]
         return [rows[start : start + self.most] for start in range(0, len(rows), self.most)]
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
-    """A Trainer whose checkpoints hold DeepSpeed's state, which has the weights in it, and count only when sealed."""
+    """A Trainer whose checkpoints hold DeepSpeed's state with the weights, and count only once they are sealed."""
 
     def __init__(self, watch: "JudgeCallback", **options: Any) -> None:
         self.watch = watch
@@ -145,29 +157,29 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
 
 class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """What happens beside the steps of a run in `out`: the average of the weights, losses as lines of loss.jsonl, the
-    agreement on held-out rows, the best weights so far in `out`/best, and in the end the judge itself.
+    """The work beside the steps of a run in `out`.
 
-    `facts` say what makes two runs the same, `notes` what else the finished folder tells of its making, `watched` which
-    rows are judged: `own` and, of another set, `foreign` ones.
+    It averages the weights, writes losses to loss.jsonl, measures the agreement on held-out rows, keeps the best
+    weights in `out`/best, and in the end writes the judge. `facts` identify the run, `notes` are what else the finished
+    folder says of its making. `watched` are the held-out rows: `own`, and those of another set as `foreign`.
     """
 
     trainer: Any
 
     def __init__(
         self,
-        recipe: Recipe,
+        objective: Objective,
         out: Path,
         *,
         facts: dict[str, Any],
         notes: dict[str, Any],
         model: Any,
         tokenizer: Any,
-        objective: Objective,
         watched: dict[str, HeldOut],
     ) -> None:
-        self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
-        self.tokenizer, self.objective, self.watched = tokenizer, objective, watched
+        self.objective, self.recipe = objective, objective.recipe
+        self.out, self.facts, self.notes = out, facts, notes
+        self.tokenizer, self.watched = tokenizer, watched
         self.meter = Meter(model, tokenizer.pad_token_id)
         self.log = out / "loss.jsonl"
         self.ema: ShardedEma | None = None
@@ -177,6 +189,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.seconds = self.began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # The average begins with the fp32 weights, which exist only now.
         if self.recipe.ema is not None:
             self.ema = ShardedEma(self.trainer.deepspeed, self.recipe.ema)
         self.began, self.first_step = time.monotonic(), state.global_step
@@ -215,6 +228,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             control.should_log = logged  # logging what was found clears it, and the loss is still to come
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        # The last log of a run has only its times.
         if not logs or not {"loss", "eval_mae", "eval_n"} & set(logs):
             return
         self._require_finite(state.global_step, logs)
@@ -225,8 +239,11 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         print(self._line(state, logs), flush=True)
 
     def _require_finite(self, step: int, logs: dict[str, float]) -> None:
-        """Raises UsageError before weights that are spoilt are saved: by a gradient that is not finite (DeepSpeed then
-        calls its norm -1), which the loss shows a step later. In fp16 such a step is skipped."""
+        """Raise UsageError before spoilt weights are saved.
+
+        A gradient that is not finite spoils them (DeepSpeed then gives its norm as -1), and the loss shows it only a
+        step later. In fp16 such a step is skipped.
+        """
         norm = 0.0 if self.trainer.args.fp16 else logs.get("grad_norm", 0.0)
         if not math.isfinite(logs.get("loss", 0.0)) or not 0.0 <= norm < math.inf:
             raise UsageError(
@@ -235,6 +252,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             )
 
     def _line(self, state: Any, logs: dict[str, float]) -> str:
+        """Return the line that is printed for a log entry: of held-out rows, or of a step."""
         step = f"step {state.global_step}/{state.max_steps}"
         if "loss" not in logs:
             metrics = [f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"]
@@ -242,6 +260,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             parts = [*metrics, f"{refused} refused"] if refused else metrics
             return f"{step}  held-out rows: {'  '.join(parts)}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
+        # The rate counts only the steps of this process, not those before a resume.
         remaining = (state.max_steps - state.global_step) / rate
         parts = [step, f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
         if "tokens_per_second" in logs:
@@ -250,30 +269,35 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
             parts.append(f"{logs['memory_gib']:.0f} GiB")
         return "  ".join([*parts, f"{remaining:.0f} s left"])
 
-    def _averaged(self) -> Any:
-        """The averaged weights in the model's place, or its own where there are none."""
+    def _use_average(self) -> Any:
+        """Return a context in which the model has the averaged weights, or its own if there is no average."""
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _evaluate(self, step: int) -> None:
+        """Judge the held-out rows, log the metrics, and keep the weights if they are the best so far."""
         spec = self.recipe.evaluation
         assert spec is not None
         objective = self.objective
         model, pad = export.bare(self.trainer.model), self.tokenizer.pad_token_id
         seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-        with self._averaged():
+        with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
                 settings = (spec.batch_size, pad, seeing, held.ends)
-                scores[name] = scored(distributions(model, held.rows, objective.tokens, *settings))
+                scores[name] = rate_by_expectation(compute_distributions(model, held.rows, objective.tokens, *settings))
             metrics = figures(scores["own"], self.watched["own"].human)
             self.evaluated = {"step": step, **metrics}
+            # The first evaluation, before any step, is that of the base.
             if chooses:
                 self.base = self.base or scores
-                beside = {name: beside_base(held, self.base[name], scores[name]) for name, held in self.watched.items()}
+                beside = {
+                    name: compare_with_base(held, self.base[name], scores[name]) for name, held in self.watched.items()
+                }
                 self.evaluated["beside_base"] = beside
                 worse = [name for name in ("mae", "pearson") if name in beside["foreign"]["worse"]]
                 foreign = beside["foreign"]["metrics"].items()
                 metrics |= {f"foreign_{name}": sides["judge"][0] for name, sides in foreign if "judge" in sides}
+            # Undefined metrics are left out, and so may be MAE.
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 head = objective.head_config()
@@ -283,7 +307,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def _notes(self) -> dict[str, Any]:
-        """What the folder of a judge says of its making."""
+        """Return what critic.json says of the making of a judge."""
         spent = self.seconds + time.monotonic() - self.began
         return {
             **self.notes,
@@ -294,7 +318,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         }
 
     def seal(self, folder: Path) -> None:
-        """Add to a checkpoint what is ours, declare it whole, and let the oldest go."""
+        """Add the average and the evaluations to a checkpoint, declare it complete, and delete the oldest."""
         rank = self.trainer.args.process_index
         if self.ema is not None:
             self.ema.save(folder / f"ema_{rank}.pt")
@@ -308,6 +332,7 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.trainer.accelerator.wait_for_everyone()
 
     def _restore(self, folder: Path) -> None:
+        """Read from a checkpoint what `seal` added to it."""
         if self.ema is not None:
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
@@ -315,12 +340,12 @@ class JudgeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # a ba
         self.base = saved["base"]
 
     def finish(self) -> None:
-        """Write the judge: the averaged weights where there are some; with foreign rows the best, maybe the base's."""
+        """Write the judge: the averaged weights if there are any; with foreign rows the best, perhaps the base's."""
         objective = self.objective
         if "foreign" not in self.watched:
-            with self._averaged():
+            with self._use_average():
                 model = export.bare(self.trainer.model)
-                score = partial(head_scores, model, self.tokenizer)
+                score = partial(compute_head_scores, model, self.tokenizer)
                 self.notes |= objective.notes(score, self.trainer.train_dataset)
                 export.save(self.trainer, self.tokenizer, self.out, self._notes(), objective.head_config())
         elif self.trainer.args.should_save:

@@ -1,4 +1,4 @@
-"""What an entry of the table of training objectives holds, and the forward pass of training that is made of it."""
+"""Base classes of training objectives, and the forward pass of training that is made of one."""
 
 import types
 from collections.abc import Sequence
@@ -25,29 +25,35 @@ if TYPE_CHECKING:
 class Objective(Collation):
     """A training objective: what is minimized, and all that follows from it for recipe, rows, batches and judge.
 
-    `recipe` is the recipe that names the objective. `tokens` spell the ratings; None for a scoring head. What stands
-    here is right for a judge that writes and rates; an entry overrides what is otherwise. How rows become tensors is
-    inherited from `Collation`.
+    `recipe` is the recipe that names the objective. `tokens` spell the ratings; None for a scoring head. The defaults
+    are right for a judge that writes and rates; an entry overrides what differs. `Collation` makes rows into tensors.
     """
 
     classes: ClassVar[Sequence[str]] = ()
     """Names of the scores of a scoring head, in their order; empty for a judge that writes."""
 
     packs_only: ClassVar[bool] = False
-    """Whether rows cannot be padded, so that a base that cannot pack is refused."""
+    """True if rows cannot be padded, so that a base that cannot pack is refused."""
 
     compares: ClassVar[bool] = False
-    """Whether preferences are learned, so that an answer that was changed is learned beside what it was."""
+    """True if preferences are learned, so that an edited answer is learned beside the original."""
+
+    keys: ClassVar[dict[str, tuple[Any, Any]]] = {}
+    """Keys of its own in a recipe: name -> (type, default). Any recipe may have them; `own` reads them."""
 
     takes_probe: ClassVar[bool] = False
-    """Whether training can begin with a logistic regression on ratings (linear_head.py)."""
+    """True if training can begin with a logistic regression on ratings (linear_head.py)."""
 
     def __init__(self, recipe: Recipe, tokens: RatingTokens | None = None) -> None:
         self.recipe, self.tokens = recipe, tokens
 
+    def own(self, key: str) -> Any:
+        """Return the value of one of the objective's own keys in the recipe."""
+        return getattr(self.recipe, key)
+
     @classmethod
     def is_head(cls) -> bool:
-        """Return whether the judge is a scoring head, which writes nothing."""
+        """Return True if the judge is a scoring head, which writes nothing."""
         return bool(cls.classes)
 
     @classmethod
@@ -61,7 +67,7 @@ class Objective(Collation):
         return {"id2label": names, "label2id": {name: index for index, name in names.items()}, **kind}
 
     def read_tokens(self, tokenizer: Any) -> RatingTokens | None:
-        """Return how a tokenizer spells the ratings, None for a head. Raises UsageError as rating_tokens does."""
+        """Return how a tokenizer spells the ratings, or None for a head. Raises UsageError as rating_tokens does."""
         return None if self.is_head() else rating_tokens(tokenizer)
 
     # The recipe.
@@ -76,8 +82,9 @@ class Objective(Collation):
             raise UsageError(f"evaluation needs a form that begins with the rating, not {', '.join(rated)} alone")
 
     def rates_at_once(self, form: str) -> bool:
-        """Return whether the rating stands right behind the prompt of a form on 1..10."""
-        return REASON_FIRST not in form
+        """Return True if the rating stands right behind the prompt of a form on 1..10."""
+        # A head has no reason to write first.
+        return self.is_head() or REASON_FIRST not in form
 
     def watched_form(self) -> str:
         """Return the form in which held-out rows are judged: pointwise, or else the commonest that can be."""
@@ -119,7 +126,7 @@ class Objective(Collation):
     # The loss, and the judge.
 
     def install(self, model: Any) -> None:
-        """Give `model` the forward pass of training: `loss` where a batch has labels, else the pass that it had."""
+        """Give `model` the forward pass of training: `loss` if a batch has labels, else the pass that it had."""
 
         def forward(self_: Any, input_ids: torch.Tensor, num_items_in_batch: Any = None, **options: Any) -> Any:
             if options.get("labels") is None:
@@ -136,7 +143,7 @@ class Objective(Collation):
         attention.install(model)
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return the sum of the loss over a batch, and over how many places it is summed.
+        """Return the sum of the loss over a batch, and the number of places it is summed over.
 
         `hidden` [rows × tokens × width] are the model's last hidden states, `batch` the tensors named in `inputs`. The
         sum is divided by the places of the whole step, so that the loss does not depend on how the step's rows are
@@ -153,14 +160,11 @@ class ScoringHead(PromptCollation, Objective):
     """An objective of a linear layer `score` on the last token of each prompt; the judge is a classifier."""
 
     learned: ClassVar[str]
-    """What the head learns, in words."""
+    """The kind of verdict that the head learns, in words."""
 
     def learns(self, form: str) -> bool:
-        """Return whether the head gives what a form asks for."""
+        """Return True if the head gives the verdict that a form asks for."""
         return rates(form)
-
-    def rates_at_once(self, form: str) -> bool:
-        return True
 
     def check(self, forms: Sequence[str]) -> None:
         if others := ", ".join(form for form in forms if not self.learns(form)):

@@ -2,7 +2,9 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from objective import Objective
 from rating_tokens import RatingTokens
 from recipe_keys import Recipe
@@ -15,9 +17,22 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 """Name in a recipe -> objective."""
 
+OWN_KEYS = {name: key for objective in OBJECTIVES.values() for name, key in objective.keys.items()}
+"""Keys of recipes that belong to one objective: name -> (type, default)."""
+
+FullRecipe: Any = msgspec.defstruct(
+    "FullRecipe",
+    [(name, kind, default) for name, (kind, default) in OWN_KEYS.items()],
+    bases=(Recipe,),
+    module=__name__,  # processes that make batches are sent the recipe by this name
+    forbid_unknown_fields=True,
+    kw_only=True,
+)
+"""A recipe with the keys of all objectives."""
+
 
 def objective_of(recipe: Recipe, tokens: RatingTokens | None = None) -> Objective:
-    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, where they are known.
+    """Return the objective of a recipe; `tokens` spell the ratings of its tokenizer, if they are known yet.
 
     Raises UsageError for a name that is not in the table.
     """

@@ -1,4 +1,4 @@
-"""Rows in one sequence without padding, and what several of them begin with in it once: a prefix tree.
+"""Pack rows into one sequence without padding, with common prefixes only once: a prefix tree.
 
 A judging prompt is mostly rubric, the same in every row, and rows of one question share its reference too. Tokens see
 what lies on their path from the root, at the positions they have when their row stands alone, so that hidden states,
@@ -30,16 +30,26 @@ class Node(NamedTuple):
 
 
 def common(first: list[int], second: list[int]) -> int:
-    """How many tokens two rows begin with alike."""
+    """Return the length of the common prefix of two rows.
+
+    >>> common([7, 7, 1, 2], [7, 7, 3])
+    2
+    """
     size = min(len(first), len(second))
     differ = np.flatnonzero(np.asarray(first[:size]) != np.asarray(second[:size]))
     return int(differ[0]) if len(differ) else size
 
 
 def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
-    """The nodes of a batch, each behind its parent, the leaves one for each row.
+    """Return the nodes of a batch, each after its parent, with one leaf for each row.
 
-    Row i shares at most its first `most[i]` tokens, fewer than it has; with `least` infinite rows share nothing.
+    Row i shares at most its first `most[i]` tokens, fewer than it has. With `least` infinite rows share nothing.
+
+    >>> for node in prefix_tree([[7, 7, 1, 2], [7, 7, 3]], most=[3, 2], least=2):
+    ...     print(node)
+    Node(row=0, start=0, end=2, parent=-1, leaf=False)
+    Node(row=0, start=2, end=4, parent=0, leaf=True)
+    Node(row=1, start=2, end=3, parent=0, leaf=True)
     """
     order = sorted(range(len(rows)), key=lambda row: rows[row])
     shared = [0] + [min(common(rows[a], rows[b]), most[a], most[b]) for a, b in pairwise(order)]
@@ -50,6 +60,7 @@ def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) ->
         cuts = [index for index in members[1:] if shared[index] < start + least]
         for first, stop in pairwise([members.start, *cuts, members.stop]):
             row = order[first]
+            # A single row shares nothing more.
             if stop - first == 1:
                 nodes.append(Node(row, start, len(rows[row]), parent, leaf=True))
             else:
@@ -62,11 +73,15 @@ def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) ->
 
 
 class Tree:
-    """How the tokens of a packed sequence see each other: consecutive segments of `lengths`, each seeing the segments
-    on its path from the root, `parents[i]` < i or -1, and itself up to the token that looks. Right behind each segment
-    stand those whose path it is on. `spans` [2 × tokens] are the position of each token on its path, and the place up
-    to which others see it; `depths` the tokens on each path, the segment's own among them; `calls` says which segments
-    attention may take together, as (the one whose path they look back on, segments)."""
+    """Visibility of the tokens of a packed sequence.
+
+    The sequence is consecutive segments of `lengths`. Each segment sees those on its path from the root (`parents[i]` <
+    i, or -1), and itself up to the token that looks. The segments below a segment follow right behind it.
+
+    - `spans` [2 × tokens]: the position of each token on its path, and the index up to which others see it.
+    - `depths`: the tokens on each path, including the segment's own.
+    - `calls`: the segments that attention may take together, as (the one whose path they look back on, segments).
+    """
 
     def __init__(self, lengths: list[int], parents: list[int]) -> None:
         self.lengths, self.parents = lengths, parents
@@ -79,6 +94,7 @@ class Tree:
             anchor, together = self.calls[-1] if self.calls else (-1, range(0))
             whole = taken + length
             in_vain = whole * (before + whole) - taken * (before + taken) - length * self.depths[-1]
+            # A call costs more than a few masked pairs, so small segments of a path go together.
             if (parent == anchor or parent in together) and in_vain <= IN_VAIN:
                 self.calls[-1:] = [(anchor, range(together.start, segment + 1))]
                 taken = whole
@@ -86,6 +102,7 @@ class Tree:
                 self.calls.append((parent, range(segment, segment + 1)))
                 taken, before = length, self.depths[-1] - length
         last = list(accumulate(lengths))
+        # Children come after parents, so the end of a subtree is known when its root is reached.
         for segment in reversed(range(len(parents))):
             if parents[segment] >= 0:
                 last[parents[segment]] = max(last[parents[segment]], last[segment])
@@ -93,22 +110,22 @@ class Tree:
         self.spans = torch.stack([torch.cat(positions), torch.tensor(last).repeat_interleave(torch.tensor(lengths))])
 
     def pin_memory(self) -> "Tree":
-        """For the data loader, which asks whatever it hands over."""
+        """Pin the memory of the tree, as the data loader does with whatever it hands over."""
         self.spans = self.spans.pin_memory()
         return self
 
     def to(self, device: Any, non_blocking: bool = False) -> "Tree":
-        """For accelerate, which takes a batch to the device ahead of its step."""
+        """Move the tree to a device, as accelerate does with a batch ahead of its step."""
         self.spans = self.spans.to(device, non_blocking=non_blocking)
         return self
 
     @property
     def sizes(self) -> list[int]:
-        """The tokens of each call."""
+        """Number of tokens of each call."""
         return [sum(self.lengths[segment] for segment in together) for _, together in self.calls]
 
     def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """For each call the states that it may look at, of [… × tokens × width]: the path's, then its own."""
+        """Return for each call the states that it may look at, of [… × tokens × width]: the path's, then its own."""
         parts = states.split(self.lengths, dim=-2)
         paths = {-1: states[..., :0, :]}
         for segment in sorted(set(self.parents) - {-1}):
@@ -117,12 +134,14 @@ class Tree:
         return [torch.cat([paths[anchor], own], dim=-2) for (anchor, _), own in pairs]
 
     def masks(self, window: int | None, like: torch.Tensor) -> list[torch.Tensor]:
-        """For each call what to add to its scores [1 × 1 × tokens × keys], where `like` is and as precise: with a
-        `window` a token sees the last so many, itself among them. Made once for all layers."""
+        """Return for each call what to add to its scores [1 × 1 × tokens × keys], with the device and dtype of `like`.
+
+        With a `window` a token sees only the last so many tokens, including itself. Masks are made once for all layers.
+        """
         key = (window, like.device, like.dtype)
         if key not in self._kept:
             self.to(like.device)
-            visible = [self._visible(anchor, together, window) for anchor, together in self.calls]
+            visible = [self._find_visible(anchor, together, window) for anchor, together in self.calls]
             least = torch.finfo(like.dtype).min
             self._kept[key] = [
                 torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)[None, None] for mask in visible
@@ -130,7 +149,7 @@ class Tree:
         masks: list[torch.Tensor] = self._kept[key]
         return masks
 
-    def _visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
+    def _find_visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
         before = self.depths[anchor] if anchor >= 0 else 0
         first, stop = sum(self.lengths[: together.start]), sum(self.lengths[: together.stop])
         positions, until = self.spans[:, first:stop]
@@ -141,8 +160,10 @@ class Tree:
         return visible & (back < (window or before + len(tokens)))
 
     def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
-        """The same for FlexAttention, by tiles of queries and keys. Made once for all layers, and without looking at
-        pairs of tokens: of 32,000 they would take a gigabyte."""
+        """Return the mask for FlexAttention, by tiles of queries and keys; it is made once for all layers.
+
+        Pairs of tokens are not looked at: of 32,000 tokens they would take a gigabyte.
+        """
         key = (window, device)
         if key not in self._kept:
             self._kept[key] = _block_mask(self.spans.to(device), window)
@@ -172,13 +193,13 @@ def _block_mask(spans: torch.Tensor, window: int | None, tile: int = 128) -> Blo
 
 
 def _listed(tiles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row of tiles how many are set, and which, these first."""
+    """Return for each row of tiles how many are set, and their indices with the set ones first."""
     order = tiles.int().argsort(dim=-1, descending=True, stable=True)
     return tiles.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
-    """What a model is given: the nodes' tokens one behind the other [1 × tokens], their positions, and the tree.
+    """Return a model's inputs: the nodes' tokens one behind the other [1 × tokens], their positions, and the tree.
 
     The empty mask keeps transformers from making one of [tokens × tokens], and fails where a model heeds no tree.
     """
@@ -190,9 +211,14 @@ def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
     }
 
 
-def meeting(rows: list[list[int]], size: int) -> list[int]:
-    """The order in which the rows of a step, cut into micro-batches of `size`, have most to share; micro-batches that
-    cost alike stand side by side, so that processes that take turns have equally much to do."""
+def order_by_prefix(rows: list[list[int]], size: int) -> list[int]:
+    """Return the order of a step's rows in which micro-batches of `size` share most tokens.
+
+    Micro-batches of like cost stand side by side, so that processes that take turns have equally much to do.
+
+    >>> order_by_prefix([[1, 1, 5], [2, 2, 6], [1, 1, 7], [2, 2, 8]], size=2)
+    [0, 2, 1, 3]
+    """
     order = sorted(range(len(rows)), key=lambda row: rows[row])
     whole = len(rows) - len(rows) % size
     batches = [order[start : start + size] for start in range(0, whole, size)]

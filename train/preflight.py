@@ -1,5 +1,7 @@
-"""What is looked at before the first step, so that hours of training are not in vain: whether what comes out can be
-served, and whether the disk has room for it."""
+"""Check before the first step that the judge can be served and that the disk has room for it.
+
+So hours of training are not in vain.
+"""
 
 import math
 import shutil
@@ -19,20 +21,27 @@ from transformers.utils.hub import resolve_revision
 from critic.errors import UsageError
 
 
-def pinned(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
-    """The recipe with its revision as a commit, where a hub or its cache tells: all is then read from one state of the
-    base. Of a run that goes on (`begun` is its recipe) it is the commit that it began with, wherever main is now."""
+def pin_revision(recipe: Recipe, begun: dict[str, Any] | None) -> Recipe:
+    """Return the recipe with its revision as a commit, if a hub or its cache knows it.
+
+    All files are then read from one state of the base. A resumed run (`begun` is its recipe) keeps the commit that it
+    began with, wherever main is now.
+    """
+    # Folders have no commits.
     if recipe.base is None or Path(recipe.base).exists():
         return recipe
+    # main may have moved since the run began.
     if begun and recipe.revision is None:
         return msgspec.structs.replace(recipe, revision=begun.get("revision"))
     commit = resolve_revision(recipe.base, recipe.revision)
     return msgspec.structs.replace(recipe, revision=getattr(commit, "resolved", commit))
 
 
-def served_tokens(base: str, revision: str | None = None) -> float:
-    """The most tokens that vLLM serves a base with: its positions, fewer where its tokenizer says so. Infinite where
-    nothing bounds them. Raises OSError or ValueError where it cannot be read."""
+def read_served_tokens(base: str, revision: str | None = None) -> float:
+    """Return the most tokens that vLLM serves a base with: its positions, or fewer if its tokenizer says so.
+
+    Infinite if nothing bounds them. Raises OSError or ValueError if the base cannot be read.
+    """
     config = transformers.AutoConfig.from_pretrained(base, revision=revision).get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     by_tokenizer = get_tokenizer_config(base, revision=revision).get("model_max_length")
@@ -40,12 +49,14 @@ def served_tokens(base: str, revision: str | None = None) -> float:
 
 
 def require_served_tokens(recipe: Recipe) -> None:
-    """Raises UsageError where prompt and verdict may have more tokens than the judge could be served with. A base that
-    cannot be read is left to what loads it."""
+    """Raise UsageError if prompt and verdict may have more tokens than the judge could be served with.
+
+    A base that cannot be read is left to what loads it.
+    """
     if recipe.base is None:
         return
     try:
-        most = served_tokens(recipe.base, recipe.revision)
+        most = read_served_tokens(recipe.base, recipe.revision)
     except (OSError, ValueError):
         return
     longest = recipe.max_source_tokens + recipe.max_target_tokens
@@ -66,6 +77,7 @@ def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base:
     """
     known = model.get_input_embeddings().num_embeddings
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    # Padding and ends of turns come into batches whatever the text is.
     named = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id} - {None}
     ids = [*({*tokenizer.get_vocab().values()} - special), *named]
     for column in ("input_ids", "other_ids"):
@@ -78,7 +90,7 @@ def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base:
 
 
 def require_device(recipe: Recipe) -> None:
-    """Raises UsageError where what a recipe asks for needs a GPU, or a library, that is not here."""
+    """Raise UsageError if the recipe needs a GPU or a library that is not here."""
     if recipe.lora is not None and recipe.lora.bits is not None:
         if not torch.cuda.is_available():
             raise UsageError("lora bits 4 needs a GPU, and none is seen; leave bits out")
@@ -87,8 +99,10 @@ def require_device(recipe: Recipe) -> None:
 
 
 def require_alike(device: torch.device) -> None:
-    """Raises UsageError where the processes' GPUs differ: the slowest would set the pace, the smallest the size. Every
-    process must call it, once they have met."""
+    """Raise UsageError if the processes' GPUs differ: the slowest would set the pace, the smallest the size.
+
+    Every process must call it, once they have met.
+    """
     names = [""] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(names, torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU")
     if len(kinds := sorted(set(names))) > 1:
@@ -96,10 +110,12 @@ def require_alike(device: torch.device) -> None:
         raise UsageError(f"the GPUs are not alike: {', '.join(kinds)}; use some (-- --include localhost:{ranks})")
 
 
-def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int) -> tuple[int, int]:
-    """Bytes that a run with Adam writes which has so many parameters in all, and trains so many: a checkpoint, 0 where
-    none is made, and all that is there at once.
+def estimate_disk_use(
+    recipe: Recipe, settings: transformers.TrainingArguments, whole: int, trained: int
+) -> tuple[int, int]:
+    """Return the bytes of a checkpoint (0 if none is made), and the most bytes that are there at once.
 
+    The run uses Adam, has `whole` parameters, and trains `trained` of them.
     DeepSpeed saves the weights that the model computes with, but not those below adapters, and under ZeRO-3 only frozen
     ones; 12 bytes a trained parameter are fp32 weights and Adam's two averages, 4 ours.
     """
@@ -123,8 +139,10 @@ def disk_use(recipe: Recipe, settings: transformers.TrainingArguments, whole: in
 
 
 def require_room(out: Path, checkpoint: int, most: int, keep: int) -> str:
-    """What is written to `out`, in words. Raises UsageError where its disk has less room, counting what a run that was
-    killed has written there."""
+    """Return what will be written to `out`, in words.
+
+    Raises UsageError if its disk has less room. What a killed run has written there counts as room.
+    """
     written = [file for part in ("checkpoint-*", "best*") for file in out.glob(f"{part}/**/*") if file.is_file()]
     room = shutil.disk_usage(out).free + sum(file.stat().st_size for file in written)
     text = f"the judge takes {most / 1e9:.1f} GB"

@@ -1,4 +1,4 @@
-"""How a tokenizer spells the ratings 1..10, and the distribution over them that a model's logits give."""
+"""The tokens that spell the ratings 1..10, and the distribution over the ratings that a model's logits give."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,9 +13,12 @@ from critic.records import RATINGS, Example, Message
 
 
 class RatingTokens(Struct, frozen=True):
-    """How a tokenizer spells the ratings: `before` them stands the beginning of a verdict, `first[k - 1]` is the
-    first token of rating k. `zero` is the token that turns a 1 into a 10, None where 10 is one token; instead of it may
-    come, as the judge is constrained, those that go on in the verdict, or that end it where the rating is its last."""
+    """Tokens of the ratings.
+
+    `before` is the beginning of a verdict, `first[k - 1]` the first token of rating k. `zero` turns a 1 into a 10; None
+    if 10 is one token. In its place the constrained judge may write a token of `going_on`, which continues the verdict,
+    or of `ending` if the rating is the verdict's last value.
+    """
 
     before: list[int]
     first: list[int]
@@ -25,7 +28,7 @@ class RatingTokens(Struct, frozen=True):
 
 
 def rating_tokens(tokenizer: Any) -> RatingTokens:
-    """Raises UsageError for a tokenizer in which ratings cannot be told apart by two tokens at most."""
+    """Return how a tokenizer spells the ratings. Raises UsageError unless two tokens at most tell them apart."""
     before: set[tuple[int, ...]] = set()
     spelt: list[list[int]] = []
     for rating in RATINGS:
@@ -38,6 +41,7 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
         spelt.append([tokens.ids[position] for position in value])
     first = [tokens[0] for tokens in spelt]
     one, ten = spelt[0], spelt[-1]
+    # Ten different first tokens: 10 is one of them.
     if len(before) == 1 and len(set(first)) == len(RATINGS):
         return RatingTokens(list(before.pop()), first, None)
     if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
@@ -46,7 +50,7 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
 
 
 def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
-    """The tokens that begin with a mark, on its line."""
+    """Return the tokens that begin with a mark and hold no line break."""
     ids = sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token.startswith(mark))
     return [token_id for token_id in ids if not {*"\n\r"} & {*tokenizer.decode([token_id])}]
 
@@ -54,12 +58,15 @@ def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
 def log_distribution(
     tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None, last: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Log probabilities [rows × 10] of the ratings as the judge is asked for them: among what its constrained reply may
-    go on with (critic.judging.distribution).
+    """Return the log probabilities [rows × 10] of the ratings among what a constrained reply may continue with.
 
-    `at_rating` [rows × vocabulary] are the logits where the rating's first token stands, `behind_one` those behind a 1
-    in its place (unused where 10 is one token), where a 0 comes or what follows a rating: of the rows that are `last`
-    [rows] (none without it) the verdict's end.
+    Both logits are [rows × vocabulary]: `at_rating` where the rating's first token stands, `behind_one` behind a 1 in
+    its place (unused if 10 is one token). There a 0 follows, or what follows a rating: the verdict's end in rows that
+    are `last` [rows] (default: none). critic.judging.distribution reads a server's reply in the same way.
+
+    >>> tokens = RatingTokens(before=[], first=list(range(10)), zero=None)
+    >>> log_distribution(tokens, torch.zeros(1, 12), None).exp()[0, :2]
+    tensor([0.1000, 0.1000])
     """
 
     def picked(logits: torch.Tensor, columns: list[int]) -> torch.Tensor:
@@ -69,8 +76,10 @@ def log_distribution(
     if tokens.zero is not None:
         assert behind_one is not None
         without_zero = picked(behind_one, tokens.going_on).logsumexp(-1)
+        # Behind the last value of a verdict only its end may follow.
         if last is not None:
             without_zero = torch.where(last, picked(behind_one, tokens.ending).logsumexp(-1), without_zero)
+        # Behind a 1 there are two ways on: the 0 that makes it a 10, and the rest of the verdict.
         more = behind_one[:, tokens.zero].float() - without_zero
         one, ten = scores[:, 0] + functional.logsigmoid(-more), scores[:, -1] + functional.logsigmoid(more)
         scores = torch.cat([one[:, None], scores[:, 1:-1], ten[:, None]], dim=1)
@@ -79,5 +88,8 @@ def log_distribution(
 
 @lru_cache
 def token_index(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Made once: a list as an index is taken to the GPU each time, which waits for all that the GPU has to do."""
+    """Return token ids as an index on a device.
+
+    It is cached: a list as an index is taken to the GPU each time, which waits for all that the GPU has to do.
+    """
     return torch.tensor(tokens, dtype=torch.long, device=device)

@@ -1,4 +1,4 @@
-"""Reading a training recipe, with overrides from the command line, and checking that its keys fit together."""
+"""Read a training recipe, with overrides from the command line, and check that its keys fit together."""
 
 import difflib
 import re
@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import yaml
 from objective import Objective
-from objective_table import objective_of
-from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, RaftSpec, Recipe, VisionSpec
+from objective_table import OWN_KEYS, FullRecipe, objective_of
+from recipe_keys import SAVED_AS, CounterfactualsSpec, EmaSpec, EvaluationSpec, LoraSpec, Recipe, VisionSpec
 from tiny import TinySpec
 
 from critic.errors import UsageError
@@ -17,7 +17,7 @@ from critic.judging.forms import check_mix, form_of
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 where PyYAML is still at 1.1: 1e-5 is a number, and `no` is a word (of save_strategy), not false."""
+    """A YAML 1.2 loader, as PyYAML is still at 1.1: 1e-5 is a number, and `no` a word (of save_strategy), not false."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -33,19 +33,20 @@ _Loader.add_implicit_resolver(
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """The recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
+    """Return the recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
 
-    Raises UsageError naming the key that is wrong and the nearest right one.
+    Raises UsageError that names the key that is wrong and the nearest right one.
     """
-    content = _parsed(path.read_bytes(), str(path))
+    content = _parse(path.read_bytes(), str(path))
     if isinstance(content, dict):
         if twice := next((name for name, saved in SAVED_AS.items() if {name, saved} <= content.keys()), None):
             raise UsageError(f"{path}: {SAVED_AS[twice]} is the former name of {twice}; give one of them")
+        # Recipe knows these keys by the names under which they are saved.
         content = {SAVED_AS.get(name, name): section for name, section in content.items()}
         for override in overrides or []:
             _put(content, override)
     try:
-        recipe = msgspec.convert(content, Recipe)
+        recipe: Recipe = msgspec.convert(content, FullRecipe)
         _check(recipe)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_nearest(str(error).splitlines()[0])}") from None
@@ -55,7 +56,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
 
 
 def read_with_options(config: Path, overrides: list[str] | None, internal: Path | None) -> Recipe:
-    """The recipe as the options of a training change it. Raises UsageError where the two do not fit together."""
+    """Return the recipe as the options of a training change it. Raises UsageError if the two do not fit together."""
     recipe = read_recipe(config, overrides)
     if (recipe.evaluation is None) != (internal is None):
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
@@ -63,7 +64,12 @@ def read_with_options(config: Path, overrides: list[str] | None, internal: Path 
     return recipe
 
 
-def _parsed(text: str | bytes, location: str) -> Any:
+def _parse(text: str | bytes, location: str) -> Any:
+    """Parse YAML. Raises UsageError that names the `location` and line of a mistake.
+
+    >>> _parse("{learning_rate: 1e-5, save_strategy: no}", "recipe.yaml")
+    {'learning_rate': 1e-05, 'save_strategy': 'no'}
+    """
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -74,6 +80,13 @@ def _parsed(text: str | bytes, location: str) -> Any:
 
 
 def _put(content: Any, override: str) -> None:
+    """Set the value of one KEY=VALUE in a recipe's sections. Raises UsageError if the key is below a plain value.
+
+    >>> sections = {"training": {"seed": 0}}
+    >>> _put(sections, "training.max_steps=100")
+    >>> sections
+    {'training': {'seed': 0, 'max_steps': 100}}
+    """
     name, equals, value = override.partition("=")
     if not equals:
         raise UsageError(f"--set takes KEY=VALUE, such as training.max_steps=100; got {override!r}")
@@ -83,17 +96,19 @@ def _put(content: Any, override: str) -> None:
         content = content.setdefault(folder, {}) if isinstance(content, dict) else None
     if not isinstance(content, dict):
         raise UsageError(f"--set {override}: {name} is no place in a recipe")
-    content[last] = _parsed(value, f"--set {override}")
+    content[last] = _parse(value, f"--set {override}")
 
 
 def _with_nearest(message: str) -> str:
+    """Return msgspec's message with today's names of keys, and the nearest key if one is unknown."""
     for name, saved in SAVED_AS.items():
         message = message.replace(f"`$.{saved}", f"`$.{name}")
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    sections = (Recipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, CounterfactualsSpec, EvaluationSpec)
-    known = [key for section in sections for key in section.__struct_fields__]
+    sections = [FullRecipe, TinySpec, VisionSpec, LoraSpec, EmaSpec, CounterfactualsSpec, EvaluationSpec]
+    sections += [kind for kind, _ in OWN_KEYS.values()]
+    known = [key for section in sections for key in getattr(section, "__struct_fields__", ())]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     return f"{message}; did you mean {near[0]}?" if near else message
 
@@ -115,6 +130,7 @@ def _check(recipe: Recipe) -> None:
     can_be_fitted = recipe.probe is None or (objective.takes_probe and not sees)
     require(can_be_fitted, "probe is for a scoring head that sees no images; set objective: head, images: blind")
     require(recipe.foreign is None or recipe.evaluation, "foreign needs evaluation and --internal FILE")
+    # Two orders of the rows cannot both hold.
     ordered = recipe.training.get("train_sampling_strategy", "random") != "random"
     grouped = bool(recipe.group_by_question)
     require(not (grouped and ordered), "group_by_question decides on the order; set train_sampling_strategy: random")
@@ -122,11 +138,13 @@ def _check(recipe: Recipe) -> None:
     over_trees = recipe.attention in {"auto", "sdpa", "flex_attention"}
     packs = recipe.packing or objective.packs
     require(over_trees or not packs, f"rows are packed with auto, sdpa or flex_attention, not {recipe.attention}")
+    # One precision in two places could differ.
     also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
     require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")
 
 
 def _check_base(recipe: Recipe, objective: Objective) -> None:
+    """Raise UsageError for adapters or a revision that do not fit the base or the objective."""
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
     on_hub = recipe.revision is None or not Path(str(recipe.base)).exists()
     require(on_hub, f"revision is for a base by a hub's name; {recipe.base} is a folder")
@@ -140,6 +158,7 @@ def _check_base(recipe: Recipe, objective: Objective) -> None:
 
 
 def _check_forms(recipe: Recipe, objective: Objective) -> None:
+    """Raise UsageError for forms that are unknown, or that objective, edited answers or evaluation cannot use."""
     try:
         check_mix(recipe.forms)
     except UsageError as error:
@@ -149,6 +168,7 @@ def _check_forms(recipe: Recipe, objective: Objective) -> None:
     if (changed := recipe.counterfactuals) is not None:
         require(changed.edited or changed.swapped, "counterfactuals: say how many points edited or swapped costs")
         by_image = recipe.images == "show" and not objective.compares
+        # Without the image a swapped answer looks like the original, and would teach noise.
         by_image = by_image or not changed.swapped
         require(by_image, "counterfactuals: swapped teaches ratings by images (images: show) alone")
         rated = any(form_of(form).kind.single_rating for form in used)

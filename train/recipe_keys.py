@@ -1,4 +1,4 @@
-"""What a training recipe may say: the sections of its file, and whose scores it learns from."""
+"""The keys of a training recipe: the sections of its file, and whose scores it learns from."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,8 +13,11 @@ Points = Annotated[float, Meta(ge=1.0, le=9.0)]
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Low-rank adapters instead of a full fine-tune; the names are peft's. `bits: 4` reads the base's matrices as NF4
-    (QLoRA, arXiv 2305.14314), for cards that its 16 bits do not fit; the judge that is saved has 16 all the same."""
+    """Low-rank adapters instead of a full fine-tune; the names are peft's.
+
+    `bits: 4` reads the base's matrices as NF4 (QLoRA, arXiv 2305.14314), for GPUs that its 16 bits do not fit. The
+    saved judge has 16 bits all the same.
+    """
 
     r: int = 16
     alpha: int = 32
@@ -34,17 +37,11 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     device: Literal["auto", "same", "cpu"] = "auto"
 
 
-class RaftSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The term that `objective: raft` adds to the cross-entropy of a rated row: the error of the rating
-    distribution against people's score, which weighs as much as `weight` target tokens (see objective.py)."""
-
-    kind: Literal["squared", "rps"] = "rps"
-    weight: Weight = 4.0
-
-
 class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a tiny model looks with: squares of `image_size` pixels in patches of `patch_size`, `scale` x `scale` of
-    which become one token; the rest as in Idefics3VisionConfig."""
+    """The part of a tiny model that sees: squares of `image_size` pixels in patches of `patch_size`.
+
+    `scale` x `scale` patches become one token; the other keys are as in Idefics3VisionConfig.
+    """
 
     image_size: Count
     patch_size: Count
@@ -57,9 +54,12 @@ class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Answers that `critic attack --images` changed: `file` is what it made of the training rows. With one fact
-    `edited`, or with another image (`swapped`), an answer is learned as worth so many points (1..9, on 1..10) less than
-    people gave it before, an assumption; those without points are left out. A row counts `weight`."""
+    """Answers that `critic attack --images` changed: `file` is what it made of the training rows.
+
+    An answer with one fact `edited`, or with another image (`swapped`), is learned as worth so many points (1..9, on
+    1..10) less than people gave the original. That is an assumption. Changed answers without points are left out. A row
+    counts `weight`.
+    """
 
     file: str
     edited: Points | None = None
@@ -68,8 +68,10 @@ class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Judging held-out rows every `every` steps, at most `rows` of them, with the averaged weights where there are
-    some; the score is the expected rating."""
+    """Evaluation every `every` steps on at most `rows` held-out rows, with the averaged weights if there are any.
+
+    The score is the expected rating.
+    """
 
     every: Count
     rows: Count = 1000
@@ -77,12 +79,14 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 SAVED_AS = {"group_by_question": "together", "counterfactuals": "arms"}
-"""Keys of a recipe -> what they were called until version 0.2. Recipes may use either; critic.json, checkpoints and the
-cache keep the old names, so that runs and judges of before are known."""
+"""Key of a recipe -> its name until version 0.2, which recipes may use as well. critic.json, checkpoints and the cache
+keep the old names, so that earlier runs and judges are recognised."""
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
-    """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
+    """A training recipe but for the keys that belong to one objective (`objective_table.FullRecipe` has those too).
+
+    Exactly one of `base` (a model folder or hub id) and `tiny` (a random model) is given.
 
     - `revision`: the branch, tag or commit of a base by a hub's name; the commit that it was goes into critic.json.
     - `chat_template_kwargs`: variables of the base's chat template, such as {enable_thinking: false}; the judge's own
@@ -107,7 +111,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
       sections below decide.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token, `pairwise` one score there, from what people preferred.
-    - `margin`: by how much the scores of the most unequal answers are to differ more than those of the least unequal.
     - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`linear_head.py`).
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
@@ -129,8 +132,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True, rename=SAVED_AS):
     max_target_tokens: Count
     global_batch: Count
     objective: str = "sft"
-    margin: Weight = 1.0
-    raft: RaftSpec = field(default_factory=RaftSpec)
     rating_weight: Annotated[float, Meta(gt=0.0)] = 1.0
     balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     packing: bool = False
@@ -150,17 +151,22 @@ PEOPLE = "people"
 
 
 def labels(recipe: Recipe) -> dict[str, float]:
-    """Whose scores count, and how much each."""
+    """Return whose scores count, and how much each.
+
+    >>> labels(Recipe(labels={"people": 1.0, "gpt4": 0.3, "old": 0.0}, max_source_tokens=1, max_target_tokens=1,
+    ...               global_batch=1, deepspeed={}))
+    {'people': 1.0, 'gpt4': 0.3}
+    """
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
 
 
 def made_files(recipe: Recipe) -> list[str]:
-    """The files beside --train that rows are made of: judgments of teachers, changed answers."""
+    """Return the files beside --train that rows are made of: judgments of teachers, changed answers."""
     return [*judges(recipe)[1], *([recipe.counterfactuals.file] if recipe.counterfactuals else [])]
 
 
 def judges(recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Whose scores are learned beside people's: judges by their columns, teachers by their files."""
+    """Return whose scores are learned beside people's: judges by their columns, and teachers by their files."""
     names = [name for name in labels(recipe) if name != PEOPLE]
     files = [name for name in names if name.endswith((".jsonl", ".jsonl.gz"))]
     return [name for name in names if name not in files], files

@@ -1,4 +1,4 @@
-"""Human-scored rows as token ids, made once in parallel, kept on disk and memory-mapped."""
+"""Tokenize human-scored rows, once and in parallel; they are kept on disk and memory-mapped."""
 
 import hashlib
 import json
@@ -35,40 +35,50 @@ from critic.judging.targets import IGNORED, encode, source_ids, target
 from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
 
 FORMAT = 7
-"""Of the cache; another number makes everybody tokenize again."""
+"""Version of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 FAR_APART = 5.0
-"""Points on 1..10 by which scores of one answer differ that are no noise: half of the scale."""
+"""Points on 1..10, half of the scale, by which scores of one answer differ that are more than noise."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
-    """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value (the places of
-    the tokens that spell the verdict's value, of a checklist its answers), length, rating (whole, 1..10, 0 for none),
-    people (probabilities of 1..10, or empty; of a pair how far the first answer is ahead, -1..1), other_ids (the prompt
-    of a pair's second answer), weight (of whose score it is, above 0), images (their names, in their order) and
-    image_tokens (how many take each). `counts` says what was shortened, refused and left out."""
+    """Tokenized examples as `rows`, and `counts` of what was shortened, refused and left out.
+
+    Columns of `rows`:
+
+    - id, group, form, input_ids, length.
+    - source: the number of prompt tokens.
+    - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
+    - rating: whole, 1..10; 0 for none.
+    - people: probabilities of 1..10, or empty; for a pair how far the first answer is ahead, -1..1.
+    - other_ids: the prompt of a pair's second answer.
+    - weight: of the source of the score, above 0.
+    - images, image_tokens: their names in order, and how many tokens each takes.
+    """
 
     rows: datasets.Dataset
     counts: dict[str, Any]
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
+    """Return the names of the prompts in whose words the recipe's forms are shown, sorted."""
     used = (form for form, share in recipe.forms.items() if share > 0.0)
     return sorted(map(objective_of(recipe).prompt_form, used))
 
 
 def sees(recipe: Recipe) -> bool:
+    """Return True if the judge is shown images."""
     return recipe.images == "show"
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """What the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
+    """Return what the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
         "format": FORMAT,
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
@@ -84,26 +94,26 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
 
 
 def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Images | None = None) -> tuple[Data, Any]:
-    """The examples of `train` and the tokenizer, from `cache` where a run before left them; with `images` a
-    SeeingTokenizer.
+    """Return the examples of `train` and the tokenizer, from `cache` if an earlier run left them there.
 
-    Raises UsageError when no row can be learned from.
+    With `images` the tokenizer is a SeeingTokenizer. Raises UsageError if no row can be learned from.
     """
     facts = fingerprint(recipe, train)
     tokenizer = None if recipe.tiny else base_tokenizer(recipe, images)
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
+    # Reading the rows takes long, so it is done only for images or on a cache miss.
     loaded = None
     if images is not None:
-        loaded = _loaded(recipe, train, True)
+        loaded = _load_rows(recipe, train, True)
         names = {name for response in loaded.responses for name in response.question.images}
         facts["images"] = {**images.facts(), "files": images.state(names)}
         if tokenizer is not None:
             facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     if not (folder / "counts.json").is_file():
-        _build(recipe, train, loaded or _loaded(recipe, train, False), folder, tokenizer, processes, images)
+        _build(recipe, train, loaded or _load_rows(recipe, train, False), folder, tokenizer, processes, images)
     if tokenizer is None:
         tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
@@ -117,7 +127,10 @@ def _read_tokenizer(folder: str, images: Images | None, revision: str | None = N
 
 
 def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
-    """Raises UsageError for a base that has no tokenizer, or none for chat, or whose chat template rewrites answers."""
+    """Return the tokenizer of a recipe's base, with the recipe's template variables set in its chat template.
+
+    Raises UsageError for a base without a tokenizer for chat, or with a chat template that rewrites answers.
+    """
     base = str(recipe.base)
     try:
         tokenizer = _read_tokenizer(base, images, recipe.revision)
@@ -131,6 +144,7 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
         line = f"{{%- set {name} = {value!r} %}}"
         if line in tokenizer.chat_template:  # the base is a judge that was trained with it
             continue
+        # A variable that no template reads would be noted in critic.json and change nothing.
         if not re.search(rf"\b{name}\b", tokenizer.chat_template):
             raise UsageError(f"base {base!r}: its chat template takes no {name}; leave it out of chat_template_kwargs")
         tokenizer.chat_template = f"{line}\n{tokenizer.chat_template}"
@@ -156,7 +170,8 @@ def base_tokenizer(recipe: Recipe, images: Images | None = None) -> Any:
     return tokenizer
 
 
-def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
+def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
+    """Read the rows to learn from. Raises UsageError if answers among them were changed by `critic attack`."""
     columns, teachers = judges(recipe)
     loaded = human_scored.load(train, judges=columns, pictures=pictures, unlabelled=bool(teachers))
     if changed := [row.id for row in loaded.rows if {EDITED, SWAPPED} & {*row.flags}]:
@@ -167,17 +182,22 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
     return loaded
 
 
-def _as_raters(shares: list[float], key: str) -> HumanScore:
-    """Probabilities (10,) as twenty raters who each gave a rating. The score, which text learns, is that of one rater,
-    drawn by `key`: their mean is what none of them may have said."""
+def _make_raters(shares: list[float], key: str) -> HumanScore:
+    """Return probabilities [10] as twenty raters who each gave a rating.
+
+    The score, which text learns, is that of one rater, drawn by `key`: none of them may have given their mean.
+
+    >>> _make_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
+    8.0
+    """
     below = [*accumulate(shares)][:-1]
     ratings = [float(RATINGS[bisect(below, (rater + 0.5) / 20)]) for rater in range(20)]
     drawn = hashlib.sha256(key.encode()).digest()[0] % 20
     return HumanScore(score=ratings[drawn], raters={str(rater): score for rater, score in enumerate(ratings)})
 
 
-def _content(response: Response, images: bool = True) -> str:
-    """The same for the same answer to the same question, by whatever id; about the same `images` as well."""
+def _hash_content(response: Response, images: bool = True) -> str:
+    """Return a hash of an answer and its question, with its images if `images`, but without its id."""
     question = response.question
     text = [question.prompt, question.reference, question.history, response.text, *(question.images if images else [])]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()
@@ -193,7 +213,7 @@ def far_apart(responses: Sequence[Response]) -> str | None:
     for response in responses:
         if (human := response.human) is not None and response.preference is None:
             given = human.raters.values() or [human.score]
-            scores[human.scope, _content(response)] += [(score, response.id) for score in given]
+            scores[human.scope, _hash_content(response)] += [(score, response.id) for score in given]
     spans = [(min(given), max(given)) for given in scores.values()]
     wide = [(low, high) for low, high in spans if high[0] - low[0] >= FAR_APART]
     if not wide:
@@ -207,25 +227,28 @@ def far_apart(responses: Sequence[Response]) -> str | None:
     )
 
 
-def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
-    """What the teacher whose judgments are the file `name` says of rows, by id: of each the judgment of the same answer
-    to the same question, that of its own id where there are several; those without one are counted in `left_out`.
-    Raises UsageError, with counts, for judgments that are no ratings on 1..10 or of none of the rows."""
+def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
+    """Return the scores of the teacher whose judgments are the file `name`, by the id of a row.
+
+    A row's judgment is that of the same answer to the same question; of several, that of its own id. Rows without one
+    are counted in `loaded.left_out`. Raises UsageError, with counts, for judgments that are no ratings on 1..10 or that
+    match no row.
+    """
     judgments = [judgment for _, judgment in jsonl.read(Path(name), Judgment)]
     if strange := [judgment.prompt for judgment in judgments if not rates(judgment.prompt)]:
         problem = f"{len(strange)} of {len(judgments)} judgments do not rate on 1..10 ({', '.join(sorted({*strange}))})"
         raise UsageError(f"labels: {name}: {problem}; judge in a form that does, such as pointwise")
-    by_key = {(judgment.sample.id, _content(judgment.sample.response)): judgment for judgment in judgments}
+    by_key = {(judgment.sample.id, _hash_content(judgment.sample.response)): judgment for judgment in judgments}
     by_content = {content: judgment for (_, content), judgment in by_key.items()}
     scores, lacking, strangers = dict[str, HumanScore](), Counter[str](), set[str]()
     for response in loaded.responses:
-        judgment = by_key.get((response.id, _content(response))) or by_content.get(_content(response))
+        judgment = by_key.get((response.id, _hash_content(response))) or by_content.get(_hash_content(response))
         if judgment is None or judgment.score is None:
             lacking[f"{'not' if judgment is None else 'failed'} in {name}"] += 1
             strangers |= {response.id} if judgment is None else set()
         else:
             distribution = judgment.verdict.distribution or probabilities(judgment.score)
-            scores[response.id] = _as_raters(distribution, response.id)
+            scores[response.id] = _make_raters(distribution, response.id)
     if not scores:
         ids = len(strangers & {row_id for row_id, _ in by_key})
         why = f"{_listed(lacking)}; {ids} of their ids have another question, reference, image or answer there"
@@ -235,7 +258,7 @@ def _taught(name: str, loaded: Loaded) -> dict[str, HumanScore]:
 
 
 class Labelled(Struct, frozen=True):
-    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
+    """Rows that one source (people or a judge) scored, and the examples planned from them; each counts `weight`."""
 
     name: str
     weight: float
@@ -243,8 +266,11 @@ class Labelled(Struct, frozen=True):
     planned: Plan
 
 
-def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
-    """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
+def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
+    """Return the rows with the scores of one source, and the examples to learn from them.
+
+    Another judge's scores take people's place. Forms that do not depend on scores are learned from people's rows only.
+    """
     forms = recipe.forms
     if name == PEOPLE:
         chosen = [answer for answer in loaded.responses if answer.human is not None or answer.preference is not None]
@@ -255,20 +281,17 @@ def _labelled(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Label
             for answer in loaded.responses
             if column in answer.columns
         }
+        # A teacher's file has ratings and nothing else.
         taught = name in judges(recipe)[1]
         if taught:
-            scores = _taught(name, loaded)
+            scores = _read_teacher(name, loaded)
         chosen = [
             msgspec.structs.replace(answer, human=msgspec.structs.replace(scores[answer.id], scope=row.scope))
             for row, answer in zip(loaded.rows, loaded.responses, strict=True)
             if answer.id in scores
         ]
-        # A file of judgments teaches its distributions, which forms of one rating learn.
-        forms = (
-            _single_ratings(forms)
-            if taught
-            else {form: share for form, share in forms.items() if form_of(form).kind.is_verdict}
-        )
+        # What does not depend on scores was learned from people's rows, and would count twice.
+        forms = _single_ratings(forms) if taught else _verdict_forms(forms)
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned)
@@ -288,14 +311,16 @@ def _changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     changed, unused = dict[str, Response](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
         original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
-        if original not in originals or not (kind or _content(response, False) == _content(originals[original], False)):
+        if original not in originals or not (
+            kind or _hash_content(response, False) == _hash_content(originals[original], False)
+        ):
             problem = f"counterfactuals: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
         if kind and less is None:
             unused[f"{kind}, to which arms gives no points"] += 1
         elif less is not None and response.human is not None:
-            changed[row.id] = msgspec.structs.replace(response, human=_worth_less(response.human, less))
+            changed[row.id] = msgspec.structs.replace(response, human=_lower_scores(response.human, less))
     if not changed:
         problem = "has no answer with one fact edited or another image that has points"
         raise UsageError(
@@ -313,7 +338,13 @@ def _single_ratings(forms: dict[str, float]) -> dict[str, float]:
     return {form: share for form, share in forms.items() if form_of(form).kind.single_rating}
 
 
-def _worth_less(human: HumanScore, points: float) -> HumanScore:
+def _verdict_forms(forms: dict[str, float]) -> dict[str, float]:
+    """Return the forms whose replies are verdicts, with their shares."""
+    return {form: share for form, share in forms.items() if form_of(form).kind.is_verdict}
+
+
+def _lower_scores(human: HumanScore, points: float) -> HumanScore:
+    """Return people's scores less `points`, but at least the lowest of the scale."""
     raters = {name: max(score - points, TEN[0]) for name, score in human.raters.items()}
     return msgspec.structs.replace(human, score=max(human.score - points, TEN[0]), raters=raters)
 
@@ -321,21 +352,21 @@ def _worth_less(human: HumanScore, points: float) -> HumanScore:
 def _build(
     recipe: Recipe, train: Path, loaded: Loaded, folder: Path, tokenizer: Any, processes: int, images: Images | None
 ) -> None:
-    sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
+    sources = [_label_rows(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     sources += _changed(recipe, loaded)
     left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
-    pieces = _pieces(sources)
+    pieces = _encode_pieces(sources)
     if not pieces:
-        raise _nothing_planned(recipe, train, sources, left_out)
+        raise _explain_nothing_planned(recipe, train, sources, left_out)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         if tokenizer is None:
-            tokenizer = _trained_tokenizer(recipe, sources, images)
+            tokenizer = _train_own_tokenizer(recipe, sources, images)
             tokenizer.save_pretrained(partial / "tokenizer")
         limits = (recipe.max_source_tokens, recipe.max_target_tokens)
-        tokenized = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
+        tokenized = _tokenize_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
         rows = tokenized.select(np.flatnonzero(np.array(tokenized["length"]))).remove_columns(["shortened", "failure"])
-        counts, failed = _counts(tokenized)
+        counts, failed = _count_outcomes(tokenized)
         if failed and not len(rows):
             shown = f"the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
             raise UsageError(f"{train}: {shown}")
@@ -366,22 +397,23 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _trained_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
+def _train_own_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
     assert recipe.tiny is not None
-    tokenizer = train_tokenizer(_texts(sources, images is not None), recipe.tiny, recipe.vision)
+    tokenizer = train_tokenizer(_render_texts(sources, images is not None), recipe.tiny, recipe.vision)
     if recipe.vision is None:
         return tokenizer
     return SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
 
 
-def _tokenized_in_parallel(
+def _tokenize_in_parallel(
     pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
 ) -> datasets.Dataset:
     workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
+    # Small data would flash a bar on the screen.
     if workers == 1:
         datasets.disable_progress_bars()
     return datasets.Dataset.from_generator(
-        _tokenized,
+        _tokenize,
         features=_FEATURES,
         gen_kwargs={"pieces": pieces, "tokenizer": tokenizer, "limits": limits},
         num_proc=workers if workers > 1 else None,
@@ -389,8 +421,8 @@ def _tokenized_in_parallel(
     )
 
 
-def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
-    """What was shortened and refused, and why images could not be shown."""
+def _count_outcomes(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
+    """Count what was shortened and refused, and why images could not be shown."""
     failed, refused = Counter[str](), list[str]()
     for row in tokenized.select_columns(["id", "form", "length", "failure"]):
         if row["failure"]:
@@ -401,7 +433,10 @@ def _counts(tokenized: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
     return {"shortened": dict(shortened), "refused": refused}, failed
 
 
-def _nothing_planned(recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]) -> UsageError:
+def _explain_nothing_planned(
+    recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]
+) -> UsageError:
+    """Return the error of a training without a single example, with the reasons."""
     if not any(source.by_id for source in sources):
         return UsageError(f"{train}: no usable row to learn from")
     shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
@@ -437,8 +472,8 @@ _PIECE = 250
 """Examples that a process takes at a time."""
 
 
-def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
-    """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
+def _encode_pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
+    """Encode the planned examples with their rows as JSON, in pieces, so that each process is sent only its own."""
     coded = [
         _ENCODER.encode((planned, [source.by_id[name] for name in planned.ids], source.weight))
         for source in sources
@@ -447,13 +482,18 @@ def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
 
-def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _tokenize(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    """Yield a row of `_FEATURES` for each planned example.
+
+    `limits` are the most tokens of a prompt and of a verdict.
+    """
+
     def count(messages: Any) -> int:
         return len(source_ids(tokenizer, messages))
 
     for line in (line for piece in pieces for line in piece):
         planned, responses, weight = _DECODER.decode(line)
-        # One that stays as it is here is refused: it has no tokens.
+        # A row that stays like this, without tokens, is refused.
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
         try:
@@ -482,14 +522,17 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
 
 def _people(example: Example) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave; of other forms nothing, but of a pair how far
-    its first answer is ahead."""
+    """Return the whole `rating` of an example, and the distribution over 1..10 that `people` gave.
+
+    Forms that do not rate on 1..10 have neither; for a pair, `people` is how far its first answer is ahead.
+    """
     if example.score is None or not load(example.form, "en").on_ten:
         return {"rating": 0, "people": example.label if example.other else []}
     return {"rating": whole_rating(example.score), "people": example.label or probabilities(example.score)}
 
 
-def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
+def _render_texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
+    """Yield the text of each planned example's prompt, and its verdict."""
     for source in sources:
         for planned in source.planned.examples:
             example = example_of(planned, source.by_id, None, lambda messages: 0, sees)

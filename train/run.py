@@ -1,7 +1,7 @@
 """Fine-tune a judge on human-scored rows, as one of the processes that the launcher started (sft.py).
 
-The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it goes on from the
-newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
+The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it resumes from the
+newest complete checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
 """
 
 import hashlib
@@ -28,7 +28,7 @@ import torch
 import trainer_args
 import transformers
 from batches import Batches
-from evaluation import HeldOut, held_out, require_foreign
+from evaluation import HeldOut, read_held_out, require_foreign
 from huggingface_hub.constants import HF_HOME
 from loop import JudgeCallback, JudgeTrainer
 from msgspec import Struct
@@ -47,11 +47,11 @@ from critic.judging.prompt import prompt_hash
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
-    """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
+    """Return the model to train, with the forward pass of training. Raises UsageError if the base cannot be loaded."""
     objective = objective_of(recipe, tokens)
     packs = recipe.packing or objective.packs
-    kind = attention.decided(recipe.attention, packed=packs)
-    # FlexAttention is for what reads, whatever the model looks at images with.
+    kind = attention.choose_attention(recipe.attention, packed=packs)
+    # FlexAttention is only for the part that reads text, not for the one that looks at images.
     recipe = msgspec.structs.replace(recipe, attention="sdpa" if kind == attention.FLEX else kind)
     attention.register()
     model = _read_model(recipe, objective, tokenizer)
@@ -65,13 +65,13 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     _freeze(model, recipe)
     objective.install(model)
     if recipe.lora is not None:
-        model = _adapted(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
+        model = _add_adapters(model, recipe.lora, recipe, "SEQ_CLS" if objective.is_head() else "CAUSAL_LM")
     _spare_gradients(model)
     return model
 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
-    """Raises UsageError for a part that there is not, and where nothing is left to train."""
+    """Freeze the parts that the recipe names. Raises UsageError for an unknown part, or if nothing is left to train."""
     words = {word for name, _ in model.named_parameters() for word in name.split(".")}
     names = sorted(word for word in words if not word.isdigit())
     frozen = recipe.frozen
@@ -83,13 +83,17 @@ def _freeze(model: Any, recipe: Recipe) -> None:
     for name, parameter in model.named_parameters():
         if set(frozen) & set(name.split(".")):
             parameter.requires_grad_(False)
+    # Adapters are trained whatever is frozen.
     if recipe.lora is None and not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"frozen: {', '.join(frozen)} leaves nothing of the model to train")
 
 
 def _spare_gradients(model: Any) -> None:
-    """Let what looks at images and is frozen keep nothing for the backward pass: transformers' gradient checkpointing
-    and adapters make inputs need gradients, its own too, and it would be gone through backwards for nothing."""
+    """Let a frozen vision part keep nothing for the backward pass.
+
+    transformers' gradient checkpointing and adapters make inputs need gradients, the vision part's too, so that its
+    backward pass would be computed for nothing.
+    """
     for name, part in model.named_modules():
         looks = name.rpartition(".")[2] in TOWERS
         if looks and not any(parameter.requires_grad for parameter in part.parameters()):
@@ -113,7 +117,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
             revision=recipe.revision,
             attn_implementation=recipe.attention,
             output_loading_info=True,
-            **_four_bits(recipe),
+            **_read_in_four_bits(recipe),
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(
@@ -122,6 +126,7 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
         raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
     resized = {name for name, *_ in loaded["mismatched_keys"]}
+    # transformers would replace weights of another size by random ones, with a warning only.
     if others := sorted(resized - {"score.weight"}):
         raise UsageError(f"base {recipe.base!r}: {others[0]} has another size in its weights than by its config.json")
     new = {*loaded["missing_keys"], *resized}
@@ -132,8 +137,11 @@ def _read_model(recipe: Recipe, objective: Objective, tokenizer: Any) -> Any:
     return model
 
 
-def _four_bits(recipe: Recipe) -> dict[str, Any]:
-    """How a base is read as NF4 onto this process's GPU; the output head and what is no matrix stay as they are."""
+def _read_in_four_bits(recipe: Recipe) -> dict[str, Any]:
+    """Return the options that read a base as NF4 onto this process's GPU, or none.
+
+    The output head and what is no matrix stay as they are.
+    """
     if recipe.lora is None or recipe.lora.bits is None:
         return {}
     kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.bfloat16}
@@ -141,8 +149,8 @@ def _four_bits(recipe: Recipe) -> dict[str, Any]:
     return {"quantization_config": packing, "device_map": {"": torch.cuda.current_device()}}
 
 
-def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
-    """Of a model that sees, all layers of the part that reads; the others it names itself."""
+def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[str]:
+    """Return the layers that get adapters: `wanted`, or for all layers of a model that sees those that read text."""
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
     within = {id(module) for module in model.get_decoder().modules()}
@@ -150,7 +158,7 @@ def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
     return [name for name, module in model.named_modules() if id(module) in within and isinstance(module, linear)]
 
 
-def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
+def _add_adapters(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
     if recipe.training.get("gradient_checkpointing"):  # which needs an input that has a gradient
@@ -159,7 +167,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=_reading(model, lora.target_modules),
+        target_modules=_choose_adapted_layers(model, lora.target_modules),
         task_type=task,  # SEQ_CLS trains the new layer whole
     )
     try:
@@ -172,15 +180,17 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe, task: str) -> Any:
 
 
 def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[str, Any]:
-    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Where
-    foreign rows decide on its weights evaluation counts. Of a base
-    in a folder its weights are part of it, which the first process reads."""
-    whole = msgspec.to_builtins(recipe)
+    """Return what makes two runs the same: prompts, data, and the recipe's keys that change the judge.
+
+    Evaluation is one of these keys only if foreign rows decide on the weights. The weights of a base in a folder belong
+    to it as well; only the first process hashes them.
+    """
+    keys = msgspec.to_builtins(recipe)
     folder = Path(str(recipe.base))
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.base and cpu.is_first() else []
     also = [*made_files(recipe), *([recipe.foreign, str(internal)] if recipe.foreign else [])]
     return {
-        "recipe": {key: whole[key] for key in whole if key not in ("keep", "" if recipe.foreign else "evaluation")},
+        "recipe": {key: keys[key] for key in keys if key not in ("keep", "" if recipe.foreign else "evaluation")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)}
         | {name: jsonl.sha256(Path(name)) for name in also},
@@ -189,21 +199,25 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
-    """Whether `out` holds a judge made from the same recipe, prompts and data.
+    """Return True if `out` holds a judge made from the same recipe, prompts and data.
 
-    Raises UsageError when it holds another one.
+    Raises UsageError if it holds another one.
     """
     notes = out / "critic.json"
     if not notes.is_file():
         return False
+    # A judge is never overwritten: it may have taken days.
     if changed := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
         raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True
 
 
 @contextmanager
-def one_after_the_other(first: bool) -> Iterator[None]:
-    """The first process does it, then the others, who find it done; where it has ended they end too, with a line."""
+def take_turns(first: bool) -> Iterator[None]:
+    """Run the block in the first process, then in the others, which find the work done.
+
+    If the first process has ended, the others end too, with a line.
+    """
     if not first:
         try:
             torch.distributed.barrier()
@@ -230,7 +244,7 @@ class TrainingRun(Struct, frozen=True):
 
 def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, as one of a launcher's processes."""
-    run = msgspec.structs.replace(run, recipe=preflight.pinned(run.recipe, checkpoints.noted(run.out, "recipe")))
+    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, checkpoints.noted(run.out, "recipe")))
     facts = describe(run.recipe, run.train, run.internal)
     with jsonl.alone_in(run.out) if cpu.is_first() else nullcontext():
         if finished(run.out, facts):
@@ -240,17 +254,19 @@ def main(run: TrainingRun) -> None:
 
 
 def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
+    """Train the judge that `facts` describe, from the newest complete checkpoint if there is one."""
     out, first = run.out, cpu.is_first()
     recipe, machine = _prepare_device(run.recipe, out, run.threads)
-    with trainer_args.telling():
+    with trainer_args.report_bad_values():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     settings = trainer_args.arguments(recipe, out)
     deepspeed.init_distributed()
+    # Only here have the processes met, and nothing long has begun.
     preflight.require_alike(settings.device)
     images = _images(run, recipe)
-    with one_after_the_other(first):
+    with take_turns(first):
         if resumed is not None and (before := checkpoints.noted(out, "processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
@@ -259,7 +275,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         preflight.require_device(recipe)
         preflight.require_served_tokens(recipe)
         data, tokenizer = prepare(recipe, run.train, run.cache or Path(HF_HOME) / "critic", os.cpu_count() or 1, images)
-    recipe = _packed_or_not(recipe, tokenizer, first)
+    recipe = _switch_packing(recipe, tokenizer, first)
     tokens = objective_of(recipe).read_tokens(tokenizer)
     objective = objective_of(recipe, tokens)
     watched_rows = _watched(run, objective, tokenizer)
@@ -268,23 +284,22 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     model = build_model(recipe, tokenizer, tokens)
     if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
         print(kernels, flush=True)
-    with one_after_the_other(first):
+    with take_turns(first):
         preflight.require_embeddings(export.bare(model), tokenizer, data.rows, recipe.base or "tiny")
         if first:
-            checkpoint, most = preflight.disk_use(recipe, settings, *export.parameters(model))
+            checkpoint, most = preflight.estimate_disk_use(recipe, settings, *export.parameters(model))
             print(preflight.require_room(out, checkpoint, most, recipe.keep), flush=True)
     if recipe.probe is not None and resumed is None:
         name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
         folder = out / "probe" / name
         linear_head.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, folder)
     watch = JudgeCallback(
-        recipe,
+        objective,
         out,
         facts={**facts, **machine, "processes": processes},
         notes={**facts, **machine, **data.counts},
         model=model,
         tokenizer=tokenizer,
-        objective=objective,
         watched=watched_rows,
     )
     if first:
@@ -297,12 +312,12 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
         seeing=tokenizer if images is not None else None,
         several=processes > 1,
     )
-    with trainer_args.telling():
+    with trainer_args.report_bad_values():
         trainer = JudgeTrainer(
             watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
         )
     trainer.remove_callback(transformers.PrinterCallback)
-    with trainer_args.telling(lambda: watch.began > 0.0):
+    with trainer_args.report_bad_values(lambda: watch.began > 0.0):
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:
@@ -311,7 +326,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
 
 
 def _images(run: TrainingRun, recipe: Recipe) -> Images | None:
-    """The images of the rows, for a judge that sees."""
+    """Return the images of the rows for a judge that sees, else None."""
     if not sees(recipe):
         return None
     root = run.data_root or (run.train if run.train.is_dir() else run.train.parent)
@@ -325,14 +340,14 @@ def _watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str
         return {}
     files = {"own": run.internal, **({"foreign": Path(recipe.foreign)} if recipe.foreign else {})}
     settings = recipe.evaluation, tokenizer, objective.tokens, recipe.max_source_tokens, objective.watched_form()
-    return {name: held_out(file, *settings) for name, file in files.items()}
+    return {name: read_held_out(file, *settings) for name, file in files.items()}
 
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
+def _switch_packing(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
     """Return the recipe, without packing for a base whose tokens are more than a row of places.
 
     Such are Qwen's, whose images have two dimensions of them, and Gemma's, which see an image's tokens behind them.
@@ -352,8 +367,10 @@ def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
 
 
 def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
-    it was begun with, so that it computes the same."""
+    """Return the recipe with its precision decided, and facts of the machine: precision, threads.
+
+    A resumed run keeps those that it began with, so that it computes the same.
+    """
     transformers.utils.logging.disable_progress_bar()
     deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None  # it would print a dozen lines of bytes
     # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
@@ -376,11 +393,11 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         if first:
             print(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}", flush=True)
     bf16 = recipe.training.get("bf16") or recipe.deepspeed.get("bf16", {}).get("enabled") is True
-    if first and (note := cpu.device_note(bf16)):
+    if first and (note := cpu.describe_device(bf16)):
         print(note, flush=True)
     if not torch.cuda.is_available():
         cpu.keep_memory()
-        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.threads_of_a_process()
+        machine["threads"] = threads or checkpoints.noted(out, "threads") or cpu.choose_threads()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(machine["threads"])
         torch.set_num_threads(machine["threads"])
@@ -390,6 +407,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:
+    """Print the size of the model, how many examples there are and were left out, and what to look at in the rows."""
     whole, trained = export.parameters(model)
     counts = data.counts
     refused = counts["refused"]

@@ -29,9 +29,10 @@ RECIPES = Path(__file__).with_name("recipes")
 
 
 def recipe_file(recipe: str) -> Path:
-    """A recipe by its path, or by its name where it is one of ours. Raises UsageError where it is neither."""
+    """Return the file of a recipe, given by its path or the name of one of ours. Raises UsageError if it is neither."""
     known = {file.stem: file for file in sorted(RECIPES.glob("*.yaml"))}
     path = Path(recipe)
+    # A file of that name goes before a recipe of ours.
     if path.is_file():
         return path
     if recipe in known:
@@ -40,11 +41,15 @@ def recipe_file(recipe: str) -> Path:
 
 
 def processes(parsed: Any) -> int:
-    """How many processes DeepSpeed's launcher starts by its own `parsed` options; 0 where it finds no device."""
+    """Return how many processes DeepSpeed's launcher starts by its `parsed` options; 0 if it finds no device.
+
+    Raises UsageError for more GPUs than there are.
+    """
     from deepspeed.accelerator import get_accelerator  # noqa: PLC0415 - as in main
     from deepspeed.launcher import runner  # noqa: PLC0415
 
     pool = runner.fetch_hostfile(parsed.hostfile) if Path(parsed.hostfile).is_file() else None
+    # Without a hostfile the launcher starts only processes of this machine.
     pool = pool or {"localhost": get_accelerator().device_count()}
     chosen = runner.parse_inclusion_exclusion(pool, parsed.include, parsed.exclude)
     nodes = list(chosen.values())[: parsed.num_nodes if parsed.num_nodes > 0 else None]
@@ -55,8 +60,11 @@ def processes(parsed: Any) -> int:
 
 
 def launch(options: list[str], program: list[str], check: Callable[[int], object]) -> int:
-    """Run a program in the processes of DeepSpeed's launcher; its exit code. `check` is given their number before they
-    are started. Raises UsageError for what the launcher does not take."""
+    """Run a program in the processes of DeepSpeed's launcher, and return its exit code.
+
+    `check` is called with their number before they are started. Raises UsageError for options that the launcher
+    refuses.
+    """
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 
     # The processes' own messages say what went wrong; the launcher would only add the command and its code.
@@ -68,6 +76,7 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     except SystemExit:
         message = (usage.getvalue().splitlines() or ["see `deepspeed --help`"])[-1]
         raise UsageError(f"DeepSpeed's launcher: {message.partition('error: ')[2] or message}") from None
+    # A word that is no option would be taken for the program to start.
     if parsed.user_script != program[0]:
         raise UsageError(f"DeepSpeed's launcher takes options alone, not {parsed.user_script!r}")
     if not Path(parsed.hostfile).is_file() and not any(option.startswith("--master_port") for option in options):
@@ -86,8 +95,11 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     return 0
 
 
-def renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
-    """A file of the same rows with our columns, which all processes read. Raises UsageError as `human_scored.walk`."""
+def write_renamed(rows: Path, out: Path, own: human_scored.OwnColumns, **options: Any) -> Path:
+    """Write the same rows with our columns to `out`, for all processes to read, and return `out`.
+
+    Raises UsageError as `human_scored.walk` does.
+    """
     flags = frozenset(human_scored.UNUSABLE_FLAGS)  # what has these is said to be left out where rows are learned from
     left_out = Counter[str]()
     jsonl.write(out, (raw for _, raw, _ in human_scored.walk(rows, left_out, flags, own=own, **options)))
@@ -120,7 +132,7 @@ def main(
     lang: shared.OwnLanguage = None,
     local_rank: Annotated[int | None, typer.Option("--local_rank", hidden=True)] = None,
 ) -> int:
-    """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
+    """Fine-tune a judge on human-scored rows; rerun the same command to resume."""
     config = recipe_file(recipe)
     if "LOCAL_RANK" in os.environ:  # a launcher has started this process
         if os.environ.get("DS_ACCELERATOR") == "cpu":  # and said here which GPU is its, were it to have one
@@ -150,8 +162,8 @@ def main(
         file.stat()
     if own := human_scored.OwnColumns.parse(mapped, scale, lang):
         data_root = data_root or (train if train.is_dir() else train.parent)
-        train = renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
-        internal = internal and renamed(internal, out / "rows" / "internal.jsonl", own)
+        train = write_renamed(train, out / "rows" / "train.jsonl", own, judges=columns, unlabelled=bool(teachers))
+        internal = internal and write_renamed(internal, out / "rows" / "internal.jsonl", own)
     program = [__file__, str(config), "--train", str(train), "--out", str(out)]
     forwarded = {"--internal": internal, "--cache": cache, "--data-root": data_root, "--threads": threads}
     for name, value in forwarded.items():

@@ -1,4 +1,4 @@
-"""How fast training is: tokens and model FLOPs a second, the share of the hardware's peak, memory."""
+"""Measure the speed of training: tokens and model FLOPs a second, the share of the hardware's peak, memory."""
 
 import resource
 import time
@@ -12,7 +12,7 @@ PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A8
 
 
 def size_of(parameter: torch.Tensor) -> int:
-    """How many numbers a parameter is: under ZeRO-3 a process holds a part of them, and in 4 bits a byte two."""
+    """Return how many numbers a parameter has. Under ZeRO-3 a process holds a part of them; in 4 bits, a byte two."""
     packed = getattr(parameter, "quant_state", None)
     size: int = packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel())
     return size
@@ -35,6 +35,7 @@ class Meter:
         heads = config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.attention = config.num_hidden_layers * heads * head_size
+        # A scoring head has a few outputs, not the vocabulary.
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
         reads = [(name, weight) for name, weight in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
@@ -69,11 +70,11 @@ class Meter:
         self.flops = self.flops + 2 * (layers + self.head * learned * self.passes + pairs)
 
     def start(self) -> None:
-        """Let time count from now on, unless it does already."""
+        """Start the clock, unless it runs already."""
         self._started = self._started or (time.monotonic(), time.process_time())
 
     def stop(self) -> None:
-        """Wait for the GPU, and let no more time count."""
+        """Wait for the GPU, and stop the clock."""
         if self._started is None:
             return
         if torch.cuda.is_available():
@@ -83,8 +84,11 @@ class Meter:
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Per process: tokens a second, the most memory that was taken, in GiB; on a CPU model GFLOP a second
-        and a CPU second (of all threads); on a GPU of known peak the model FLOPs utilisation (0..1)."""
+        """Return the figures of this process since the last call, and start anew.
+
+        They are tokens a second and the peak memory in GiB; on a CPU model GFLOP a second, and a CPU second (of all
+        threads); on a GPU of known peak the model FLOPs utilisation (0..1). Empty if no time was counted.
+        """
         self.stop()
         if not self.seconds:
             return {}

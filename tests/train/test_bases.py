@@ -128,9 +128,9 @@ def test_a_judge_is_from_one_revision_of_its_base(on_hub: Path, tmp_path: Path) 
     )
     assert torch.equal(base, judge)
     refused(started(recipe, rows, out, on_hub, "--set", f"revision={COMMITS['main']}"), "another recipe (revision)")
-    assert {preflight.pinned(recipes.read_recipe(recipe, [f"revision={each}"]), None).revision for each in COMMITS} == {
-        *COMMITS.values()
-    }
+    assert {
+        preflight.pin_revision(recipes.read_recipe(recipe, [f"revision={each}"]), None).revision for each in COMMITS
+    } == {*COMMITS.values()}
     # A run without a revision stays with the commit that it began with.
     moving = write_recipe(tmp_path, "moving.yaml", **changes, training=training)
     run = started(moving, rows, tmp_path / "moving", on_hub)

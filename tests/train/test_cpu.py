@@ -44,8 +44,8 @@ def test_memory_that_is_kept_costs_no_page_faults() -> None:
 def test_cores_that_others_use_are_not_free(load: list[float], free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: load)
-    monkeypatch.setattr(cpu, "allowed_cores", lambda: 4)
-    assert cpu.free_cores() == free
+    monkeypatch.setattr(cpu, "count_allowed_cores", lambda: 4)
+    assert cpu.count_free_cores() == free
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     if quota is not None:
         (tmp_path / "cpu.max").write_text(f"{quota}\n", "utf-8")
-    assert cpu.allowed_cores(tmp_path / "cpu.max") == cores
+    assert cpu.count_allowed_cores(tmp_path / "cpu.max") == cores
 
 
 @pytest.mark.parametrize(("bf16", "chosen"), [(0.002, "bf16"), (0.009, "fp32"), (0.2, "fp32")])
 def test_bf16_must_pay(bf16: float, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(cpu, "matmul_seconds", lambda dtype: bf16 if dtype == torch.bfloat16 else 0.01)
+    monkeypatch.setattr(cpu, "time_matmul", lambda dtype: bf16 if dtype == torch.bfloat16 else 0.01)
     precision, why = cpu.choose_precision()
     assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
 
@@ -72,7 +72,7 @@ def test_why_a_cpu_trains(cuda: str | None, built: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.version, "cuda", cuda)
     note = f"no GPU is seen by PyTorch, built {built} (nvidia-smi shows the driver's); training on the CPU, "
     for bf16 in (False, True):
-        assert (cpu.device_note(bf16) or "").startswith(note)
+        assert (cpu.describe_device(bf16) or "").startswith(note)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_gpu_that_emulates_bf16(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     words = f"{name} (compute capability {capability[0]}.{capability[1]}, below 8.0) only emulates bf16"
     assert cpu.choose_precision() == (("fp32", words) if emulates else ("bf16", "the GPU has it"))
-    assert cpu.device_note(True) == (f"{words}, which is slow: fp32 may be faster" if emulates else None)
-    assert cpu.device_note(False) is None
+    assert cpu.describe_device(True) == (f"{words}, which is slow: fp32 may be faster" if emulates else None)
+    assert cpu.describe_device(False) is None
 
 
 @pytest.mark.e2e
@@ -115,11 +115,11 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.setattr(cpu, "free_cores", lambda: 1)
+    monkeypatch.setattr(cpu, "count_free_cores", lambda: 1)
     monkeypatch.setattr(cpu, "keep_memory", lambda: True)
-    monkeypatch.setattr(cpu, "allowed_cores", lambda: 3)
+    monkeypatch.setattr(cpu, "count_allowed_cores", lambda: 3)
     monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
-    monkeypatch.setattr(cpu, "device_note", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
+    monkeypatch.setattr(cpu, "describe_device", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
     recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
     decided, on = training_run._prepare_device(recipe, tmp_path, None)
     assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False

@@ -98,7 +98,8 @@ def follow(stage: int, bf16: bool, lora: bool, folder: Path) -> None:
         plain = {name: kept * plain[name] + (1 - kept) * weights[name] for name in plain}
         if step not in (2, 5):
             continue
-        before, masters = computed_with(model), [each.clone() for each in ema_module.masters(engine.optimizer)]
+        before = computed_with(model)
+        masters = [each.clone() for each in ema_module.find_masters(engine.optimizer)]
         with average.in_place():
             inside, full = computed_with(model), masters_of(model)
             assert all(close(full[name], plain[name], 2e-6) for name in plain)
@@ -106,7 +107,7 @@ def follow(stage: int, bf16: bool, lora: bool, folder: Path) -> None:
             assert all(close(inside[name], plain[name], 2**-8 if bf16 else 2e-6) for name in plain)
             assert not all(torch.equal(inside[name], before[name]) for name in plain)
         assert all(torch.equal(each, before[name]) for name, each in computed_with(model).items())
-        assert all(map(torch.equal, ema_module.masters(engine.optimizer), masters))
+        assert all(map(torch.equal, ema_module.find_masters(engine.optimizer), masters))
     sizes = [each.numel() for each in average.shadow]
     share = sum(each.numel() for each in plain.values()) / torch.distributed.get_world_size()
     assert share <= sum(sizes) <= 1.2 * share + 64, "a process keeps its own part alone"

@@ -162,7 +162,7 @@ def spec(**changes: Any) -> Any:
 
 
 def held(tokenizer: Any, path: Path, limit: int = 2000, **changes: Any) -> Any:
-    return evaluation.held_out(path, spec(**changes), tokenizer, rating_tokens(tokenizer), limit)
+    return evaluation.read_held_out(path, spec(**changes), tokenizer, rating_tokens(tokenizer), limit)
 
 
 def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) -> None:
@@ -184,13 +184,15 @@ def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
 ) -> None:
     tokens = rating_tokens(tokenizer)
-    found = evaluation.held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
+    found = evaluation.read_held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
     assert found.ends == ends
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
     zero = tokenizer("0", add_special_tokens=False).input_ids
     may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
     rows = found.rows[:3]
-    for row, shares in zip(rows, evaluation.distributions(model, rows, tokens, 2, 0, ends=found.ends), strict=True):
+    for row, shares in zip(
+        rows, evaluation.compute_distributions(model, rows, tokens, 2, 0, ends=found.ends), strict=True
+    ):
         with torch.no_grad():
             behind = model(torch.tensor([row["input_ids"]])).logits[0, -1].double()[may_follow].softmax(-1)
         assert len(may_follow) > 1 and shares[9] / (shares[0] + shares[9]) == pytest.approx(float(behind[0]), abs=1e-5)
@@ -203,7 +205,7 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     model = tiny_model("llama", "sdpa", vocabulary).train()
-    found = [evaluation.distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
+    found = [evaluation.compute_distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
     assert model.training
     if torch.distributed.get_rank() == 0:
         file.write_text(json.dumps(found), "utf-8")
@@ -213,9 +215,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
     """Seven rows by two processes, in batches of 2, 3 and 16."""
     rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], rating_tokens(tokenizer)
     model = tiny_model("llama", "sdpa", len(tokenizer))
-    alone = np.concatenate([evaluation.distributions(model, [row], tokens, 1, 0) for row in rows])
+    alone = np.concatenate([evaluation.compute_distributions(model, [row], tokens, 1, 0) for row in rows])
     assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3
-    assert evaluation.distributions(model, rows, tokens, 3, 0) == pytest.approx(alone, abs=1e-6)
+    assert evaluation.compute_distributions(model, rows, tokens, 3, 0) == pytest.approx(alone, abs=1e-6)
     file = tmp_path / "found.json"
     run = Processes(tmp_path / "log", 2, distributions_to, file, rows, [2, 3, 16], len(tokenizer), tokens)
     assert run.wait() == 0, run.stderr
@@ -225,9 +227,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 
 def test_what_is_not_defined_is_left_out() -> None:
     one = np.eye(10)[[4, 4, 4]]
-    found = evaluation.figures(evaluation.scored(one), [5.0, 5.0, 6.0])
+    found = evaluation.figures(evaluation.rate_by_expectation(one), [5.0, 5.0, 6.0])
     assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
-    spread = evaluation.scored(np.eye(10)[[0, 4, 9]])
+    spread = evaluation.rate_by_expectation(np.eye(10)[[0, 4, 9]])
     assert set(evaluation.figures(spread, [5.0, 5.0, 5.0])) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
 
@@ -266,12 +268,12 @@ def test_a_judge_beside_its_base_has_intervals_and_what_is_worse() -> None:
     base = [score + (0.5 if n % 3 else -0.25) for n, score in enumerate(human)]
     judge = [2 * score - human[n] for n, score in enumerate(base)]
     rows = evaluation.HeldOut([], human, [], [f"group {n // 2}" for n in range(80)])
-    found = evaluation.beside_base(rows, base, judge)
+    found = evaluation.compare_with_base(rows, base, judge)
     mae = found["metrics"]["mae"]
     assert mae["judge"][0] == pytest.approx(np.abs(np.array(judge) - human).mean()) and len(mae["judge"]) == 3
     assert mae["difference"][0] == pytest.approx(mae["judge"][0] - mae["base"][0]) and mae["difference"][1] > 0
-    assert {"mae", "pearson"} <= {*found["worse"]} and not evaluation.beside_base(rows, judge, base)["worse"]
-    assert "pearson" not in evaluation.beside_base(rows, [5.0] * 80, judge)["worse"], "undefined of a constant"
+    assert {"mae", "pearson"} <= {*found["worse"]} and not evaluation.compare_with_base(rows, judge, base)["worse"]
+    assert "pearson" not in evaluation.compare_with_base(rows, [5.0] * 80, judge)["worse"], "undefined of a constant"
 
 
 def test_foreign_rows_are_none_that_are_trained_on_and_enough_to_decide() -> None:

@@ -77,9 +77,9 @@ def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: boo
 
 def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
     spec = recipe_keys.EvaluationSpec(every=1)
-    held = evaluation.held_out(made.file, spec, made.tokenizer, None, 2000)
+    held = evaluation.read_held_out(made.file, spec, made.tokenizer, None, 2000)
     assert sorted(row["input_ids"] for row in held.rows) == sorted(asked(made))
-    shares = evaluation.distributions(made.model, held.rows, None, 4, made.tokenizer.pad_token_id)
+    shares = evaluation.compute_distributions(made.model, held.rows, None, 4, made.tokenizer.pad_token_id)
     for row, one in zip(held.rows, shares, strict=True):
         alone = made.model(input_ids=torch.tensor([row["input_ids"]])).logits[0].softmax(-1)
         assert one == pytest.approx(alone.detach().numpy(), abs=1e-6)
@@ -163,7 +163,7 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNames
     model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
-    found, loss = linear_head.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+    found, loss = linear_head.fit_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     hidden, people = [], []
     for row in rows:
         ids = torch.tensor([row["input_ids"][: row["source"]]])
@@ -194,13 +194,13 @@ def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, mo
             (tmp_path / "kept" / "5.npy.partial").write_bytes(b"half")
             raise KeyboardInterrupt
         computed.append(len(ids))
-        return evaluation.last_hidden(model, ids, size, pad)
+        return evaluation.compute_last_hidden(model, ids, size, pad)
 
-    monkeypatch.setattr(linear_head, "last_hidden", counted)
+    monkeypatch.setattr(linear_head, "compute_last_hidden", counted)
     rows, pad = made.data.rows, made.tokenizer.pad_token_id
     with pytest.raises(KeyboardInterrupt):
-        linear_head.known(made.model, rows, pad, tmp_path / "kept")
-    found = linear_head.known(made.model, rows, pad, tmp_path / "kept")
+        linear_head.features_of(made.model, rows, pad, tmp_path / "kept")
+    found = linear_head.features_of(made.model, rows, pad, tmp_path / "kept")
     assert computed == [5, 5, 2], "of twelve rows"
     for row, one in zip(rows, found, strict=True):
         ids = torch.tensor([row["input_ids"][: row["source"]]])
@@ -257,11 +257,11 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
     data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
     model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, OBJECTIVES["head"].head_config())
     with pytest.raises(UsageError, match="one rating"):
-        linear_head.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+        linear_head.fit_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}
     of_groups |= {"group": [f"group-{place % 3}" for place in range(30)], "weight": [1.0] * 30}
     with pytest.raises(UsageError, match="no group can be rated"):
-        linear_head.regressed(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
+        linear_head.fit_ridge(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
 
 
 @pytest.mark.e2e

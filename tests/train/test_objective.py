@@ -20,10 +20,9 @@ from training import (
 )
 
 import rating_tokens  # isort: skip
-import recipe_keys  # isort: skip
-from objective_table import objective_of  # isort: skip
+from objective_table import FullRecipe, objective_of  # isort: skip
 from objectives import sft  # isort: skip
-from objectives.raft import rating_error  # isort: skip
+from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import recipe as recipes  # isort: skip
 import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
@@ -193,7 +192,7 @@ class Waits(TorchDispatchMode):
 def test_a_micro_batch_waits_for_nothing(made: SimpleNamespace, kind: Literal["squared", "rps"]) -> None:
     model = tiny_model("llama", "sdpa", len(made.tokenizer)).train()
     counts = throughput.Meter(model, made.tokenizer.pad_token_id)
-    objective = objective_with("raft", made.tokens, raft=recipe_keys.RaftSpec(kind=kind))
+    objective = objective_with("raft", made.tokens, raft=RaftSpec(kind=kind))
     objective.install(model)
     batch = batches(made, collation=objective)(made.rows)
     with Waits():
@@ -249,7 +248,7 @@ def test_raft_is_sft_and_the_error_of_the_distribution(
     cross_entropy = model(**batches(made)(made.rows), num_items_in_batch=50).loss
     wanted = gradients(model, cross_entropy + 4.0 * by_hand / 50)
     raft = tiny_model(family, attention, len(made.tokenizer)).train()
-    objective = objective_with("raft", made.tokens, raft=recipe_keys.RaftSpec(kind=kind, weight=4.0))
+    objective = objective_with("raft", made.tokens, raft=RaftSpec(kind=kind, weight=4.0))
     objective.install(raft)
     loss = raft(**batches(made, collation=objective)(made.rows), num_items_in_batch=50).loss
     assert by_hand.item() > 0.1
@@ -265,8 +264,8 @@ def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None
     ours, people = (torch.tensor(np.array(side)) for side in zip(*pairs, strict=True))
     squared = [(sum((k + 1) * (p[k] - q[k]) for k in range(10))) ** 2 for p, q in pairs]
     rps = [sum((sum(p[: k + 1]) - sum(q[: k + 1])) ** 2 for k in range(10)) for p, q in pairs]
-    assert rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
-    assert rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
+    assert compute_rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
+    assert compute_rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
 
 
 def two_tokens() -> Any:
@@ -299,7 +298,7 @@ def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
     at_rating.requires_grad_(), behind.requires_grad_()
     people = torch.eye(10)[4:5]
     for kind in ("squared", "rps"):
-        error = rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
+        error = compute_rating_error(kind, rating_tokens.log_distribution(two_tokens(), at_rating, behind), people)
         parts = torch.autograd.grad(error.sum(), [at_rating, behind])
         assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
 
@@ -359,7 +358,7 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     weighing = batches_module.Weights(1.0, [1.0] * 11)
     model = tiny_model("llama", "sdpa", len(tokenizer))
     by_hand = raft_by_hand(model, rows, weighing, tokens, kind)
-    objective = objective_with("raft", tokens, raft=recipe_keys.RaftSpec(kind=kind, weight=4.0))
+    objective = objective_with("raft", tokens, raft=RaftSpec(kind=kind, weight=4.0))
     objective.install(model)
     written = tiny_model("llama", "sdpa", len(tokenizer))
     objective_with().install(written)
@@ -369,7 +368,7 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
 
 
 def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
-    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipe_keys.Recipe)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), FullRecipe)
     weighing = objective_of(recipe).weights(made.data.rows)
     values: dict[str, set[str]] = {}
     for row in made.data.rows:
@@ -390,7 +389,7 @@ def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
 def test_weights_average_one_and_balance_the_ratings(
     made: SimpleNamespace, balance: float, rating_weight: float
 ) -> None:
-    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipe_keys.Recipe)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), FullRecipe)
     weighing = objective_of(recipe).weights(made.data.rows)
     every = [made.data.rows[place] for place in range(len(made.data.rows))]
     batch = batches(made, weighing)(every)

@@ -16,8 +16,7 @@ import attention  # isort: skip
 import evaluation  # isort: skip
 import throughput  # isort: skip
 import rating_tokens  # isort: skip
-import recipe_keys  # isort: skip
-from objectives.raft import rating_error  # isort: skip
+from objectives.raft import RaftSpec, compute_rating_error  # isort: skip
 import packing  # isort: skip
 import batches as batches_module  # isort: skip
 import torch
@@ -85,7 +84,7 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
             ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
             last = torch.tensor([ids[row["value"][-1] + 1] in TOKENS.ending])
             logs = rating_tokens.log_distribution(TOKENS, *ends, last)
-            error = rating_error(raft.kind, logs, torch.tensor([row["people"]]))
+            error = compute_rating_error(raft.kind, logs, torch.tensor([row["people"]]))
             total = total + raft.weight * of_row * error[0]
     return total / COUNT
 
@@ -122,7 +121,7 @@ def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-EACH = [(family, kind, recipe_keys.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
+EACH = [(family, kind, RaftSpec()) for family in FAMILIES for kind in ("sdpa", "flex_attention")]
 
 
 @pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
@@ -152,7 +151,7 @@ def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], fa
         config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
         return get_peft_model(model, config).train()
 
-    raft = recipe_keys.RaftSpec()
+    raft = RaftSpec()
     reference = adapted(tiny_model(family, "sdpa", VOCABULARY))
     model = tiny_model(family, "sdpa", VOCABULARY)
     learning(raft).install(model)
@@ -178,7 +177,7 @@ def test_large_keys_cost_a_cpu_no_precision_in_bf16() -> None:
     exact = [each.bfloat16().double().requires_grad_() for each in (query, key, value)]
     query, key, value = given = [each.detach().bfloat16().requires_grad_() for each in exact]
     mask = torch.full((1, 1, 50, 50), -torch.inf).triu(1)
-    ours, _ = attention._matmuls(None, query, key, value, mask.bfloat16())
+    ours, _ = attention._attend_by_matmuls(None, query, key, value, mask.bfloat16())
     plain = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=mask.double(), enable_gqa=True)
     for result in (ours.transpose(1, 2), plain):
         (result * torch.linspace(-1, 1, 32, dtype=result.dtype)).sum().backward()
@@ -204,7 +203,7 @@ def test_auto_is_flex_attention_where_it_can_be(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(shutil, "which", lambda name: name if name in there else None)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert attention.decided("auto", packed=True) == "sdpa" and not capsys.readouterr().out
+    assert attention.choose_attention("auto", packed=True) == "sdpa" and not capsys.readouterr().out
     for packed, more, kind in (
         (True, "a GPU", "sdpa"),
         (True, "triton", "sdpa"),
@@ -214,10 +213,10 @@ def test_auto_is_flex_attention_where_it_can_be(monkeypatch: pytest.MonkeyPatch,
     ):
         there.add(more)
         (tmp_path / more).touch()
-        assert attention.decided("auto", packed=packed) == kind
+        assert attention.choose_attention("auto", packed=packed) == kind
         said = capsys.readouterr().out
         assert said.startswith(f"attention {kind}") and ("a C compiler" in said) == (kind == "sdpa")
-    assert attention.decided("flash_attention_2", packed=True) == "flash_attention_2"
+    assert attention.choose_attention("flash_attention_2", packed=True) == "flash_attention_2"
 
 
 def test_layers_that_keep_a_state_do_not_pack() -> None:
@@ -241,7 +240,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
         lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
     for size in (2, 3, 16):
-        found = torch.tensor(evaluation.distributions(model, asked, tokens, size, 0))
+        found = torch.tensor(evaluation.compute_distributions(model, asked, tokens, size, 0))
         plain = tiny_model(family, "sdpa", VOCABULARY)
         for ids, shares in zip(rows, found, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
@@ -340,7 +339,7 @@ def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | 
 
 @given(ROWS, st.integers(1, 5))
 def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
-    order = packing.meeting(rows, size)
+    order = packing.order_by_prefix(rows, size)
     assert sorted(order) == list(range(len(rows)))
 
     def computed(places: list[int]) -> int:
@@ -350,7 +349,11 @@ def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
             tokens += sum(node.end - node.start for node in packing.prefix_tree(chosen, list(map(len, chosen)), 1))
         return tokens
 
-    assert packing.meeting([[1] * 9, [2] * 9, [1] * 8, [2] * 8], 2) in ([0, 2, 1, 3], [2, 0, 3, 1], [2, 0, 1, 3])
+    assert packing.order_by_prefix([[1] * 9, [2] * 9, [1] * 8, [2] * 8], 2) in (
+        [0, 2, 1, 3],
+        [2, 0, 3, 1],
+        [2, 0, 1, 3],
+    )
     if len(rows) <= size:
         assert computed(order) == computed(list(range(len(rows))))
 
@@ -372,7 +375,7 @@ def test_a_step_keeps_its_rows() -> None:
 
 def test_other_processes_make_the_same_batches(batch: list[dict[str, Any]]) -> None:
     def loaded(workers: int) -> list[dict[str, Any]]:
-        collate = batches_module.Batches(0, WEIGHING, learning(recipe_keys.RaftSpec()))
+        collate = batches_module.Batches(0, WEIGHING, learning(RaftSpec()))
         options: dict[str, Any] = {"prefetch_factor": 2, "persistent_workers": True} if workers else {}
         loader = DataLoader(batch, 2, sampler=range(7, -1, -1), collate_fn=collate, num_workers=workers, **options)
         return [*loader, *loader]

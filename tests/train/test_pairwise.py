@@ -94,7 +94,7 @@ def test_each_form_that_compares_shows_the_answers_in_its_own_words(tmp_path: Pa
 
 def test_the_band_is_where_most_pairs_get_peoples_verdict() -> None:
     def band(*pairs: tuple[float, float]) -> float:
-        return pairwise.fitted_band(*np.array(pairs).T)
+        return pairwise.fit_band(*np.array(pairs).T)
 
     assert band((0.1, 0), (-0.3, 0), (0.25, 0), (0.2, 1), (2.0, 1), (-3.0, -1)) == pytest.approx(0.3)
     assert band((0.1, 0), (0.2, 1), (0.4, 0)) == pytest.approx(0.1), "the smallest of several"

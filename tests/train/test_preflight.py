@@ -41,10 +41,10 @@ PUBLISHED = {
 @pytest.mark.parametrize("path", sorted((ROOT / "train/recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_what_a_recipe_trains_can_be_served(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipes.read_recipe(path)
-    monkeypatch.setattr(preflight, "served_tokens", lambda base, revision: PUBLISHED[base])
+    monkeypatch.setattr(preflight, "read_served_tokens", lambda base, revision: PUBLISHED[base])
     preflight.require_served_tokens(recipe)
     if recipe.base is not None:
-        monkeypatch.setattr(preflight, "served_tokens", lambda base, revision: 500)
+        monkeypatch.setattr(preflight, "read_served_tokens", lambda base, revision: 500)
         with pytest.raises(UsageError, match=f"base {recipe.base} is served with 500 at most"):
             preflight.require_served_tokens(recipe)
 
@@ -65,7 +65,7 @@ def test_positions_as_vllm_counts_them(
     plain = {} if "model_type" in config else {"model_type": "llama", "max_position_embeddings": 4096}
     (tmp_path / "config.json").write_text(json.dumps({**plain, **config}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert preflight.served_tokens(str(tmp_path)) == most
+    assert preflight.read_served_tokens(str(tmp_path)) == most
 
 
 def test_more_tokens_than_the_base_has_places_for(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_judge_is_served_with_no_more_than_its_positions(tmp_path_factory: pyt
     out = whole(tmp_path_factory).out
     words = vllm.options(str(out), json.loads((out / "critic.json").read_text("utf-8")), on_cpu=False)
     asked = int(words[words.index("--max-model-len") + 1])
-    assert asked <= preflight.served_tokens(str(out))
+    assert asked <= preflight.read_served_tokens(str(out))
 
 
 def use_of(path: Path, whole: float, trained: float, *changes: str) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def use_of(path: Path, whole: float, trained: float, *changes: str) -> tuple[int
     recipe = recipes.read_recipe(path, [*changes, "training.bf16=false"])
     settings = trainer_args.arguments(recipe, path.parent)
     os.environ.pop("TENSORBOARD_LOGGING_DIR", None)  # a training that a test starts would write beside the recipes
-    return preflight.disk_use(recipe, settings, int(whole), int(trained))
+    return preflight.estimate_disk_use(recipe, settings, int(whole), int(trained))
 
 
 FULL, LORA = (ROOT / f"train/recipes/critic-6b-{name}.yaml" for name in ("full", "lora"))

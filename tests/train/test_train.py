@@ -94,9 +94,9 @@ def test_every_recipe_is_shared_out_over_any_number_of_processes(
 
 
 def test_a_gpu_is_kept_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trainer_args, "allowed_cores", lambda: 16)
+    monkeypatch.setattr(trainer_args, "count_allowed_cores", lambda: 16)
     for section, processes, ahead in (({}, 1, (4, 4)), ({}, 8, (1, 16)), ({"dataloader_num_workers": 0}, 1, (0, None))):
-        made = trainer_args._overlapping(section, 16, processes)
+        made = trainer_args._overlap_batches(section, 16, processes)
         settings = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **made)
         assert (settings.dataloader_num_workers, settings.dataloader_prefetch_factor) == ahead
         assert settings.accelerator_config.non_blocking and settings.dataloader_persistent_workers is (ahead[0] > 0)
@@ -252,7 +252,8 @@ def test_learning_rates_are_numbers_however_they_are_written(tmp_path: Path, num
 def test_overrides(tmp_path: Path) -> None:
     words = ["keep=7", "tiny.layers=5", "training.lr_scheduler_kwargs.a=b", "forms={scale_5: 0.5}", "ema=null"]
     found = recipes.read_recipe(write_recipe(tmp_path), [*words, "raft.weight=9", "keep=8"])
-    assert found.keep == 8 and found.tiny is not None and found.tiny.layers == 5 and found.raft.weight == 9
+    assert found.keep == 8 and found.tiny is not None and found.tiny.layers == 5
+    assert objective_of(found).own("raft").weight == 9
     assert found.training["lr_scheduler_kwargs"] == {"a": "b"} and found.forms == {"scale_5": 0.5}
     assert found.ema is None
     # As YAML 1.2 has it: a word where 1.1 reads false.
@@ -331,7 +332,7 @@ def test_a_port_that_another_program_holds_is_named(monkeypatch: pytest.MonkeyPa
     with socket.create_server(("0.0.0.0", 0)) as held:  # all addresses, as another training does
         monkeypatch.setenv("MASTER_PORT", str(port := held.getsockname()[1]))
         message = f"^port {port}, at which .*--master_port N.*already in use"
-        with pytest.raises(UsageError, match=message), trainer_args.telling():
+        with pytest.raises(UsageError, match=message), trainer_args.report_bad_values():
             torch.distributed.TCPStore("127.0.0.1", port, is_master=True)
 
 
@@ -715,8 +716,8 @@ def test_terms_of_a_base_by_a_hub_s_name_go_along(tmp_path: Path, monkeypatch: p
         (snapshot / name).write_text("Apache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert licenses.folder_of("some/other") == Path("some/other")
-    licenses.copy_terms(licenses.folder_of("some/model"), out)
+    assert licenses.find_folder("some/other") == Path("some/other")
+    licenses.copy_terms(licenses.find_folder("some/model"), out)
     assert {path.name: path.read_text() for path in out.iterdir()} == {"LICENSE": "Apache", "use_policy.md": "Apache"}
 
 

@@ -363,13 +363,13 @@ class Qwen9VLProcessor(Typed):
 def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, _, _, tokenizer = made
     packed = msgspec.structs.replace(recipe, packing=True)
-    assert training_run._packed_or_not(packed, tokenizer, True).packing
+    assert training_run._switch_packing(packed, tokenizer, True).packing
     typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
-    assert not training_run._packed_or_not(packed, typed, True).packing
+    assert not training_run._switch_packing(packed, typed, True).packing
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "packing is off: Qwen9VL" in said
     with pytest.raises(UsageError, match=r"Qwen9VL.*set objective: sft"):
-        training_run._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
+        training_run._switch_packing(msgspec.structs.replace(recipe, objective="raft"), typed, True)
 
 
 MISTAKES = [

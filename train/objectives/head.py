@@ -19,6 +19,7 @@ class Head(ScoringHead):
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
         scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
+        # People may disagree on a row, so the target is a distribution and not a class.
         errors = self.error(functional.log_softmax(scores, dim=-1), batch["people"])
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 

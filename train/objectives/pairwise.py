@@ -1,6 +1,6 @@
 """A scoring head that compares: one score of each answer, from which of two people preferred."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import numpy as np
@@ -10,6 +10,7 @@ from cpu import is_first
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from objective import ScoringHead
+from recipe_keys import Weight
 from torch.nn import functional
 
 from critic.errors import UsageError
@@ -26,6 +27,7 @@ class Pairwise(ScoringHead):
     classes = ("score",)
     learned = f"preferences (forms {', '.join(ONE_SIDE)})"
     compares = True
+    keys: ClassVar = {"margin": (Weight, 1.0)}
     inputs = ScoringHead.inputs | {"margins"}
 
     def learns(self, form: str) -> bool:
@@ -44,9 +46,13 @@ class Pairwise(ScoringHead):
         return Plan([*once.values()], planned.left_out)
 
     def weights(self, rows: datasets.Dataset) -> Weights:
-        """Return the weights, and how far scores are to differ: `margin` times what lies above the least preference."""
+        """Return the weights, and how far scores are to differ.
+
+        That is `margin` times what people's preference is above the least: by so much the scores of the most unequal
+        answers are to differ more than those of the least unequal.
+        """
         least = min((abs(ahead) for (ahead,) in rows["people"] if ahead), default=1.0)
-        return replace(super().weights(rows), margin=self.recipe.margin, least=least)
+        return replace(super().weights(rows), margin=self.own("margin"), least=least)
 
     def parts(self, row: Row) -> list[Row]:
         """Return the prompts of both answers; the second is not counted among the learned places."""
@@ -59,6 +65,7 @@ class Pairwise(ScoringHead):
         """Return `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie) and `margins` [n]."""
         each = super().tensors(rows, ends, weighing)  # one entry a prompt
         ahead = each["people"][::2, 0]
+        # How far ahead goes into the margin, not into the target.
         way = ahead.sign()
         return {
             "ends": each["ends"].reshape(-1, 2),
@@ -70,14 +77,15 @@ class Pairwise(ScoringHead):
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
         scores = model.score(hidden.flatten(0, 1)[batch["ends"]]).float()
         first, second = scores.squeeze(-1).unbind(-1)
-        errors = preference_error(first - second, batch["people"], batch["margins"])
+        errors = compute_preference_error(first - second, batch["people"], batch["margins"])
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
     def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
-        """Return the `tie_band` by `fitted_band`, for some of the training pairs as the head scores them now."""
+        """Return the `tie_band` by `fit_band`, for some of the training pairs as the head scores them now."""
+        # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
         first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T  # as precise as the head computes them
-        band = fitted_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
+        band = fit_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
         if is_first():
             print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
         return {"tie_band": band}
@@ -86,7 +94,7 @@ class Pairwise(ScoringHead):
 OBJECTIVE = Pairwise
 
 
-def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
+def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch.Tensor) -> torch.Tensor:
     """Return the error [n] of the differences s_A - s_B of two answers' scores `ahead` [n], against what people
     `preferred` [n]: 1 for A, 0 for B, 1/2 for a tie.
 
@@ -96,7 +104,7 @@ def preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margin: torch
     return functional.binary_cross_entropy_with_logits(ahead - margin, preferred, reduction="none")
 
 
-def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
+def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
     """Return the width up to which a `difference` [n] of two answers' scores is called a tie.
 
     It is the width by which most pairs get people's verdict (`ahead` [n]: above 0 the first answer is better, 0 is a
@@ -104,6 +112,7 @@ def fitted_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> 
     """
     apart, right = np.abs(difference), np.sign(difference) == np.sign(ahead)
     order = np.argsort(apart, kind="stable")
+    # A wider band gains the ties that it takes in, and loses the pairs that had the right sign.
     gained = np.cumsum(np.where(ahead == 0, 1, -1 * right)[order])
     best = int(np.argmax([0, *gained]))
     return float(apart[order[best - 1]]) if best else 0.0

@@ -6,18 +6,28 @@ ratings, so that number's error is learned as well.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from batches import Row, Tensors, Weights
+from msgspec import Struct
 from objectives.sft import Sft
 from packing import Node
 from rating_tokens import log_distribution, token_index
+from recipe_keys import Weight
 from torch.nn import functional
 
 from critic.errors import UsageError
 from critic.judging.prompt import load
 from critic.records import RATINGS
+
+
+class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The term that is added to the cross-entropy of a rated row: the error of the rating distribution against people's
+    score. It weighs as much as `weight` target tokens; `kind` as in `compute_rating_error`."""
+
+    kind: Literal["squared", "rps"] = "rps"
+    weight: Weight = 4.0
 
 
 class Raft(Sft):
@@ -27,7 +37,9 @@ class Raft(Sft):
     sees, nothing sees it, and behind it stands whether a 0 follows, which makes it a 10.
     """
 
-    packs, packs_only = True, True
+    packs = True
+    packs_only = True
+    keys: ClassVar = {"raft": (RaftSpec, RaftSpec())}
     inputs = Sft.inputs | {"people", "rated", "branch", "last", "row_weights"}
 
     def check(self, forms: Sequence[str]) -> None:
@@ -46,6 +58,7 @@ class Raft(Sft):
         rated: list[tuple[Row, int]] = []
         for node in nodes:
             row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
+            # Only a leaf has a verdict; forms that do not rate have no rating to learn.
             if node.leaf and row["rating"]:
                 position, trunk = row["value"][0], len(tree)
                 tree.append(node._replace(end=position, parent=parent))
@@ -76,8 +89,10 @@ class Raft(Sft):
             assert self.tokens is not None
             at_rating, behind_one = functional.linear(torch.cat([states, branch]), head.weight, head.bias).chunk(2)
             shares = log_distribution(self.tokens, at_rating, behind_one, last)
-            return self.recipe.raft.weight * (rating_error(self.recipe.raft.kind, shares, people) * weights).sum()
+            return spec.weight * (compute_rating_error(spec.kind, shares, people) * weights).sum()
 
+        spec: RaftSpec = self.own("raft")
+        # The count stays that of the tokens, so that `weight` is in tokens.
         total, count = super().loss(model, hidden, batch)
         states, branch = hidden[0, batch["rated"]], hidden[0, batch["branch"]]
         rows = branch, batch["people"], batch["last"], batch["row_weights"]
@@ -87,7 +102,7 @@ class Raft(Sft):
 OBJECTIVE = Raft
 
 
-def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+def compute_rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
     """Return the error [rows] of rating distributions against people's, both [rows × 10].
 
     `squared` is (expected rating - people's mean)² (RAFT). `rps` is the ranked probability score: the sum over the

@@ -64,6 +64,7 @@ def compute_in_parts(head: Any) -> None:
         if part is None:
             return plain_forward(hidden)
         size = rows_at_once(self.weight.shape[0])
+        # One part needs no checkpoint: its logits are kept for the backward pass.
         if len(hidden) <= size:
             return part(self, hidden, *more)
         parts = zip(*(tensor.split(size) for tensor in (hidden, *more)), strict=True)
