@@ -46,7 +46,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 judge=judgment.judge,
                 members=[member.judge for member in judgment.members],
                 prompts=prompts,
-                setup=drawn(judgment.setup),
+                setup=select_sampling(judgment.setup),
                 processors=dict(processors),
                 answered_by=answered_by,
             )
@@ -59,7 +59,7 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
-def drawn(setup: JudgeConfig) -> dict[str, Any]:
+def select_sampling(setup: JudgeConfig) -> dict[str, Any]:
     """How verdicts are drawn and scored, whoever judges and by which prompt."""
     names = (name for name in setup.__struct_fields__ if name not in ("judge", "pointwise_prompt"))
     return {name: msgspec.to_builtins(getattr(setup, name)) for name in names}
@@ -122,7 +122,7 @@ def is_certificate(path: Path) -> bool:
     return isinstance(content, dict) and {"how", "labels"} <= content.keys()
 
 
-def judged_file(path: Path) -> Path:
+def find_judged_file(path: Path) -> Path:
     """The judgments that a certificate was made from, as they were. Raises UsageError where they are not."""
     judged = read(path)[0].judged
     file = Path(judged.file) if Path(judged.file).is_file() else path.parent / Path(judged.file).name
@@ -131,19 +131,19 @@ def judged_file(path: Path) -> Path:
     return file
 
 
-def say_held(
+def print_quotable(
     path: Path,
     processors: Mapping[str, str],
     prompts: Mapping[str, str],
     setup: JudgeConfig,
     members: Sequence[str] = (),
 ) -> None:
-    """What may be quoted of a judge, or a panel's `members`, asked as `setup` says. Raises UsageError as `hold_to`."""
-    now = {"judge": setup.judge, "members": list(members), "setup": drawn(setup)}
-    print(hold_to(path, processors, prompts, **now).line())
+    """What may be quoted of a judge, or a panel's `members`, asked as `setup` says. Raises UsageError as `check_certificate`."""
+    now = {"judge": setup.judge, "members": list(members), "setup": select_sampling(setup)}
+    print(check_certificate(path, processors, prompts, **now).line())
 
 
-def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
+def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str], **now: Any) -> Certificate:
     """The certificate, which says of the judge, of each of its prompts and of all else (`HowJudged`) what is so `now`;
     says on standard error what cannot be known, and where the labels have changed since. Raises UsageError naming the
     first thing that is not as it was."""

@@ -122,7 +122,7 @@ class _Command(TyperCommand):
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
+def _build_app(name: str, function: Callable[..., int | None]) -> typer.Typer:
     app = _new_app(add_completion=False)
     app.command(name, cls=_Command, context_settings=_HELP)(function)
     return app
@@ -140,7 +140,7 @@ class _OnDemand(TyperGroup):
             raise UsageError(f"no stage {cmd_name!r}; {did_you_mean(cmd_name, STAGES)}there are {', '.join(STAGES)}")
         if self.completes:
             return TyperCommand(cmd_name, help=STAGES[cmd_name][1])
-        return get_command(_app(cmd_name, _load(cmd_name)))
+        return get_command(_build_app(cmd_name, _load(cmd_name)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Stages"):
@@ -151,12 +151,12 @@ class _OnDemand(TyperGroup):
         return super().shell_complete(ctx, incomplete)
 
 
-def _extra(words: list[str]) -> str:
+def _find_extra(words: list[str]) -> str:
     """The extra of the installation that a stage needs, which is named like its folder; "" for none."""
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
-def _renamed(words: list[str]) -> list[str]:
+def _translate_names(words: list[str]) -> list[str]:
     """The arguments with today's names of the command, which comes first, and of options."""
     today = list[str]()
     for number, word in enumerate(words):
@@ -172,13 +172,13 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = app(_renamed(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
+        code = app(_translate_names(sys.argv[1:]), prog_name=name, standalone_mode=False) or 0
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
             message = f"{' '.join(error.format_message().split())} (see --help)"
-        elif isinstance(error, ImportError) and (extra := _extra(sys.argv[1:])):
+        elif isinstance(error, ImportError) and (extra := _find_extra(sys.argv[1:])):
             message = f"critic {sys.argv[1]}: {' '.join(str(error).split())}; pip install 'critic[{extra}]'"
         elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
             where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
@@ -199,7 +199,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
 
 def run_program(function: Callable[..., int | None]) -> None:
     """Run the one command of a program that is started by path (`python data/human_scores.py …`)."""
-    _run(_app("program", function))
+    _run(_build_app("program", function))
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ def quoted(value: object) -> str:
     return f"{beginning}… ({len(text)} characters)"
 
 
-def shortened(text: str) -> str:
+def shorten_line(text: str) -> str:
     """Return a list of names, or a message that may quote a value, on one line: of a longer one both ends."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_QUOTE else f"{line[: LONGEST_QUOTE - 60]}…{line[-59:]}"
@@ -119,7 +119,7 @@ def one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Raises UsageError for what the system says against writing: a full disk, a missing right."""
     try:
         yield
@@ -128,7 +128,7 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
 
 
-def whole(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """A JSON value without halves of characters (lone surrogates), which no file can hold: U+FFFD stands for each. What
     stands for a file name's bytes outside the locale's encoding (surrogateescape) is read as UTF-8."""
     if isinstance(value, str):
@@ -137,29 +137,29 @@ def whole(value: Any) -> Any:
         except UnicodeEncodeError:
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, dict):
-        return {whole(name): whole(item) for name, item in value.items()}
-    return [whole(item) for item in value] if isinstance(value, list | tuple) else value
+        return {replace_surrogates(name): replace_surrogates(item) for name, item in value.items()}
+    return [replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: Any) -> bytes:
-    """A record as JSON, its texts `whole`. Raises RecursionError."""
+    """A record as JSON, its texts `replace_surrogates`. Raises RecursionError."""
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
-        return msgspec.json.encode(whole(msgspec.to_builtins(record)))
+        return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(record)))
 
 
 def loads(content: bytes | str, *, unique: bool = False) -> Any:
-    """Return JSON of another program, its texts `whole`; NaN is taken. Raise ValueError for what is no JSON, for what
+    """Return JSON of another program, its texts `replace_surrogates`; NaN is taken. Raise ValueError for what is no JSON, for what
     is nested too deep and, if keys are to be `unique`, for an object that has one twice."""
     text = content if isinstance(content, str) else content.decode("utf-8", "replace")
     try:
-        return whole(json.loads(text, object_pairs_hook=_of_pairs if unique else None))
+        return replace_surrogates(json.loads(text, object_pairs_hook=_build_unique if unique else None))
     except RecursionError:
         raise ValueError("nested too deep") from None
 
 
-def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -169,7 +169,7 @@ def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """What the decoder reads, its texts `whole`. Raises ValueError as `loads` does."""
+    """What the decoder reads, its texts `replace_surrogates`. Raises ValueError as `loads` does."""
     try:
         return decoder.decode(content)
     except RecursionError:

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl, records, tables
-from critic.errors import UsageError, did_you_mean, loads, quoted, shortened
+from critic.errors import UsageError, did_you_mean, loads, quoted, shorten_line
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.thoughts import split_thoughts
 from critic.records import RATINGS, HumanScore, Judgment, Language, ModelTurn, PromptInputs, Question, Response, Turn
@@ -129,7 +129,7 @@ class OwnColumns(Struct, frozen=True):
         """The cells of `columns` by their fields' names, and raters' scores."""
         if missing := next((name for name in (*self.columns.values(), *self.raters) if name not in cells), None):
             raise UsageError(
-                f"{location}: --map: there is no column {quoted(missing)} among {shortened(', '.join(cells))}"
+                f"{location}: --map: there is no column {quoted(missing)} among {shorten_line(', '.join(cells))}"
             )
         scores = {name: cells[name] for name in self.raters if not tables.is_empty(cells[name])}
         by_rater = {"annotators": scores, "human_score": None} if self.raters else {}
@@ -142,10 +142,10 @@ class OwnColumns(Struct, frozen=True):
         low, high = self.scale or (RATINGS[0], RATINGS[-1])
         scale = {"scale_min": low, "scale_max": high}
         default: dict[str, Any] = {"id": str(number), "task": "", "reference": None, "system": None, **scale}
-        default["group"] = _digest(shared)
+        default["group"] = _hash_text(shared)
         if row.get("rater") is not None:
             sides = sorted(f"{row.get(f'system{side}')}|{row.get(f'response{side}')}" for side in ("", "_a", "_b"))
-            default["id"] = _digest("|".join([shared, question, str(row.get("history")), *sides]))
+            default["id"] = _hash_text("|".join([shared, question, str(row.get("history")), *sides]))
         default["lang"] = "zh" if tables.CHINESE.search(question) else "en"
         chosen: dict[str, Any] = {"lang": self.lang} if self.lang else {}
         stated = tuple(row[name] for name in scale if row.get(name) is not None)
@@ -154,7 +154,7 @@ class OwnColumns(Struct, frozen=True):
         return {**default, **row, **chosen, **(scale if self.scale else {})}
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha1(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
@@ -178,7 +178,7 @@ _USUAL_NAMES = {
 _USUAL_PREFERENCES = ("preference", "winner", "human", "label", "verdict", "choice")
 
 
-def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
+def _suggest_mapping(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
     """What to add to a command whose rows have other columns than ours, filled in as far as their names tell."""
     usual = {name.lower(): name for name in columns}
     words, taken = [], set[str | None]()
@@ -186,7 +186,9 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     if {"response_a", "response_b"} <= usual.keys():
         winners = next((usual[name] for name in _USUAL_PREFERENCES if name in usual), "COLUMN")
-        return f"name the column of the preferences ({shortened(', '.join(columns))}), as in --map {winners}=preference"
+        return (
+            f"name the column of the preferences ({shorten_line(', '.join(columns))}), as in --map {winners}=preference"
+        )
     for wanted, names in _USUAL_NAMES.items():
         column = next((usual[name] for name in names if name in usual and usual[name] not in taken), None)
         taken.add(column)
@@ -195,7 +197,7 @@ def _own_names(columns: Sequence[str], fields: Mapping[str, Any]) -> str:
         if wanted not in present and (column or wanted != "reference"):
             words.append(f"--map {column or 'COLUMN'}={wanted}")
     command = " ".join([*words, "--scale 1:10", "--lang en"])
-    return f"name the file's own columns ({shortened(', '.join(columns))}), as in {command}"
+    return f"name the file's own columns ({shorten_line(', '.join(columns))}), as in {command}"
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
@@ -231,10 +233,10 @@ def _check_scores(row: Row, location: str) -> None:
         raise UsageError(f"{location}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
-def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
+def _read_other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     columns = {}
     for name in filter(lambda name: name.endswith("_score_1_10"), raw):
-        score = tables.optional_number(location, name, raw[name])
+        score = tables.parse_optional_number(location, name, raw[name])
         if score is not None and score != records.NO_VERDICT:
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{location}: {name} {score:g} is outside 1..10")
@@ -242,7 +244,7 @@ def _other_scores(raw: dict[str, Any], location: str) -> dict[str, float]:
     return columns
 
 
-def response_of(row: Row, columns: dict[str, float]) -> Response:
+def build_response(row: Row, columns: dict[str, float]) -> Response:
     """The row in the project's vocabulary, scores on 1..10."""
 
     def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
@@ -279,7 +281,7 @@ _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 
 
-def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a table as it would stand in a .jsonl: columns that hold JSON read, numbers that are meant as texts."""
     raw: dict[str, Any] = {}
     for name, cell in cells.items():
@@ -290,9 +292,9 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
             except ValueError as error:
                 raise UsageError(f"{location}: column {name} must hold JSON: {error}") from None
         elif name == "image" and cell:
-            raw[name] = tables.image(location, cell)
+            raw[name] = tables.parse_image(location, cell)
         elif name in ("human_score", "scale_min", "scale_max"):
-            raw[name] = tables.optional_number(location, name, cell)
+            raw[name] = tables.parse_optional_number(location, name, cell)
         elif name in _TEXTS:
             raw[name] = tables.cell_text(cell) or ("" if name.startswith("response") else None)
         elif cell == "":
@@ -300,11 +302,11 @@ def _of_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     if raw.get("images"):
         if not isinstance(raw["images"], list):
             raise UsageError(f"{location}: images is {quoted(raw['images'])}; expected a list of them, as JSON")
-        raw["images"] = [tables.image(location, image) for image in raw["images"]]
+        raw["images"] = [tables.parse_image(location, image) for image in raw["images"]]
     return raw
 
 
-def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The row without the columns, raters and criteria that it lacks: data frames write a null for each that others
     have. A label that is null is still to be given."""
     may_be_null = ("reference", "system", "human_score", "preference")
@@ -320,7 +322,7 @@ _PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
 """What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
 
 
-def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
+def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """The row of a pair as one of the first answer beside the `other`: a preference is a score on 0..1, and raters'
     scores make one that is empty. Raises UsageError for a word that is none, and for a pair of one answer."""
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
@@ -343,9 +345,12 @@ def _labelled(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any
         row |= {"human_score": score, "scale_min": 0, "scale_max": 1}
     is_empty = "human_score" in row and row["human_score"] is None
     if scored and is_empty and isinstance(given := row.get("annotators"), dict):
-        scores = {name: tables.optional_number(location, name, score) for name, score in given.items()}
+        scores = {name: tables.parse_optional_number(location, name, score) for name, score in given.items()}
         known = {name: score for name, score in scores.items() if score is not None}
-        row |= {"annotators": known, "human_score": settled(known.values(), _in_words(row)) if known else None}
+        row |= {
+            "annotators": known,
+            "human_score": settle_scores(known.values(), _is_preference(row)) if known else None,
+        }
     return row
 
 
@@ -355,12 +360,12 @@ def _compares(row: Mapping[str, Any]) -> bool:
     return row.get("other") is not None or len((shown.get("sides") or ()) if isinstance(shown, dict) else ()) > 1
 
 
-def _in_words(row: Mapping[str, Any]) -> bool:
+def _is_preference(row: Mapping[str, Any]) -> bool:
     """Whether what is said of two sides is a, b or tie, and no grade."""
     return _compares(row) and (row.get("scale_min"), row.get("scale_max")) == (0, 1)
 
 
-def settled(scores: Collection[float], compares: bool) -> float:
+def settle_scores(scores: Collection[float], compares: bool) -> float:
     """Raters' mean score; of comparisons what most say, a tie where two words are said equally often and most."""
     if not compares or not {*scores} <= {*_PREFERENCES.values()}:
         return fmean(scores)
@@ -372,22 +377,22 @@ _Line = tuple[str, dict[str, Any], dict[str, Any], bool]
 """A row's location, its cells, the same without nulls and with JSON read, and whether its cells have types."""
 
 
-def _by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
-    """Lines that say who labelled, those of one id as one row. Raises UsageError as `_of_raters`."""
+def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
+    """Lines that say who labelled, those of one id as one row. Raises UsageError as `_merge_raters`."""
     by_id: dict[str, list[_Line]] = {}
     for location, cells, raw, typed in lines:
         if (rater := raw.pop("rater", None)) is None:
             yield location, cells, raw, typed
         else:
             by_id.setdefault(str(raw.get("id")), []).append((location, {"rater": rater}, raw, typed))
-    yield from (_of_raters(key, by_id.pop(key)) for key in [*by_id])
+    yield from (_merge_raters(key, by_id.pop(key)) for key in [*by_id])
 
 
 _SIDES = {"response": "other", "system": "other_system", "other": "response", "other_system": "system"}
 _SHOWN = ("question", "history", "reference", "image", "images", "shown", "checklist", "criteria", *_SIDES)
 
 
-def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
+def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
     """One answer's or pair's row of its raters' lines. Raises UsageError for a rater who is there twice, for raters'
     scales that differ, and where they were shown different things; sides that were exchanged are exchanged back."""
     labelled = [line for line in lines if line[2].get("human_score") is not None]
@@ -407,24 +412,24 @@ def _of_raters(key: str, lines: Sequence[_Line]) -> _Line:
             raise UsageError(f"{location}: {rater} on {quoted(key)} is there twice; name answers apart by id or system")
         if differ := [f"{end} {raw.get(end)}" for end in ("scale_min", "scale_max") if raw.get(end) != row.get(end)]:
             raise UsageError(f"{location}: {', '.join(differ)}, and another at {first}: raters' scales disagree")
-        label = _converted(location, raw, typed, [*raw])
+        label = _convert_row(location, raw, typed, [*raw])
         _check_scores(label, location)
         score = label.scale_min + label.scale_max - label.human_score if exchanged else label.human_score
         labels[rater] = replace(label, human_score=score)
-    merged = row | _beside([*labels.values()])
+    merged = row | _merge_details([*labels.values()])
     if labels:
         scores = {rater: label.human_score for rater, label in labels.items()}
-        merged |= {"annotators": scores, "human_score": settled(scores.values(), _in_words(row))}
+        merged |= {"annotators": scores, "human_score": settle_scores(scores.values(), _is_preference(row))}
     return first, merged, merged, typed
 
 
-def _beside(labels: Sequence[Row]) -> dict[str, Any]:
+def _merge_details(labels: Sequence[Row]) -> dict[str, Any]:
     """What raters said beside the score: a criterion's mean, what most say of a checklist's item, the first reason."""
     scores = [label.criteria_scores for label in labels]
     criteria = {name: fmean(each[name] for each in scores if name in each) for name in dict.fromkeys(chain(*scores))}
     items = zip_longest(*(label.checklist_answers for label in labels))
     votes = ([float(answer) for answer in item if answer is not None] for item in items)
-    answers = [{1.0: True, 0.0: False}.get(settled(vote, True)) if vote else None for vote in votes]
+    answers = [{1.0: True, 0.0: False}.get(settle_scores(vote, True)) if vote else None for vote in votes]
     reason = next((label.reason for label in labels if label.reason), None)
     beside = {"criteria_scores": criteria, "checklist_answers": answers, "reason": reason}
     return {name: said for name, said in beside.items() if said}
@@ -433,14 +438,14 @@ def _beside(labels: Sequence[Row]) -> dict[str, Any]:
 _NAMES = {"score": "human_score", "raters": "annotators", "answers": "checklist_answers", "criteria": "criteria_scores"}
 
 
-def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
+def _row_of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     """The row that a judgment is, with people's label where it has one; any other row as it is. Raises UsageError."""
     if not records.is_judgment(cells):
         return cells
     try:
-        judgment = jsonl.decoder(Judgment)(msgspec.json.encode(cells))
+        judgment = jsonl.build_decoder(Judgment)(msgspec.json.encode(cells))
     except ValueError as error:
-        raise UsageError(f"{location}: {shortened(str(error))}") from None
+        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
     response = judgment.sample.response
     question, human, shown = map(msgspec.to_builtins, (response.question, response.human or {}, judgment.sample.shown))
     row = {"reference": None, **question, "question": response.question.prompt}
@@ -459,7 +464,7 @@ def _of_judgment(location: str, cells: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
+def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     """The row that a reply of `critic infer` is, None for one that failed; any other row as it is. Raises UsageError
     for a later turn behind the model's own replies, which other models' answers to it do not share."""
     if not cells.keys() >= {"conversation", "sampling"}:
@@ -469,7 +474,7 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
         turn.check()
         turn = without_thoughts_in(turn)
     except ValueError as error:
-        raise UsageError(f"{location}: {shortened(str(error))}") from None
+        raise UsageError(f"{location}: {shorten_line(str(error))}") from None
     if turn.turn > 1 and turn.condition not in ("oracle", "rephrased_reference"):  # the references stand before these
         raise UsageError(
             f"{location}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle"
@@ -487,7 +492,7 @@ def _of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None:
     return None if turn.reply is None else {**row, **{name: value for name, value in optional.items() if value}}
 
 
-def files(path: Path, *outs: Path) -> list[Path]:
+def list_files(path: Path, *outs: Path) -> list[Path]:
     """The tables of a folder (`tables.FORMATS`), or the one file. Raises UsageError if there is none, and where one of
     `outs` would be written over one."""
     sources = [path]
@@ -495,11 +500,11 @@ def files(path: Path, *outs: Path) -> list[Path]:
         sources = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in tables.FORMATS)
     if not sources:
         raise UsageError(f"{path}: the folder holds no .jsonl file, nor another of {', '.join(tables.FORMATS)}")
-    read = set(map(jsonl.identity, sources))
-    if theirs := next((out for out in outs if jsonl.identity(out) in read), None):
+    read = set(map(jsonl.identify, sources))
+    if theirs := next((out for out in outs if jsonl.identify(out) in read), None):
         raise UsageError(f"--out: {theirs} is among the rows that are read; choose another")
-    written = Counter(map(jsonl.identity, outs))
-    if theirs := next((out for out in outs if written[jsonl.identity(out)] > 1), None):
+    written = Counter(map(jsonl.identify, outs))
+    if theirs := next((out for out in outs if written[jsonl.identify(out)] > 1), None):
         raise UsageError(f"--out: {theirs} is another name of what is written beside it; take the link away")
     return sources
 
@@ -519,27 +524,27 @@ class Loaded(Struct):
     left_out: Counter[str]
 
 
-def column_of(judge: str) -> str:
+def score_column(judge: str) -> str:
     """The column of another judge's scores on 1..10."""
     return f"{judge}_score_1_10"
 
 
-def _raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
+def _read_raw_rows(path: Path, scored: bool, own: OwnColumns | None) -> Iterator[_Line]:
     """The lines of a file or folder."""
     number = 0
-    for file in files(path):
+    for file in list_files(path):
         typed = jsonl.suffix(file) == ".jsonl"
         for location, entry in tables.rows(file):
             number += 1
-            cells = _of_judgment(location, entry) if scored else _of_reply(location, entry)
+            cells = _row_of_judgment(location, entry) if scored else _row_of_reply(location, entry)
             if cells is None:
                 continue
             named = {name: cell for name, cell in cells.items() if typed or _OURS.get(name, name) in cells}
             named |= own.renamed(location, cells) if own else {}
-            raw = _without_nulls(named if typed else _of_cells(location, named))
+            raw = _drop_nulls(named if typed else _read_cells(location, named))
             if own:
                 cells = raw = own.filled(location, number, raw if scored else {**raw, "rater": None})
-            yield location, cells, _labelled(location, raw, scored), typed
+            yield location, cells, _read_label(location, raw, scored), typed
 
 
 def walk(
@@ -563,19 +568,19 @@ def walk(
     twice, and where no row has a judge's score.
     """
     ids, seen, answers, thinking = tables.Ids(), set[str](), 0, 0
-    lines = _raw_rows(path, scored, own)
-    for location, cells, raw, typed in _by_rater(lines) if scored else lines:
-        columns, lacks = _other_scores(raw, location), raw.get("human_score") is None
+    lines = _read_raw_rows(path, scored, own)
+    for location, cells, raw, typed in _merge_by_rater(lines) if scored else lines:
+        columns, lacks = _read_other_scores(raw, location), raw.get("human_score") is None
         seen.update(columns)
-        unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
+        unscored_by = [score_column(judge) for judge in judges if score_column(judge) not in columns]
         empty = lacks and scored and not unlabelled and len(unscored_by) == len(judges)
         if empty and (judges or "human_score" in raw):
             left_out[", nor ".join(["no score by people", *([", ".join(unscored_by)] if judges else [])])] += 1
             continue
-        whole = _with_a_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
-        row = _converted(location, whole, typed, [*cells])
+        whole = _fill_score(raw, scored) if lacks and (judges or unlabelled or not scored) else raw
+        row = _convert_row(location, whole, typed, [*cells])
         ids.add(location, row.id)
-        if reason := _unusable(row, keep_flags, pictures):
+        if reason := _find_unusable(row, keep_flags, pictures):
             left_out[reason] += 1
             continue
         _check_scores(row, location)
@@ -585,14 +590,14 @@ def walk(
             left_out[CUT_OFF] += 1
             continue
         left_out.update(f"no {name}" for name in unscored_by)
-        response = response_of(row, columns)
+        response = build_response(row, columns)
         if any(ends):
             response = replace(response, cut_off=True)
         if lacks:
             response = replace(response, human=None, preference=None)
-        yield row, dict(cells) if typed else _typed(raw, row, columns), response
+        yield row, dict(cells) if typed else _restore_types(raw, row, columns), response
     say_thoughts(path, thinking, answers)
-    if missing := [column_of(judge) for judge in judges if column_of(judge) not in seen]:
+    if missing := [score_column(judge) for judge in judges if score_column(judge) not in seen]:
         choices = ", ".join(sorted(seen)) or "none of another judge"
         raise UsageError(f"{path}: no row has {missing[0]}; the columns on 1..10: {choices}")
 
@@ -608,21 +613,21 @@ def _take_thoughts_out(row: Row) -> tuple[bool, list[bool]]:
     return any(split.thoughts for split in splits), [not split.closed for split in splits]
 
 
-def _typed(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
+def _restore_types(raw: dict[str, Any], row: Row, columns: dict[str, float]) -> dict[str, Any]:
     """A row out of a CSV file with its numbers and lists in place of their texts."""
     typed = msgspec.to_builtins(row) | columns
     return {name: typed.get(name, value) for name, value in raw.items()}
 
 
-def _converted(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
+def _convert_row(location: str, raw: dict[str, Any], strict: bool, columns: Sequence[str]) -> Row:
     try:
         return msgspec.convert(raw, Row, strict=strict)
     except msgspec.ValidationError as error:
-        hint = f"; {_own_names(columns, raw)}" if "missing required field" in str(error) else ""
-        raise UsageError(f"{location}: {shortened(str(error))}{hint}") from None
+        hint = f"; {_suggest_mapping(columns, raw)}" if "missing required field" in str(error) else ""
+        raise UsageError(f"{location}: {shorten_line(str(error))}{hint}") from None
 
 
-def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
+def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """A row without people's score, with one that stands in its place; where rows are not `scored`, also with what else
     it may lack: all but id, question and response. It is then Chinese where a Chinese character stands in it, and a
     group of its own."""
@@ -636,7 +641,7 @@ def _with_a_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     return {**row, "human_score": row["scale_min"]}
 
 
-def _unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
+def _find_unusable(row: Row, keep_flags: frozenset[str], pictures: bool) -> str | None:
     """Why a row is left out."""
     kept = keep_flags | {"no_reference"} if pictures and (row.image or row.images) else keep_flags
     flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
@@ -655,7 +660,7 @@ def load(path: Path, **how: Any) -> Loaded:
     return loaded
 
 
-def one_class(responses: Sequence[Response]) -> str | None:
+def describe_one_class(responses: Sequence[Response]) -> str | None:
     """What to say where people say the same of all rows, so that nothing can be learned from them or tested on them."""
     humans = [response.human for response in responses if response.human is not None]
     labels = [(human.score, human.answers, human.criteria) for human in humans]

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.errors import UsageError, one_line, whole
+from critic.errors import UsageError, one_line, replace_surrogates
 from critic.records import Conversation, ImageFailure
 
 MAX_BYTES = 20_000_000
@@ -74,7 +74,7 @@ class Images:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
         # It warns of sizes that are refused here by name.
-        warnings.simplefilter("ignore", pillow().DecompressionBombWarning)
+        warnings.simplefilter("ignore", import_pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
         # Rows beside each other are often about the same image.
         self.uris, self._kept = dict(uris or {}), lru_cache(16)(self._load)
@@ -101,7 +101,7 @@ class Images:
         files = [name for name in dict.fromkeys(names) if not re.match(r"\w+:", name) and name not in self.uris]
         missing = [name for name in files if not os.path.isfile(self._file(name))]  # noqa: PTH113 - raises nothing
         if missing:
-            first = self._root / whole(missing[0])
+            first = self._root / replace_surrogates(missing[0])
             text = (
                 f"{len(missing)} of {len(files)} images are not there, the first {first}; --data-root FOLDER says where"
             )
@@ -130,7 +130,7 @@ class Images:
     def read(self, name: str, uri: str | None = None) -> bytes:
         """The bytes of an image as they are, not decoded. Raises ImageError."""
         if (uri := uri or self.uris.get(name)) is not None:
-            return _from_uri(uri, self._max_bytes)
+            return _decode_uri(uri, self._max_bytes)
         if "://" in name:
             raise ImageError("image_outside_root", "URLs are not fetched; images come from the data root")
         try:
@@ -147,17 +147,17 @@ class Images:
 
     def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
         """The bytes to send, their MIME type, and whether they were made smaller."""
-        with decoded(data) as image:
+        with decode_image(data) as image:
             if self.resize_to is not None and image.width * image.height > self.resize_to:
-                return _smaller(image, self.resize_to), "image/png", True
+                return _shrink(image, self.resize_to), "image/png", True
             # MPO is what Pillow calls a JPEG with more pictures behind the first.
             kind = "jpeg" if image.format == "MPO" else image.format.lower()
             # Not every server heeds the camera's note on which side is up, which people's browsers do.
-            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turned(image, kind)
+            upright = data if image.getexif().get(ORIENTATION, 1) == 1 else _turn_upright(image, kind)
             return upright, f"image/{kind}", False
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     """Pillow's images. Raises UsageError where it is not installed."""
     try:
         from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
@@ -169,10 +169,10 @@ def pillow() -> Any:
 
 
 @contextmanager
-def decoded(data: bytes) -> Iterator[Any]:
+def decode_image(data: bytes) -> Iterator[Any]:
     """A picture of the FORMATS, decoded, as Pillow has it. Raises ImageError for one of more than MAX_PIXELS
     pixels, which its header tells before, and for what is cut off or no picture; UsageError without Pillow."""
-    module = pillow()
+    module = import_pillow()
     try:
         with module.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
@@ -188,20 +188,20 @@ def decoded(data: bytes) -> Iterator[Any]:
         raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
 
 
-def eight_bits(image: Any) -> Any:
+def convert_to_8_bits(image: Any) -> Any:
     """A picture as people see it: grey of 16 bits brought down to 8, which Pillow's `convert` makes white, and what is
     transparent on white. One of 8 bits without transparency is given back as it is."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         import numpy as np  # noqa: PLC0415 - only such pictures need it
 
-        return pillow().fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
+        return import_pillow().fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image
     shown = image.convert("RGBA")
-    return pillow().alpha_composite(pillow().new("RGBA", shown.size, "white"), shown).convert("RGB")
+    return import_pillow().alpha_composite(import_pillow().new("RGBA", shown.size, "white"), shown).convert("RGB")
 
 
-def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
+def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
     """The conversations with each data URI replaced by a short name, and the data URIs by name."""
     uris: dict[str, str] = {}
 
@@ -219,7 +219,7 @@ def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversati
     return named, uris
 
 
-def _turned(image: Any, kind: str) -> bytes:
+def _turn_upright(image: Any, kind: str) -> bytes:
     """Return a picture in its own format as its EXIF orientation says that it stands, without that note."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
@@ -229,11 +229,11 @@ def _turned(image: Any, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _smaller(image: Any, pixels: int) -> bytes:
+def _shrink(image: Any, pixels: int) -> bytes:
     """A PNG of at most `pixels` pixels, upright."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
-    upright = eight_bits(ImageOps.exif_transpose(image))
+    upright = convert_to_8_bits(ImageOps.exif_transpose(image))
     scale = math.sqrt(pixels / (upright.width * upright.height))
     width = min(max(1, int(upright.width * scale)), pixels)
     height = min(max(1, int(upright.height * scale)), pixels // width)
@@ -242,7 +242,7 @@ def _smaller(image: Any, pixels: int) -> bytes:
     return out.getvalue()
 
 
-def _from_uri(uri: str, max_bytes: int) -> bytes:
+def _decode_uri(uri: str, max_bytes: int) -> bytes:
     head, comma, text = uri.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         raise ImageError("image_unreadable", "a data URI must read data:image/…;base64,…")

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, decode, encode, loads, shortened, whole, writing
+from critic.errors import UsageError, decode, encode, loads, replace_surrogates, report_write_errors, shorten_line
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def suffix(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_plain(path: Path) -> Iterator[BinaryIO]:
     """A file to read, unpacked. Raises UsageError where what is packed is torn."""
     if path.suffix != ".gz":
         with path.open("rb") as file:
@@ -49,7 +49,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"{path}: not whole, or no .gz: {error}") from None
 
 
-def _line(path: Path, record: Any) -> bytes:
+def _encode_line(path: Path, record: Any) -> bytes:
     """A record as a line. Raises UsageError for one that is nested too deep."""
     try:
         return encode(record) + b"\n"
@@ -57,7 +57,7 @@ def _line(path: Path, record: Any) -> bytes:
         raise UsageError(f"{path}: a record is nested too deep") from None
 
 
-def decoder(record: type[T]) -> Callable[[bytes], T]:
+def build_decoder(record: type[T]) -> Callable[[bytes], T]:
     """Return what decodes a line of records, of today's version and (by the record's `upgrade`) of earlier ones. It
     raises ValueError for a line that is no record, also by the record's own `check`."""
     today, upgrade, check = (
@@ -70,7 +70,7 @@ def decoder(record: type[T]) -> Callable[[bytes], T]:
         try:
             value = decode(line, today)
         except msgspec.ValidationError:
-            if (upgraded := _upgraded(upgrade, line)) is None:
+            if (upgraded := _upgrade(upgrade, line)) is None:
                 raise
             value = cast(T, upgraded)
         if check is not None:
@@ -80,7 +80,7 @@ def decoder(record: type[T]) -> Callable[[bytes], T]:
     return decoded
 
 
-def _upgraded(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
+def _upgrade(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
     """Return the record of an earlier version in today's form, or None if it is none."""
     if upgrade is None:
         return None
@@ -90,13 +90,13 @@ def _upgraded(upgrade: Callable[[Any], Any] | None, line: bytes) -> Any:
         return None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines of a file with their numbers, from 1. Raise UsageError if the file is missing or has no
     line."""
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
     has_line = False
-    with opened(path) as file:
+    with open_plain(path) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.isspace() or not text:
@@ -115,10 +115,10 @@ def _check_utf8(path: Path, number: int, line: bytes) -> None:
         raise UsageError(f"{path}:{number}: {problem}") from None
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines of a UTF-8 file with their numbers, from 1. Raise UsageError if the file is missing, is
     not UTF-8, or has no line."""
-    for number, line in _lines(path):
+    for number, line in _iterate_lines(path):
         _check_utf8(path, number, line)
         yield number, line
 
@@ -126,8 +126,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     """Yield the records of a file with their line numbers. Raise UsageError naming file, line and key for a line that
     is no such record, and for a key that an object has twice, of which JSON readers keep the last."""
-    decoded = decoder(record)
-    for number, line in _lines(path):
+    decoded = build_decoder(record)
+    for number, line in _iterate_lines(path):
         try:
             value = decoded(line)
             _check_keys(line, value)
@@ -136,7 +136,7 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
             hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
-            raise UsageError(f"{path}:{number}: {shortened(str(error))}{hint}") from None
+            raise UsageError(f"{path}:{number}: {shorten_line(str(error))}{hint}") from None
         yield number, value
 
 
@@ -163,7 +163,7 @@ def _check_keys(line: bytes, value: Any) -> None:
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
-def resolved(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """What symbolic links lead to, also where it is not there yet. Raises UsageError for a device or a pipe, beside
     which nothing can be written."""
     real = Path(os.path.realpath(path))
@@ -172,7 +172,7 @@ def resolved(path: Path) -> Path:
     return real
 
 
-def _locked(name: Path, path: Path) -> BinaryIO:
+def _open_locked(name: Path, path: Path) -> BinaryIO:
     """The file `name`, made where it is not there, and locked until this process closes it. The system releases the
     lock of a process that is killed, also where others that it started live on. A file system without locks is written
     without. Raises UsageError where another process has the lock."""
@@ -194,7 +194,7 @@ def _locked(name: Path, path: Path) -> BinaryIO:
         file.close()  # of a run that ended in between, and took it away
 
 
-def identity(path: Path) -> tuple[int, int] | Path:
+def identify(path: Path) -> tuple[int, int] | Path:
     """Return what all names of one file have in common, hard and symbolic links alike: of a path where nothing is yet,
     what its links lead to."""
     try:
@@ -205,46 +205,46 @@ def identity(path: Path) -> tuple[int, int] | Path:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
     goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
     links lead from have the same lock. Raises UsageError where another process has it, and for a file with another
     name (a hard link), which has a lock of its own."""
-    real = resolved(path)
+    real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:
         problem = (
             f"has {names} names (hard links), by each of which a run could write it; copy it, or give another --out"
         )
         raise UsageError(f"{path}: {problem}")
     name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
-    with writing(path):
+    with report_write_errors(path):
         name.parent.mkdir(parents=True, exist_ok=True)
-        held = _locked(name, path)
+        held = _open_locked(name, path)
     try:
         yield
     finally:
-        # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
+        # Before it is let go: whoever takes it then sees that it is gone (`_open_locked`).
         name.unlink(missing_ok=True)
         held.close()
 
 
-def alone_in(folder: Path) -> AbstractContextManager[None]:
-    """`alone` in a folder, which is made: its lock is inside from the first run on."""
-    with writing(folder):
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
+    """`lock_file` in a folder, which is made: its lock is inside from the first run on."""
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    return alone(folder)
+    return lock_file(folder)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` once it is whole, under this one of its names: a crash leaves the old file
     or none, any other failure gives back the room of what was written. The sidecar of the old file goes first. Raises
     UsageError where the system does not let it be written, and where another process is writing it."""
-    real = resolved(path)
+    real = resolve_links(path)
     partial = real.with_name(real.name + ".partial")
-    with writing(path):
+    with report_write_errors(path):
         real.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(partial, path) as file:
+        with _open_locked(partial, path) as file:
             try:
                 file.truncate(0)
                 file.seek(0)
@@ -259,7 +259,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def removed_on_failure(folder: Path) -> Iterator[None]:
+def remove_on_failure(folder: Path) -> Iterator[None]:
     """While a folder is made that is renamed once it is whole: an error gives back the room of what was written."""
     try:
         yield
@@ -268,7 +268,7 @@ def removed_on_failure(folder: Path) -> Iterator[None]:
         raise
 
 
-def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
+def _pack(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
     if path.suffix == ".gz":
         return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
     return nullcontext(file)
@@ -278,22 +278,22 @@ def write(path: Path, records: Iterable[Any]) -> int:
     """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Like everything here
     that writes, it raises UsageError for what the system says against it."""
     count = 0
-    with replacing(path) as unpacked, _packing(unpacked, path) as file:
+    with replace_file(path) as unpacked, _pack(unpacked, path) as file:
         for record in records:
-            file.write(_line(path, record))
+            file.write(_encode_line(path, record))
             count += 1
     return count
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step."""
-    with replacing(path) as plain, _packing(plain, path) as file:
+    with replace_file(path) as plain, _pack(plain, path) as file:
         file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8 in one step."""
-    write_bytes(path, whole(text).encode())
+    write_bytes(path, replace_surrogates(text).encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -305,13 +305,13 @@ PLACES = ("file", "folder", "data_root", "server")
 """Keys of what is published whose values say where something lies on this machine."""
 
 
-def place(path: Path | str, beside: Path) -> str:
+def relative_place(path: Path | str, beside: Path) -> str:
     """Return a path as it is published: an absolute one relative to the folder `beside` or, if the two have nothing in
     common, to the folder where this runs; else only its name. A relative path, and what is no path, stays as it is.
 
-    >>> place("/home/me/study/images", Path("/home/me/study/out"))
+    >>> relative_place("/home/me/study/images", Path("/home/me/study/out"))
     '../images'
-    >>> place("/none/images", Path("/home/me"))
+    >>> relative_place("/none/images", Path("/home/me"))
     'images'
     """
     text, folder = str(path), os.path.abspath(beside)  # noqa: PTH100 - links would show where they lead
@@ -334,12 +334,12 @@ def _replace_places(value: Any, change: Callable[[str], str]) -> Any:
     }
 
 
-def without_places(facts: Any, beside: Path) -> Any:
+def hide_places(facts: Any, beside: Path) -> Any:
     """Return facts as they are published in the folder `beside`: with no path of this machine."""
-    return _replace_places(facts, lambda item: place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
+    return _replace_places(facts, lambda item: relative_place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
 
 
-def with_places(path: Path) -> dict[str, Any]:
+def restore_places(path: Path) -> dict[str, Any]:
     """Return what a file's sidecar says, with the paths of this machine."""
     folder = sidecar(path).parent
 
@@ -352,16 +352,16 @@ def with_places(path: Path) -> dict[str, Any]:
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
     `rewrite`, `Appender`), so its presence means `path` is whole. It is published: absolute paths become relative to
-    its folder (`place`)."""
+    its folder (`relative_place`)."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     beside = sidecar(path)
     content = {"critic": version("critic"), "finished": finished, **facts}
-    write_json(beside, without_places(content, beside.parent))
+    write_json(beside, hide_places(content, beside.parent))
 
 
 def sidecar(path: Path) -> Path:
     """Beside the file that links lead to, whatever name the file goes by."""
-    real = resolved(path)
+    real = resolve_links(path)
     return real.with_name(real.name + ".run.json")
 
 
@@ -381,7 +381,7 @@ def sha256(path: Path) -> str:
 
 def is_empty(path: Path) -> bool:
     """Whether a file that is there has no line."""
-    with opened(path) as file:
+    with open_plain(path) as file:
         return not file.read(1)
 
 
@@ -418,11 +418,11 @@ def _is_whole(line: bytes) -> bool:
 class Appender:
     """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
     that could not be written whole. The file's sidecar is taken away at once. Raises UsageError for what the system
-    says against writing. One process at a time may write a file: `alone`."""
+    says against writing. One process at a time may write a file: `lock_file`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._broken = path, False
-        with writing(path):
+        with report_write_errors(path):
             repair(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
@@ -432,8 +432,8 @@ class Appender:
         if self._broken:  # the run is ending; what else is ready must not follow half a line
             return
         self._broken = True
-        with writing(self._path):
-            self._write(_line(self._path, record))
+        with report_write_errors(self._path):
+            self._write(_encode_line(self._path, record))
         self._broken = False
 
     def _write(self, line: bytes) -> None:
@@ -445,7 +445,7 @@ class Appender:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with writing(self._path), self._file:
+            with report_write_errors(self._path), self._file:
                 os.fsync(self._file.fileno())
         except UsageError:
             if kind is None:  # else the first error says more

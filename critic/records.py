@@ -272,7 +272,7 @@ _OF_LABELS = ("human", "columns", "preference", "shown")
 """What a question and its turn, it and its conversation, and a response and its sample say alike."""
 
 
-def _of(record: Struct, names: Sequence[str]) -> dict[str, Any]:
+def _copy_fields(record: Struct, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
@@ -296,8 +296,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def of(cls, question: Question, benchmark: str = "") -> "Conversation":
         """A single question as a conversation of one turn, after the history that it carries."""
-        turn = ConversationTurn(prompt=question.prompt, task=question.task, **_of(question, _OF_TURN))
-        return cls(id=question.id, benchmark=benchmark, turns=[turn], **_of(question, _OF_ALL))
+        turn = ConversationTurn(prompt=question.prompt, task=question.task, **_copy_fields(question, _OF_TURN))
+        return cls(id=question.id, benchmark=benchmark, turns=[turn], **_copy_fields(question, _OF_ALL))
 
 
 NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
@@ -425,7 +425,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unlearned: str = ""
 
 
-def differing(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
+def describe_difference(before: JudgeConfig, now: JudgeConfig, where: str = "now") -> str:
     """The first thing in which two setups differ; they must differ in one. `where` the second one is so."""
     name = next(name for name in JudgeConfig.__struct_fields__ if getattr(before, name) != getattr(now, name))
     return f"{name} {getattr(before, name)!r}, {where} {getattr(now, name)!r}"
@@ -487,7 +487,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
             length=len(response.text),
             opponent=None if other is None else other.system or "another",
             other=None if other is None else cls.of(other),
-            **_of(response, _OF_LABELS),
+            **_copy_fields(response, _OF_LABELS),
         )
 
     @property
@@ -497,9 +497,9 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
         conversation = self.conversation
         turns = conversation.turns[: self.turn] or [ConversationTurn(prompt="")]
         turn = turns[-1]
-        shared = {**_of(turn, _OF_TURN), **_of(conversation, _OF_ALL)}
+        shared = {**_copy_fields(turn, _OF_TURN), **_copy_fields(conversation, _OF_ALL)}
         question = Question(id=conversation.id, prompt=turn.prompt, task=turn.task or "none", **shared)
-        labels = _of(self, _OF_LABELS)
+        labels = _copy_fields(self, _OF_LABELS)
         return Response(id=self.id, question=question, text=self.answer or "", system=self.system, **labels)
 
     @property
@@ -572,7 +572,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         sample = self.sample
         if self.protocol is None:
             return sample.key
-        return verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
+        return build_verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
 
     @property
     def score_kind(self) -> str:
@@ -607,7 +607,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What a panel's judgment keeps of a member's: how it judged, and what came of it."""
         # Of the sample the id alone, for Parquet keeps no table without a key.
         names = ("setup", "verdict", "score", "answered_by")
-        return Judgment(sample=Sample(id=self.sample.id), **_of(self, names))
+        return Judgment(sample=Sample(id=self.sample.id), **_copy_fields(self, names))
 
     @classmethod
     def upgrade(cls, row: Any) -> "Judgment | None":
@@ -616,13 +616,13 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
             return None
         if isinstance(row.get("response"), dict):
-            return msgspec.convert(_of_answer(row), cls)
+            return msgspec.convert(_upgrade_answer(row), cls)
         if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
-            return msgspec.convert(_of_conversation(row), cls)
+            return msgspec.convert(_upgrade_conversation(row), cls)
         return None
 
 
-def verdict_id(
+def build_verdict_id(
     key: str,
     condition: str,
     protocol: str,
@@ -636,7 +636,7 @@ def verdict_id(
     return "/".join([key, condition, protocol, str(turn or "whole"), *extras])
 
 
-def spent(records: Sequence[Judgment | Call]) -> dict[str, Any]:
+def sum_usage(records: Sequence[Judgment | Call]) -> dict[str, Any]:
     """What several judgments or calls took together."""
     return {
         "prompt_tokens": sum(record.prompt_tokens for record in records),
@@ -646,7 +646,7 @@ def spent(records: Sequence[Judgment | Call]) -> dict[str, Any]:
     }
 
 
-def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_answer(row: dict[str, Any]) -> dict[str, Any]:
     """An older judgment of an answer in the keys of today."""
     other = row.pop("other", None)
     answers = [msgspec.convert(answer, Response) for answer in (row.pop("response"), other) if answer is not None]
@@ -664,7 +664,7 @@ def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
 
 
-def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_conversation(row: dict[str, Any]) -> dict[str, Any]:
     """An older judgment of a turn or a whole conversation in the keys of today."""
     old, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
     names = ("system", "condition", "turn", "opponent", "length")

@@ -57,7 +57,7 @@ MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": 
 """How the images inside parquet files begin."""
 
 
-def place(path: Path, number: int) -> str:
+def locate_row(path: Path, number: int) -> str:
     """Where a row is: file:line, for spreadsheets and parquet file:row N."""
     return f"{path}:{number}" if jsonl.suffix(path) in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
@@ -70,28 +70,28 @@ def rows(path: Path, formats: Collection[str] = READABLE) -> Iterator[tuple[str,
     workbook's cell has cut; and if the library that reads the format is not installed.
     """
     in_workbook = jsonl.suffix(path) == ".xlsx"
-    for number, row in _numbered(path, formats):
+    for number, row in _read_numbered(path, formats):
         if in_workbook and (cut := next((column for column, cell in row.items() if is_cut(cell)), None)):
             raise UsageError(
-                f"{place(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook holds, and "
+                f"{locate_row(path, number)}: {cut!r} has {CELL_LIMIT} characters, all that a cell of a workbook holds, and "
                 "is probably cut: write the table again from its source as .csv or .jsonl, or leave the row out"
             )
-        yield place(path, number), row
+        yield locate_row(path, number), row
 
 
-def frame(path: Path) -> "pd.DataFrame":
+def read_frame(path: Path) -> "pd.DataFrame":
     """Return a table as a data frame: cells as they stand there, the index is the line that a row begins on
     (spreadsheets: the row, parquet and .json: the row from 1). Raises UsageError as `rows` does, but keeps cells that a
     workbook has cut (`is_cut`): of an audit they are a note."""
     if jsonl.suffix(path) in _SEPARATORS and path.is_file():
-        return _csv(path)
+        return _read_csv(path)
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
-    numbers, records = zip(*_numbered(path, READABLE), strict=True)
+    numbers, records = zip(*_read_numbered(path, READABLE), strict=True)
     return pd.DataFrame(records, index=numbers, dtype=object)
 
 
-def first(path: Path) -> Row | None:
+def read_first_row(path: Path) -> Row | None:
     """Return the first row of a table; None for another file, or one that begins otherwise. Never raises."""
     try:
         is_other = jsonl.suffix(path) not in READABLE or jsonl.suffix(path) == ".jsonl"
@@ -101,7 +101,7 @@ def first(path: Path) -> Row | None:
         return None
 
 
-def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
+def _read_numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]:
     kind = jsonl.suffix(path)
     if path.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
@@ -113,14 +113,14 @@ def _numbered(path: Path, formats: Collection[str]) -> Iterator[tuple[int, Row]]
         yield from jsonl.read(path, Row)
         return
     number = 0
-    readers = {".xlsx": _xlsx, ".parquet": _parquet, ".json": _json}
-    for number, row in readers[kind](path) if kind in readers else _csv_rows(path):
+    readers = {".xlsx": _read_xlsx, ".parquet": _read_parquet, ".json": _read_json_table}
+    for number, row in readers[kind](path) if kind in readers else _read_csv_rows(path):
         yield number, row
     if not number:
         raise UsageError(f"{path}: no rows")
 
 
-def _json(path: Path) -> Iterator[tuple[int, Row]]:
+def _read_json_table(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a .json table, numbered from 1. Raises UsageError for any other document."""
     document = as_records(read_json(path))
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
@@ -131,7 +131,7 @@ def _json(path: Path) -> Iterator[tuple[int, Row]]:
 def read_json(path: Path) -> Any:
     """Return the document in a .json file, packed or not. Raises UsageError if it is torn."""
     try:
-        with jsonl.opened(path) as plain:
+        with jsonl.open_plain(path) as plain:
             return json.load(plain)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not .json: {one_line(error)}") from None
@@ -166,20 +166,20 @@ def _is_list_of_rows(cells: list[Any]) -> bool:
     return bool(cells) and all(isinstance(cell, dict) for cell in cells)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    table = _csv(path)
+def _read_csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    table = _read_csv(path)
     for number, cells in zip(table.index, table.itertuples(index=False, name=None), strict=True):
         yield number, dict(zip(table.columns, cells, strict=True))
 
 
-def _csv(path: Path) -> "pd.DataFrame":
+def _read_csv(path: Path) -> "pd.DataFrame":
     """Cells as text. The header is split by the separator that makes most columns, of several the first."""
     import pandas as pd  # noqa: PLC0415 - rows of JSON lines are read without it
 
     csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
-    with jsonl.opened(path) as plain:
+    with jsonl.open_plain(path) as plain:
         content = plain.read()
-    name = encoding(content)
+    name = detect_encoding(content)
     try:
         text = content.decode(name).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -218,7 +218,7 @@ def _check_cells(path: Path, reader: Any) -> None:
         raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
 
-def encoding(content: bytes) -> str:
+def detect_encoding(content: bytes) -> str:
     """The encoding of a text: utf-8, utf-16, gb18030 (of which GBK is a part) or cp1252. Text that is mostly UTF-8 is
     UTF-8 also where a byte is torn: read as cp1252, every letter with an accent would be two others."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -237,7 +237,7 @@ def encoding(content: bytes) -> str:
     return "gb18030" if sum(len(run) > 1 for run in runs) * 2 > len(runs) else "cp1252"
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
     try:
         from pyarrow import parquet  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
@@ -254,7 +254,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
         raise UsageError(f"{where}: {one_line(error)}") from None
 
 
-def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
+def _read_xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the rows of the only sheet that has some. Pandas makes whole numbers of rounded ones, and knows no
     formulas."""
     number, formulas, header = 0, list[tuple[int, str]](), list[str]()
@@ -263,30 +263,30 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
         computed = not any(map(_UNCOMPUTED.search, books))
-        values, sources = (_workbook(path, data_only=only) for only in (True, False))
-        title = _only_sheet(path, values)
+        values, sources = (_open_workbook(path, data_only=only) for only in (True, False))
+        title = _find_only_sheet(path, values)
         sheets = zip(values[title].iter_rows(), sources[title].iter_rows(), strict=True)
         for number, (cells, written) in enumerate(sheets, 1):
             if number == 1:
-                header = _header(cells)
+                header = _read_header(cells)
                 continue
             named = [pair for pair in zip(header, cells, written, strict=False) if pair[0]]
             formulas += [
                 (number, source.coordinate) for _, cell, source in named if _is_uncomputed(cell, source, computed)
             ]
             if any(cell.value is not None for cell in cells):
-                records.append((number, {column: _value(cell.value) for column, cell, _ in named}))
+                records.append((number, {column: _read_value(cell.value) for column, cell, _ in named}))
     except UsageError:
         raise
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
-        where = f"{place(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
+        where = f"{locate_row(path, number + 1)}: the sheet is torn" if number else f"{path}: not a spreadsheet"
         raise UsageError(f"{where}: {one_line(error)}") from None
     _check_header(path, header)
     _check_formulas(path, formulas)
     yield from records
 
 
-def _workbook(path: Path, *, data_only: bool) -> Any:
+def _open_workbook(path: Path, *, data_only: bool) -> Any:
     """Open a workbook whose texts are as they stand in the file. openpyxl drops `x005F_` from shared strings, after
     which `_x005F_x000D_`, the escape of a written `_x000D_`, could not be told from a carriage return."""
     from openpyxl.cell.text import Text  # noqa: PLC0415 - only such tables need it
@@ -335,7 +335,7 @@ def is_cut(cell: Any) -> bool:
     return isinstance(cell, str) and len(cell) >= CELL_LIMIT
 
 
-def _only_sheet(path: Path, book: Any) -> str:
+def _find_only_sheet(path: Path, book: Any) -> str:
     """The name of the sheet that has rows, of an empty book the first. Raises UsageError where several have."""
     full = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
     if full[1:]:
@@ -343,8 +343,8 @@ def _only_sheet(path: Path, book: Any) -> str:
     return str(full[0] if full else book.sheetnames[0])
 
 
-def _header(cells: Iterable[Any]) -> list[str]:
-    return ["" if cell.value is None else str(_value(cell.value)).strip() for cell in cells]
+def _read_header(cells: Iterable[Any]) -> list[str]:
+    return ["" if cell.value is None else str(_read_value(cell.value)).strip() for cell in cells]
 
 
 def _is_uncomputed(cell: Any, source: Any, computed: bool) -> bool:
@@ -356,13 +356,13 @@ def _check_formulas(path: Path, formulas: Sequence[tuple[int, str]]) -> None:
     if formulas:
         number, coordinate = formulas[0]
         raise UsageError(
-            f"{place(path, number)}: {coordinate}{first_of(len(formulas))} is a formula that may not be computed; a "
-            'text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
+            f"{locate_row(path, number)}: {coordinate}{say_first_of(len(formulas))} is a formula that may not be "
+            'computed; a text that begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
             "to be one is computed when a spreadsheet program opens the file and saves it"
         )
 
 
-def _value(cell: Any) -> Any:
+def _read_value(cell: Any) -> Any:
     """Return a cell of a sheet: a text without escapes, or a number. Every number there is a float, also one that its
     writer wrote out as a whole one."""
     if isinstance(cell, str):
@@ -378,7 +378,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         raise UsageError(f"{path}:1: the column {quoted(twice[0])} is there twice")
 
 
-def text(location: str, row: Mapping[str, Any], column: str) -> str:
+def require_text(location: str, row: Mapping[str, Any], column: str) -> str:
     """A cell that must say something. Raises UsageError naming location and column for an empty one."""
     cell = optional_text(row, column)
     if cell is None:
@@ -408,7 +408,7 @@ def is_empty(cell: Any) -> bool:
     return cell is None or str(cell).strip().lower() in _EMPTY
 
 
-def number(cell: Any, below: float = math.inf) -> float:
+def parse_number(cell: Any, below: float = math.inf) -> float:
     """A cell as a number, with a decimal point or comma; NaN where it is empty. `below` is what no number of its column
     reaches. Raises ValueError with what is wrong."""
     if isinstance(cell, str) and "," in cell:
@@ -426,18 +426,20 @@ def number(cell: Any, below: float = math.inf) -> float:
     return value
 
 
-def optional_number(location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf) -> float | None:
-    """A cell as `number` reads it; None where it is empty. Raises UsageError naming column and location, which may be
+def parse_optional_number(
+    location: str | Callable[[], str], column: str, cell: Any, below: float = math.inf
+) -> float | None:
+    """A cell as `parse_number` reads it; None where it is empty. Raises UsageError naming column and location, which may be
     called for it."""
     try:
-        value = number(cell, below)
+        value = parse_number(cell, below)
     except ValueError as error:
         where = location if isinstance(location, str) else location()
         raise UsageError(f"{where}: {column} {quoted(cell)} {error}") from None
     return None if math.isnan(value) else value
 
 
-def first_of(count: int) -> str:
+def say_first_of(count: int) -> str:
     """What an error says behind the first of several cells or rows."""
     return f", the first of {count}," if count > 1 else ""
 
@@ -451,13 +453,13 @@ def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], 
     number, key = rounded[0]
     where = location if isinstance(location, str) else location(number)
     raise UsageError(
-        f"{where}: the {column} {quoted(key)}{first_of(len(rounded))} is a long "
+        f"{where}: the {column} {quoted(key)}{say_first_of(len(rounded))} is a long "
         "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
         f"{column} as text, and open it in no such program before"
     )
 
 
-def language(location: str, row: Mapping[str, Any]) -> Any:
+def parse_language(location: str, row: Mapping[str, Any]) -> Any:
     """The row's own `lang`, a column that published files lack: they are English."""
     lang = optional_text(row, "lang") or "en"
     if lang not in ("zh", "en"):
@@ -465,7 +467,7 @@ def language(location: str, row: Mapping[str, Any]) -> Any:
     return lang
 
 
-def image(location: str, value: Any) -> str:
+def parse_image(location: str, value: Any) -> str:
     """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
     if isinstance(value, str) and value.strip():
         return value.strip()
@@ -502,12 +504,12 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     # Before Python 3.13 csv quotes only the line breaks of its own line terminator, which has to hold both of them.
     writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
-    writer.writerow(map(harmless, columns))
-    writer.writerows([harmless(row.get(column, "")) for column in columns] for row in rows)
+    writer.writerow(map(escape_formula, columns))
+    writer.writerows([escape_formula(row.get(column, "")) for column in columns] for row in rows)
     jsonl.write_text(path, "".join(line.removesuffix("\r\n") + "\n" for line in lines))
     return len(rows)
 
 
-def harmless(value: Any) -> Any:
+def escape_formula(value: Any) -> Any:
     """Return a cell that no spreadsheet program reads as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value

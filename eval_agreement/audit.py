@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
-from critic.certificate import HowJudged, is_certificate, judged_file
+from critic.certificate import HowJudged, find_judged_file, is_certificate
 from critic.errors import UsageError
 from critic.page.blocks import Section, as_text
 from critic.records import Judgment
@@ -189,7 +189,7 @@ def _then_and_now(
     since: Path | None, exchange: str | None, judges: Sequence[str], mapped: Mapping[str, str], scales: inputs.Scales
 ) -> Files:
     """The judge before, called "then" where it is the same, and the one after it. Raises UsageError."""
-    before, then = "then", str(judged_file(since) if since and is_certificate(since) else since)
+    before, then = "then", str(find_judged_file(since) if since and is_certificate(since) else since)
     if exchange:
         ((before, _),) = inputs.parse_judges([exchange], "--exchange").items()
         then = exchange.partition("=")[2]
@@ -370,10 +370,10 @@ def _audit_labels(read: Tables, kind: Kind, request: AuditRequest, target: _Targ
 def _write(audited: _Audited, target: _Target) -> int:
     """Write what was found, say it, how the gate stands and where everything is; the exit code: 1 when a limit is not
     kept, 3 when more than the allowed share of a sample has no score, else 0; why is said on standard error."""
-    outcomes, origin = audited.outcomes, jsonl.without_places(audited.content["provenance"], target.out)
+    outcomes, origin = audited.outcomes, jsonl.hide_places(audited.content["provenance"], target.out)
     if target.certificate and audited.how and audited.certified:
         write_certificate(target.certificate, audited.how, *audited.certified, outcomes)
-    jsonl.write_json(target.out / "summary.json", jsonl.without_places(audited.content, target.out))
+    jsonl.write_json(target.out / "summary.json", jsonl.hide_places(audited.content, target.out))
     shown = audited.verdicts, audited.sections, origin, audited.findings
     page = report.write(target.out, audited.title, *shown, audited.about)
     print(*audited.printed, sep="\n", end="\n\n")

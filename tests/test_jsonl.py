@@ -249,7 +249,7 @@ def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_
     assert not jsonl.sidecar(other).exists() and not jsonl.sidecar(real).exists()
     jsonl.write(other, turns * 2)
     assert real.samefile(other) and len([*jsonl.read(real, Turn)]) == 2
-    with jsonl.alone(other):
+    with jsonl.lock_file(other):
         assert real.with_name(f"{real.name}.lock").is_file()
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}
     with pytest.raises(UsageError, match="a device or a pipe"):
@@ -276,6 +276,8 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
 
 def test_places_are_relative_or_names() -> None:
     beside = Path("/home/me/study")
-    assert [jsonl.place(path, beside) for path in ("/home/me/study/a", "/home/me/b", "/data/c", "d", "http://h")] == [
+    assert [
+        jsonl.relative_place(path, beside) for path in ("/home/me/study/a", "/home/me/b", "/data/c", "d", "http://h")
+    ] == [
         *("a", "../b", "c", "d", "http://h"),
     ]

@@ -38,7 +38,7 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
         written = msgspec.json.encode(record)
         lost = said(msgspec.json.decode(line)) - said(msgspec.json.decode(written))
         assert lost <= OF_BEFORE
-        assert jsonl.decoder(WRITTEN[name])(written) == record
+        assert jsonl.build_decoder(WRITTEN[name])(written) == record
 
 
 @pytest.mark.parametrize("kind", ["answers", "conversations"])

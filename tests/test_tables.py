@@ -75,7 +75,7 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     ],
 )
 def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None:
-    found = tables.number(cell, below=10)
+    found = tables.parse_number(cell, below=10)
     assert math.isnan(found) if number is None else found == number
 
 
@@ -83,7 +83,7 @@ def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None
 def test_a_cell_that_may_be_another_number_is_refused(cell: object) -> None:
     """Without a bound `4,333` may be thousands: a length in characters."""
     with pytest.raises(ValueError, match=r"is not a|behind the comma"):
-        tables.number(cell)
+        tables.parse_number(cell)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
@@ -241,7 +241,7 @@ def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stor
             for name, content in parts.items():
                 packed.writestr(name, content)
     assert [row for _, row in tables.rows(path)] == [{"an\rswer": text} for text in XSTRINGS.values()]
-    assert tables.frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
+    assert tables.read_frame(path)["an\rswer"].tolist() == [*XSTRINGS.values()]
 
 
 def test_what_a_workbook_is_written_with_comes_back(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_text_that_a_workbook_has_cut_is_named(tmp_path: Path) -> None:
     path = write_xlsx(tmp_path / "t.xlsx", rows)  # openpyxl, as other writers, cuts it without a word
     with pytest.raises(UsageError, match=r"t\.xlsx:row 3: 'response' has 32767 characters, .* \.csv or \.jsonl"):
         list(tables.rows(path))
-    assert [*tables.frame(path)["response"].str.len()] == [32_766, 32_767]
+    assert [*tables.read_frame(path)["response"].str.len()] == [32_766, 32_767]
     tables.write_csv(tmp_path / "t.csv", rows)
     assert [row["response"] for _, row in tables.rows(tmp_path / "t.csv")] == [row["response"] for row in rows]
 
@@ -288,7 +288,7 @@ def test_a_table_in_json_is_read_however_it_is_written(tmp_path: Path, orient: s
     path.write_text(json.dumps(JSON_TABLES[orient]))
     records = JSON_TABLES["records"]
     assert list(tables.rows(path)) == [(f"{path}:row {number}", row) for number, row in enumerate(records, 1)]
-    assert tables.frame(path).to_dict("records") == records and tables.first(path) == records[0]
+    assert tables.read_frame(path).to_dict("records") == records and tables.read_first_row(path) == records[0]
 
 
 @pytest.mark.parametrize("document", [{"0": {"index": 7}, "1": {"index": 8}}, {"a": 1}, [1], 3, {"a": [1]}, {}])
@@ -297,7 +297,7 @@ def test_other_json_is_no_table(tmp_path: Path, document: object) -> None:
     assert tables.as_records(document) == document
     with pytest.raises(UsageError, match=r"t\.json: no table; expected a list of rows"):
         list(tables.rows(tmp_path / "t.json"))
-    assert tables.first(tmp_path / "t.json") is None
+    assert tables.read_first_row(tmp_path / "t.json") is None
 
 
 def test_of_several_sheets_that_have_rows_none_is_chosen(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def known(model: Any, rows: datasets.Dataset, pad: int, folder: Path) -> Floats:
         parts.append(states)
         computed += len(part)
         if is_first():
-            with jsonl.replacing(file) as output:
+            with jsonl.replace_file(file) as output:
                 np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
             print(

@@ -54,7 +54,7 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended
     ("refusal": the text is the model's refusal). `tokens` is empty unless log probabilities were asked for and given.
-    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `text`, out of sight;
+    `counted`: the server says how many tokens it took. `reasoned`: the model reasoned before `join_text`, out of sight;
     `thoughts` is that reasoning, if the server gives it.
     `classes` are a scoring head's probabilities, or its one score. `attempts` is 0 of a reply from a cache.
     `ten_given_one`: the probability that a 1 at the rating would have been a 10, where another rating was written and
@@ -122,7 +122,7 @@ class Backend(Protocol):
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
 
 
-def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
+def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
     """Why a reply is no answer and, where more is known, how the server says that; None where it may be one."""
     if reply.finish == "refusal":
         return "refused", " ".join(reply.text.split())[:300] or None
@@ -133,27 +133,27 @@ def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
     return "truncated" if reply.truncated else "empty", None
 
 
-def spent(reply: Reply) -> dict[str, Any]:
+def read_usage(reply: Reply) -> dict[str, Any]:
     """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
     names = ("prompt_tokens", "cached_tokens", "completion_tokens")
     return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
 
 
-def instead(reply: Reply, lost: Reply | None) -> Reply:
+def add_cost(reply: Reply, lost: Reply | None) -> Reply:
     """A reply that was asked for in place of another, which is paid for and read by nobody: with the tokens of both."""
     if lost is None:
         return reply
-    before, now = spent(lost), spent(reply)
+    before, now = read_usage(lost), read_usage(reply)
     both = {name: count + before[name] for name, count in now.items()}
     return replace(reply, attempts=max(reply.attempts, lost.attempts), **both)
 
 
-def processors(sources: Iterable[Backend]) -> dict[str, str]:
+def collect_processors(sources: Iterable[Backend]) -> dict[str, str]:
     """The hashes of what makes text and images ready for models, by their names, where they are known."""
     return {source.served.name: source.served.processor for source in sources if source.served.processor}
 
 
-def images(messages: Sequence[ChatMessage]) -> int:
+def count_images(messages: Sequence[ChatMessage]) -> int:
     """How many images are in the messages."""
     return sum(part["type"] == "image_url" for message in messages for part in parts_of(message))
 
@@ -164,7 +164,7 @@ def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def with_uris(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
+def embed_images(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
     """The message as servers take it, each image that it names as its data URI."""
     if isinstance(message["content"], str):
         return message
@@ -179,7 +179,7 @@ def image_part(uri: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": uri}}
 
 
-def text(message: ChatMessage) -> str:
+def join_text(message: ChatMessage) -> str:
     """The message's content as one string, an image as its URL."""
     parts = parts_of(message)
     return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in parts)

@@ -44,13 +44,13 @@ class Address(NamedTuple):
         return f"{url}?{self.query}" if self.query else url
 
 
-def base_url(url: str) -> str:
+def normalize_url(url: str) -> str:
     """Return the one spelling of a base URL: without slash or `/chat/completions` at its end, and with `/v1` if it has
     no path of its own, as OpenAI's client has it. What is no URL is returned as it is.
 
-    >>> base_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
+    >>> normalize_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
     'https://open.bigmodel.cn/api/paas/v4'
-    >>> base_url("http://127.0.0.1:8000/")
+    >>> normalize_url("http://127.0.0.1:8000/")
     'http://127.0.0.1:8000/v1'
     """
     if "://" not in url:
@@ -62,7 +62,7 @@ def base_url(url: str) -> str:
 
 def parse(url: str) -> Address:
     """Read a base URL in any spelling."""
-    scheme, place, path, query, _ = urlsplit(base_url(url))
+    scheme, place, path, query, _ = urlsplit(normalize_url(url))
     user, _, host = place.rpartition("@")
     deployment = _DEPLOYMENT.search(path)
     return Address(
@@ -74,11 +74,11 @@ def parse(url: str) -> Address:
     )
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return the address as it is printed and kept: without user, password, and keys in the query. What is no URL is
     returned as it is.
 
-    >>> shown("https://me:pw@api.example/v1/?api-version=2&key=k1")
+    >>> redact_url("https://me:pw@api.example/v1/?api-version=2&key=k1")
     'https://api.example/v1?api-version=2'
     """
     if "://" not in url:

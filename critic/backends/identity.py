@@ -32,7 +32,7 @@ SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 """How the keys of a configuration begin that speak of images."""
 
 
-def notes(folder: Path) -> dict[str, Any]:
+def read_notes(folder: Path) -> dict[str, Any]:
     """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
     holds no model, and for notes that are none."""
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
@@ -53,12 +53,12 @@ def notes(folder: Path) -> dict[str, Any]:
 
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
     """A judge's name: its folder's, with a mark of its weights, of what makes text and images ready where it sees or
-    where that is not as training left it, and of `other_settings`; the hub's name of another model."""
+    where that is not as training left it, and of `describe_settings`; the hub's name of another model."""
     if not Path(model).is_dir():
         return model
-    made_of = "".join(facts.get("weights", {}).values()) or _mark_of_weights(Path(model))
+    made_of = "".join(facts.get("weights", {}).values()) or _hash_weights(Path(model))
     if made_of:
-        processor = processor_hash(model, extra) or ""
+        processor = hash_processor(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
     mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
@@ -69,7 +69,7 @@ EDGE = 65_536
 """Bytes at the end of a file of weights that tell two trainings of one base apart; the header is the same."""
 
 
-def _mark_of_weights(folder: Path) -> str:
+def _hash_weights(folder: Path) -> str:
     """Return a hash of what a folder without notes holds: its configuration, and of each file of weights the name, the
     size, the header (safetensors: the names, types and shapes of its tensors) and the last bytes. Reading them all
     would take minutes."""
@@ -87,7 +87,7 @@ def _mark_of_weights(folder: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
+def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
     """vLLM's settings by its own `parser`. Raises UsageError for what it does not take."""
     output = io.StringIO()
     try:
@@ -100,19 +100,19 @@ def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
         raise UsageError(f"behind the --: {error}") from None
 
 
-def other_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def describe_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Those of vLLM's settings that make another judge than the `plain` ones do, as a text, files as their hashes."""
-    others = {name: _content(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
+    others = {name: _describe_value(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
 
-def _content(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > 255 or "\n" in value:  # a text, and no name
         return value
-    return jsonl.sha256(Path(value)) if Path(value).is_file() else processor_hash(value) or value
+    return jsonl.sha256(Path(value)) if Path(value).is_file() else hash_processor(value) or value
 
 
-def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
+def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
     """The hash of tokenizer, chat template and image processor in a model's folder, and of the settings (pixels, tiles)
     that the `extra` options of vLLM give it. None for a model that is not in a folder."""
     files = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
@@ -143,7 +143,7 @@ def is_classifier(facts: dict[str, Any]) -> bool:
     return facts.get("recipe", {}).get("objective") in HEADS
 
 
-def of_head(facts: dict[str, Any]) -> dict[str, Any]:
+def describe_head(facts: dict[str, Any]) -> dict[str, Any]:
     """What a server says of a scoring head by its notes: what it gives, and of one that compares the difference of two
     scores up to which it says tie. Empty for a judge that writes."""
     if facts.get("recipe", {}).get("objective") == "pairwise":
@@ -151,7 +151,7 @@ def of_head(facts: dict[str, Any]) -> dict[str, Any]:
     return {"gives": "one rating on 1..10"} if is_classifier(facts) else {}
 
 
-def learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
+def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
     """The forms that a judge's notes say it was trained in, in any language."""
     shares: dict[str, float] = facts.get("recipe", {}).get("forms", {})
     return tuple(dict.fromkeys(form.partition("@")[0] for form, share in shares.items() if share > 0.0))

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, spent
+from critic.backends import Backend, ChatMessage, ModelInfo, Reply, Request, read_usage
 from critic.errors import Refused, UsageError
 
 
@@ -43,7 +43,7 @@ class Layer:
         return await self.inner.chat(request)
 
 
-def layers(backend: Backend) -> Iterator[Backend]:
+def walk_layers(backend: Backend) -> Iterator[Backend]:
     """A backend and those inside it, the outermost first."""
     yield backend
     while isinstance(backend, Layer):
@@ -51,9 +51,9 @@ def layers(backend: Backend) -> Iterator[Backend]:
         yield backend
 
 
-def lacking(backend: Backend) -> set[str]:
+def list_unsupported(backend: Backend) -> set[str]:
     """What was left out of requests because a server refused it."""
-    *_, inner = layers(backend)
+    *_, inner = walk_layers(backend)
     sources = [inner, *(endpoint.backend for endpoint in getattr(inner, "endpoints", ()))]
     return {name for source in sources for name in getattr(source, "unsupported", ())}
 
@@ -128,7 +128,7 @@ class Limited(Layer):
         if self.budget.used >= self.budget.limit:
             raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
         reply = await self.inner.chat(request)
-        tokens = spent(reply)
+        tokens = read_usage(reply)
         self.budget.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
         if not reply.counted:
             self.budget.uncounted = self.endpoint

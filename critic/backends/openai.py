@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from critic import backends
 from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, refusals
-from critic.backends.address import parse, shown
+from critic.backends.address import parse, redact_url
 from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
 from critic.records import RATINGS
 
@@ -86,7 +86,7 @@ class OpenAIBackend:
         self._address, self._key = parse(base_url), api_key or ""
         self._headers = OURS | _credentials(self._address.user, api_key, self._address.azure)
         self.root, self.attempts, self.timeout = self._address.root, attempts, timeout
-        self.endpoint, self.max_concurrency, self.retries = shown(base_url).removesuffix("/v1"), connections, 0
+        self.endpoint, self.max_concurrency, self.retries = redact_url(base_url).removesuffix("/v1"), connections, 0
         self.unsupported = set[str]()
         self._tokens: dict[str, int | None] = {}
         # Whether it has shown that there is a server of this kind: by its list of models, or a reply.
@@ -155,7 +155,7 @@ class OpenAIBackend:
         # Azure lists what could be deployed, not what is.
         if name is not None and self._address.azure:
             return None
-        place, status = shown(self._address.url("")), 0
+        place, status = redact_url(self._address.url("")), 0
         try:
             answer = self._plain.get(self._address.url("/models"))
             status = answer.status_code
@@ -233,7 +233,7 @@ class OpenAIBackend:
         left_out, innocent = dict[str, Refused](), set[str]()
         while True:
             try:
-                reply = await self._tried(refusals.sendable(body, self.unsupported | left_out.keys()))
+                reply = await self._tried(refusals.drop_unsupported(body, self.unsupported | left_out.keys()))
             except Refused as error:
                 last = next(reversed(left_out), "max_tokens")
                 if last != "max_tokens" and str(left_out[last]) == str(error):
@@ -324,12 +324,12 @@ class OpenAIBackend:
         answered = _decoded(raw)
         problem = _error_in(answered)
         if status != httpx.codes.OK or problem is not None:
-            fields = refusals.refused_fields(answered, _words(raw, answered), body)
+            fields = refusals.find_refused_fields(answered, _words(raw, answered), body)
             message = self._message(status, raw, answered)
             if status == httpx.codes.OK:
                 status = _status(problem, message, fields)
             self._check_account(status, _kind(problem), message, sent)
-            wish = refusals.retry_after(headers, raw[:10_000].decode(errors="replace"))
+            wish = refusals.read_retry_after(headers, raw[:10_000].decode(errors="replace"))
             self._check_answer(status, message, wish, fields)
         try:
             reply = (_classes if route == "/classify" else _reply)(answered, attempt)

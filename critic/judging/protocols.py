@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl, records
-from critic.errors import UsageError, quoted, whole
+from critic.errors import UsageError, quoted, replace_surrogates
 from critic.judging import replies
 from critic.judging.answers import say_thoughts, without_thoughts_in
 from critic.judging.forms import IN_FULL, REASON_FIRST, graded, inquiry, preferred
@@ -331,7 +331,7 @@ def read_transcripts(
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
     elif conversations:
-        lines = enumerate(replies.read(path, conversations, name or whole(path.stem)), 1)
+        lines = enumerate(replies.read(path, conversations, name or replace_surrogates(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
     thinking = answers = 0

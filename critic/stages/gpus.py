@@ -21,11 +21,11 @@ from critic.stages.run import check_plain
 def on_gpus(command: Callable[..., int], options: Mapping[str, Any], devices: Sequence[str]) -> int:
     """Run the command of a stage in one process for each of `devices` (CUDA_VISIBLE_DEVICES), and merge what they made
     into its --out. Raises UsageError where one of them did not come to its end."""
-    out = check_plain(jsonl.resolved(check_plain(options["out"])))
+    out = check_plain(jsonl.resolve_links(check_plain(options["out"])))
     folder = out.with_name(f"{out.name}.parts")
     from critic.stages.merge import main as merge  # noqa: PLC0415 - a stage beside this one
 
-    with jsonl.alone(out):
+    with jsonl.lock_file(out):
         begun = [int(count) for path in folder.glob("*.jsonl") for count in re.findall(r"-of-(\d+)", path.name)]
         if out.is_file() and not begun:
             raise UsageError(f"{out}: made without --gpus; go on without it, or choose another --out")

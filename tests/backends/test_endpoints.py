@@ -28,7 +28,7 @@ from conftest import (
 
 from critic import jsonl
 from critic.backends import Reply, Request, refusals
-from critic.backends.address import base_url, shown
+from critic.backends.address import normalize_url, redact_url
 from critic.backends.openai import OpenAIBackend
 from critic.errors import Refused, mask, one_line
 from critic.stages import options
@@ -184,7 +184,7 @@ def test_a_base_url_with_a_path_of_its_own(tmp_path: Path, scripted: Servers, pr
 
 
 def test_without_a_path_v1_is_added() -> None:
-    assert {base_url(f"http://a:1{end}") for end in ("", "/", "/v1", "/v1/", "/v1/chat/completions")} == {
+    assert {normalize_url(f"http://a:1{end}") for end in ("", "/", "/v1", "/v1/", "/v1/chat/completions")} == {
         "http://a:1/v1"
     }
 
@@ -271,12 +271,12 @@ LATER = NOW + timedelta(seconds=40)
 def test_how_long_a_server_asks_to_wait_is_read_in_every_spelling(
     headers: dict[str, str], body: str, seconds: float | None
 ) -> None:
-    assert refusals.retry_after(headers, body) == (None if seconds is None else pytest.approx(seconds, abs=0.01))
+    assert refusals.read_retry_after(headers, body) == (None if seconds is None else pytest.approx(seconds, abs=0.01))
 
 
 def test_without_the_server_s_clock_a_date_is_held_against_ours() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    assert refusals.retry_after({"Retry-After": date}) == pytest.approx(29.5, abs=1)
+    assert refusals.read_retry_after({"Retry-After": date}) == pytest.approx(29.5, abs=1)
 
 
 @pytest.mark.parametrize("spelling", ["date", "ms", "Google"])
@@ -424,7 +424,7 @@ def test_what_goes_wrong_is_said_without_secrets(tmp_path: Path, scripted: Serve
 def test_two_urls_that_differ_in_credentials_are_one_endpoint() -> None:
     first, second = "http://a:1@h/v1?key=1&n=2", "http://h/v1?n=2"
     assert options.urls(f"{first},http://b/v1,{second}") == [first, "http://b/v1"]
-    assert shown(first) == shown(second) == "http://h/v1?n=2"
+    assert redact_url(first) == redact_url(second) == "http://h/v1?n=2"
 
 
 @pytest.mark.parametrize(

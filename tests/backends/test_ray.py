@@ -23,7 +23,7 @@ from conftest import ROOT, assert_one_line_error, command, human_row, run, run_a
 from critic.backends import Reply, Request
 from critic.backends.ray import RayBackend
 from critic.backends.scripted import ScriptedBackend
-from critic.backends.vllm import gpus
+from critic.backends.vllm import count_gpus
 from critic.errors import Refused, Transient, UsageError
 
 slow = pytest.mark.slow
@@ -394,5 +394,5 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: 
     ("words", "count"), [([], 1), (["--tensor-parallel-size", "4"], 4), (["-tp=2", "-pp", "2"], 4)]
 )
 def test_a_replica_gets_the_gpus_of_its_engine(monkeypatch: pytest.MonkeyPatch, words: list[str], count: int) -> None:
-    monkeypatch.setattr("critic.backends.vllm.build", lambda: "vllm")
-    assert gpus(words) == count
+    monkeypatch.setattr("critic.backends.vllm.find_build", lambda: "vllm")
+    assert count_gpus(words) == count

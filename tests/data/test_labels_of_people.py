@@ -114,7 +114,7 @@ def test_a_table_with_a_column_for_each_rater(tmp_path: Path) -> None:
 
 
 def test_judged_pairs_of_scored_answers_are_as_far_apart_as_their_scores(tmp_path: Path) -> None:
-    one, other = (human_scored.response_of(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
+    one, other = (human_scored.build_response(Row(**human_row(n, human_score=7.0 + n)), {}) for n in (0, 1))
     setup = JudgeConfig(judge="j", score_kind="argmax")
     judged = Judgment(sample=Sample.of(one, other), setup=setup, verdict=Verdict(), prompt="pairwise")
     jsonl.write(tmp_path / "judged.jsonl", [judged])
