@@ -29,7 +29,7 @@ from conftest import (
 
 from critic import human_scored
 from critic.backends import Request
-from critic.backends.openai import OURS, OpenAIBackend, _tokens
+from critic.backends.openai import OURS, OpenAIBackend, _parse_tokens
 from critic.judging.distribution import zero_share
 from critic.judging.grader import Grader, _behind
 
@@ -216,7 +216,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
     for response in human_scored.load(judged.data).responses[:8]:
         asked = asked_of("pointwise", response)
         whole, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
-        found, wanted = (_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (whole, plain))
+        found, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (whole, plain))
         assert whole.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
         assert [token.text for token in found] == [token.text for token in wanted]
         at = next(index for index, token in enumerate(found) if len(token.alternatives) > 1)
@@ -225,7 +225,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
         assert "x-critic-ten" not in plain.headers
         if "x-critic-ten" in whole.headers:
             behind = post(_behind(asked, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
-            zero = zero_share(_tokens(behind.json()["choices"][0]["logprobs"]))
+            zero = zero_share(_parse_tokens(behind.json()["choices"][0]["logprobs"]))
             assert float(whole.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
             compared += 1
     assert compared
