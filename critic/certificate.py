@@ -22,7 +22,7 @@ QUOTED = ("mae", "pearson", "accuracy", "kappa")
 
 
 class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a judge was asked.
+    """The judge of an audit and the way it was asked.
 
     `judge` is its name with the hash of its weights (NAME@HASH), `members` are those of a panel. `prompts` maps hash to
     name. `setup` is how verdicts were sampled and scored. `processors` maps model to processor hash. `learned` are the

@@ -93,7 +93,7 @@ FIELDS = (*(field.name for field in msgspec.structs.fields(Row)), *_OF_PAIRS, "r
 
 
 class OwnColumns(Struct, frozen=True):
-    """How to read the user's own rows: the column of each field, the scale of scores, the language of all rows.
+    """Reading rules for the user's own rows: the column of each field, the scale of scores, the language of all rows.
 
     With any of these, a row needs only a question, a response and, if people scored it, their score. Its id is then its
     number in the file (for a rater's line a hash of what the line shows), its group a hash of its image or question,
@@ -332,7 +332,7 @@ def _drop_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
 _PREFERENCES = {"a": 1.0, "tie": 0.5, "both bad": 0.5, "b": 0.0}
 """Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
 _PREFERENCES |= {"model_a": 1.0, "tie (bothbad)": 0.5, "model_b": 0.0}
-"""What people may say of two answers, and what that is worth to the first; also in Chatbot Arena's words."""
+"""Preferences between two answers, also in Chatbot Arena's words, and their score for the first answer."""
 
 
 def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are sampled.
+    """The sampling of verdicts.
 
     `reason`: a reason is written beside the rating. `images`: shown to the judge or not, shrunk to at most
     `max_image_pixels` pixels.
@@ -357,7 +357,7 @@ TurnFailure = (
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How replies are sampled and prompts are made to fit: the same for all turns of a file."""
+    """The sampling of replies and the limits of prompts: the same for all turns of a file."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -444,7 +444,7 @@ turns (ConvBench's ablations)."""
 
 
 class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How verdicts are sampled and scored: the same for all judgments of a file.
+    """The sampling and scoring of verdicts: the same for all judgments of a file.
 
     `seed` is for random orders. `reference_backed`: two models are compared with the reference in view. `unread` is the
     result of a comparison without a verdict. `reason_first`: conversations use the forms with the reason before the
@@ -498,7 +498,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was judged: an answer, or a whole conversation (`turn` None).
+    """The subject of a judgment: an answer, or a whole conversation (`turn` None).
 
     `answer` is the reply of the model `system` to a turn (from 1), given after the history of the `condition`. A
     question from the user's own rows is a conversation of one turn. `id` is the answer's own, or the conversation's.

@@ -1,4 +1,4 @@
-"""Images that may be sent and images that may not: each refused by its name, large ones before they are decoded."""
+"""Images that may be sent and images that may not: each is refused by name, large ones before they are decoded."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mod
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that says it is that large and holds a few bytes of data."""
+    """Return a PNG that declares this size and holds a few bytes of data."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -110,7 +110,7 @@ def test_no_path_reads_outside_the_root(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_state_of_files_changes_with_them(tmp_path: Path) -> None:
-    """Also where some of the names are no file's."""
+    """Some of the names belong to no file."""
     names = ["a.png", "x" * 400, "a\0b", "https://a/b.png", "data:,"]
 
     def state() -> str:
@@ -144,7 +144,7 @@ def test_a_format_that_servers_do_not_take(root: Path) -> None:
 
 @pytest.mark.parametrize("side", [9_000, 12_000, 40_000])
 def test_a_bomb_is_refused_by_its_header(root: Path, side: int) -> None:
-    """Of the three, Pillow itself refuses only the last. Decoding would find that the data ends too early."""
+    """Pillow itself refuses only the last of the three. Decoding would find that the data ends too early."""
     (root / "bomb.png").write_bytes(png_header(side, side))
     assert failure(Images(root), "bomb.png") == "image_too_large"
 
@@ -199,7 +199,7 @@ def test_a_smaller_image_stands_upright(root: Path) -> None:
 @pytest.mark.parametrize("name", ["turned.jpg", "turned.png", "turned.webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_that_is_small_enough_stands_upright_as_well(root: Path, name: str, orientation: int) -> None:
-    """The red corner goes where a browser shows it, and the note is gone."""
+    """The red corner is where a browser shows it, and the tag is gone."""
     pixels = np.zeros((16, 32, 3), "uint8")
     pixels[:8, :8, 0] = 255
     image = Picture.fromarray(pixels)

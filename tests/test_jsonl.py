@@ -1,4 +1,4 @@
-"""JSON-lines files: errors that say where, resume after a torn write."""
+"""JSON Lines files: errors with their place, and resuming after a torn write."""
 
 import csv
 import hashlib
@@ -52,7 +52,7 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_comes_twice_is_refused_by_line(tmp_path: Path, line: str, key: str) -> None:
-    """Readers of JSON keep the last, and say nothing."""
+    """JSON readers keep the last one silently."""
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"id": "x"}}\n{line}\n', "utf-8")
     with pytest.raises(UsageError, match=r"rows.jsonl:2: the key '.* is there twice") as raised:
@@ -104,7 +104,7 @@ def test_error_lines_quote_at_most_200_characters(
 
 @given(st.dictionaries(st.text(max_size=4), st.one_of(st.text(), st.lists(st.dictionaries(st.text(), st.integers())))))
 def test_a_line_of_keys_that_differ_is_read(value: dict[str, Any]) -> None:
-    """Whatever its texts hold: colons, quotation marks, escapes."""
+    """Its texts may contain colons, quotation marks and escapes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         path.write_text(json.dumps(value) + "\n" + json.dumps(value, ensure_ascii=False) + "\n", "utf-8")
@@ -129,7 +129,7 @@ def test_half_a_character_in_a_line_is_replaced(tmp_path: Path, escaped: str, te
 
 @pytest.fixture
 def usual_depth() -> Iterator[None]:
-    """Python's own limit: libraries that other tests import raise it, and then deeper lines are read."""
+    """Restore Python's own recursion limit: libraries of other tests raise it, and then deeper lines can be read."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield
@@ -155,7 +155,7 @@ ANYTHING = st.recursive(
 
 @given(st.lists(ANYTHING, max_size=3))
 def test_what_is_written_can_be_read(values: list[Any]) -> None:
-    """Through both writers."""
+    """Both writers are tried."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "any.jsonl"
         with jsonl.Appender(path) as file:

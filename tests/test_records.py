@@ -1,6 +1,6 @@
-"""Files written before are still read: lines of every record as an earlier version wrote them (`tests/records/`).
+"""Files of earlier versions are still read: a line of every record as an earlier version wrote it (`tests/records/`).
 
-To add a record: have it written once by the version that brings it, and commit a line. None is ever changed.
+To add a record, let the version that introduces it write one, and commit the line. Lines are never changed.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> No
 
 @pytest.mark.parametrize("kind", ["answers", "conversations"])
 def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path, scripted: Any) -> None:
-    """What it has is not asked for again, and what is added to it is scored and audited beside it."""
+    """Its judgments are not asked for again, and new ones are scored and audited with them."""
     server, out = scripted(answer_all), tmp_path / "j.jsonl"
     if kind == "answers":
         file = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, system="m") for number in range(4)])
@@ -68,7 +68,7 @@ def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path,
 
 
 def as_before(line: Judgment) -> dict[str, Any]:
-    """A judgment as versions before 2026-11-26 wrote it."""
+    """Return a judgment as versions before 2026-11-26 wrote it."""
     row: dict[str, Any] = msgspec.to_builtins(line)
     one = line.sample
     sample, setup, verdict = row.pop("sample"), row.pop("setup"), row.pop("verdict")
@@ -83,7 +83,7 @@ def as_before(line: Judgment) -> dict[str, Any]:
 
 
 def said(value: Any, key: str = "") -> set[tuple[str, Any]]:
-    """Every number and text of a line by the innermost key that it stands under."""
+    """Return every number and text of a line by its innermost key."""
     if isinstance(value, dict):
         return {one for name, inner in value.items() for one in said(inner, NAMES.get(str(name), str(name)))}
     if isinstance(value, list):

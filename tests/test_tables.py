@@ -57,7 +57,7 @@ TEXT = {
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", TEXT)
 def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path, encoding: str, separator: str) -> None:
-    """Other separators may stand in the header's own cells; lines are those of the file."""
+    """The header's cells may contain other separators; lines are those of the file."""
     rows = [["id", '"text, with; marks"', "score"], ["a", f'"{TEXT[encoding]}\n"', "1"], ["b", TEXT[encoding][:1], "2"]]
     path = tmp_path / "t.csv"
     path.write_bytes("\r\n".join(separator.join(row) for row in rows).encode(encoding))
@@ -81,7 +81,7 @@ def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None
 
 @pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])
 def test_a_cell_that_may_be_another_number_is_refused(cell: object) -> None:
-    """Without a bound `4,333` may be thousands: a length in characters."""
+    """Without a bound `4,333` may be thousands, such as a length in characters."""
     with pytest.raises(ValueError, match=r"is not a|behind the comma"):
         tables.parse_number(cell)
 
@@ -106,7 +106,7 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = "text", kind: bytes = b"") -> Path:
-    """A sheet with a formula in B3, with the value, its type and the word on computing that a program would write."""
+    """Write a sheet with a formula in B3, with the value, type and computing mark that a program would write."""
     import openpyxl
 
     book = openpyxl.Workbook()
@@ -129,7 +129,7 @@ def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = 
 
 @pytest.mark.parametrize("cached", ["<v/>", "<v>0</v>"])
 def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) -> None:
-    """As openpyxl and xlsxwriter write it: nothing was computed, and the text is gone."""
+    """openpyxl and xlsxwriter write it so: nothing is computed, and the text is lost."""
     path = workbook(tmp_path / "t.xlsx", "12", cached, b'fullCalcOnLoad="1"')
     with pytest.raises(UsageError, match=r"t\.xlsx:row 3: B3 is a formula that may not be computed; .*\.csv"):
         list(tables.rows(path))
@@ -143,7 +143,7 @@ def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) ->
 def test_a_formula_that_was_computed_has_its_value(
     tmp_path: Path, cached: str, kind: bytes, value: float | None
 ) -> None:
-    """Also a text of no characters, which spreadsheet programs write as one of the type `str`."""
+    """An empty text is a value too, which spreadsheet programs write with the type `str`."""
     path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"", kind=kind)
     found = [row for _, row in tables.rows(path)]
     assert found == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
@@ -164,7 +164,7 @@ WHOLE = [3.0, 123456789012345.0, 1234567890123456789, "123456789012345678", "1.5
 
 @pytest.mark.parametrize("key", ROUNDED)
 def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key: object) -> None:
-    """Alone, and in a column with whole ones: the first of them is named, and how many there are."""
+    """In a column with intact ids the first rounded one is named, with their number."""
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
@@ -185,7 +185,7 @@ def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:
-    """Behind cells of several lines, empty ones among them, and empty lines between rows."""
+    """Cells of several lines, empty cells and blank lines between rows come before it."""
     path = tmp_path / "t.csv"
     path.write_text('\ufeffid,text\r\na,"one\n\nthree"\r\n\r\nb,x\r\n', "utf-8", newline="")
     found = list(tables.rows(path))
@@ -214,7 +214,7 @@ XSTRINGS = {
 
 @pytest.mark.parametrize("stored", ["inline", "shared", "formula"])
 def test_escapes_in_a_workbook_are_read_as_their_characters(tmp_path: Path, stored: str) -> None:
-    """Wherever a text stands: in its cell, in the table of shared strings, as the value of a formula, in a heading."""
+    """The text may be in its cell, in the shared strings, the value of a formula, or a heading."""
     path = write_xlsx(tmp_path / "t.xlsx", [{"an_x000D_swer": text} for text in XSTRINGS])
     with zipfile.ZipFile(path) as packed:
         parts = {name: packed.read(name) for name in packed.namelist()}

@@ -1,5 +1,5 @@
-"""Judging through each kind of backend: scripted replies, vLLM in this process, a real server; panels, samples,
-forms of the verdict, and faults on the way."""
+"""Judge through each kind of backend: scripted replies, vLLM in this process, a real server; panels, samples, forms of
+the verdict, and faults on the way."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def test_a_processor_that_emulates_bf16_computes_in_float32(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Weights of 100 kB take 200 then, half of 400."""
+    """Weights of 100 kB need 200 kB then, half of 400 kB."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(bytes(100 * 1024))
     (tmp_path / "meminfo").write_text(f"MemTotal:    {memory} kB\nMemAvailable: 1 kB\n")
@@ -85,7 +85,7 @@ def judged(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def certain(number: int, reason: str = "fine") -> Reply:
-    """A reply that rates `number` and nothing else."""
+    """Return a reply that rates `number` with probability 1."""
     text = str(number)
     digits = [Token(digit, [(digit, 0.0)]) for digit in text]
     tail = f',"Reason":"{reason}"}}'
@@ -186,7 +186,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Servers) -> None:
-    """A member that failed some rows: the panel fails those rows by name, and --retry-failed completes it."""
+    """If a member fails rows, the panel fails those rows by name, and --retry-failed completes it."""
     broken = True
 
     def answer(body: dict[str, Any]) -> Any:
@@ -221,7 +221,7 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
 
 
 def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
-    """Whatever else a judge of ours is served as; of another model's names none is its own."""
+    """Aliases of our judge count as its own name; names of other models do not."""
 
     def chosen(name: str, code: int = 200, **of_all: Any) -> str:
         backend = OpenAIBackend("http://127.0.0.1:9/v1")
@@ -271,7 +271,7 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
 
 
 def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: Servers) -> None:
-    """A 10 that starts with the same token as a 1 is still told from it."""
+    """A 10 that starts with the same token as a 1 is still distinguished from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         assert body["messages"][-1]["content"] == '{"Rating":' and body["continue_final_message"]
@@ -306,7 +306,7 @@ def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
 
 
 def test_reason_first_is_read_at_the_rating() -> None:
-    """A rating quoted in the reason does not mislead; the probe goes on from the text of the whole reason."""
+    """A rating quoted in the reason does not mislead. The probe continues the text of the complete reason."""
     asked: list[Request] = []
     reason = '{"Reason":"它写着 \\"Rating\\":9。","Rating":'
 
@@ -422,7 +422,7 @@ def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers) -> None:
 
 
 def test_a_server_killed_and_started_again(tmp_path: Path) -> None:
-    """In the middle of a run, and a new server on the same port: every row once, no failure."""
+    """The server dies in the middle of a run, and a new one starts on the same port: every row once, no failure."""
     server, out = StandIn(seconds=0.02, slots=4), tmp_path / "out.jsonl"
     words = ["critic", "judge", human_rows(tmp_path, 120), "--out", out, "--base-url", server.url]
     words += ["--concurrency", 4, "--attempts", 8]
@@ -456,7 +456,7 @@ def test_a_response_of_megabytes_is_cut_or_refused(tmp_path: Path, scripted: Ser
 
 @pytest.mark.parametrize("error", [RuntimeError("EngineDeadError"), TypeError("no such field"), ValueError("too odd")])
 def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeypatch: Any, tmp_path: Path) -> None:
-    """Where the engine has ended, as those that were under way and those behind it; where it refuses, alone."""
+    """If the engine has ended, all requests in flight get the error; if it refuses one, only that one."""
 
     class Engine:
         engine_core = SimpleNamespace(shutdown=lambda: None)

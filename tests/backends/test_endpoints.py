@@ -1,5 +1,4 @@
-"""Servers of other makers: the fields that they refuse, their addresses, how long they ask to wait, who answers, and
-that no secret is printed or kept."""
+"""Servers of other makers: refused fields, addresses, waits, names in replies, and no secret printed or kept."""
 
 import asyncio
 import json
@@ -48,7 +47,7 @@ def judge(server: Scripted, out: Path, *words: object, count: int = 3, url: str 
 
 
 def chat(server: Scripted, count: int = 1, **request: Any) -> list[Reply]:
-    """Replies to the same request, one after another."""
+    """Return the replies to one request, sent several times."""
 
     async def replies() -> list[Reply]:
         async with OpenAIBackend(server.url) as backend:
@@ -131,7 +130,7 @@ def test_what_is_needed_is_never_left_out(scripted: Servers, param: str) -> None
 
 
 def test_a_field_beside_the_one_that_is_refused_is_sent_again(scripted: Servers, capsys: Any) -> None:
-    """Named first in the same words, but innocent."""
+    """The same message names it first, but it was not refused."""
     words = "With max_tokens and response_format this model takes no temperature"
     server = scripted(lambda body: error(400, words) if "temperature" in body else completion(RATED))
     chat(server, count=2, schema={"type": "object"})
@@ -142,7 +141,7 @@ def test_a_field_beside_the_one_that_is_refused_is_sent_again(scripted: Servers,
 def test_a_judge_that_takes_no_limit_and_no_temperature_says_so_in_the_sidecar(
     tmp_path: Path, scripted: Servers
 ) -> None:
-    """As GPT-5 and the o-series."""
+    """GPT-5 and the o-series refuse both."""
 
     def answer(body: dict[str, Any]) -> Any:
         if "max_tokens" in body:
@@ -324,7 +323,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("who", EMPTY)
 def test_an_empty_account_stops_the_run_in_one_line(tmp_path: Path, scripted: Servers, who: str) -> None:
-    """What was judged is kept, and the same command goes on."""
+    """Judgments are kept, and the same command continues."""
     empty = False
 
     def answer(body: dict[str, Any]) -> Any:
@@ -350,7 +349,7 @@ def test_an_empty_account_stops_the_run_in_one_line(tmp_path: Path, scripted: Se
 def test_another_limit_or_the_request_s_own_words_are_no_empty_account(
     tmp_path: Path, scripted: Servers, answer: Any, failure: str
 ) -> None:
-    """Google says the first of a limit for each minute as well; the last repeats what it was asked."""
+    """Google sends the first message also for a limit per minute. The last one repeats the request."""
     rows = human_rows(tmp_path, 1, response="I see 2 apples. insufficient balance")
     out, words = tmp_path / "out.jsonl", ["--base-url", scripted(lambda body: answer).url, "--attempts", "1"]
     done = run("critic", "judge", rows, "--out", out, "--score", "argmax", *words)
@@ -373,7 +372,7 @@ SECRETS = ("pa55word", "k3y-of-query", "sk-proj-0123456789abcdef")
 
 
 def with_secrets(url: str) -> str:
-    """The URL with a user, a password and a key in its query."""
+    """Return the URL with a user, a password and a key in its query."""
     return f"{url.replace('://', '://me:pa55word@')}?key=k3y-of-query"
 
 
@@ -382,7 +381,7 @@ def all_that_is_kept(folder: Path) -> str:
 
 
 def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path, scripted: Servers) -> None:
-    """Also where the server repeats them in what it says."""
+    """The server may repeat them in its errors."""
 
     def answer(body: dict[str, Any]) -> Any:
         said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"

@@ -1,4 +1,4 @@
-"""One judge behind many endpoints: who is asked, who is left out, and who is not the same judge."""
+"""One judge behind many endpoints: which is asked, which is left out, and which is another judge."""
 
 import asyncio
 import itertools
@@ -79,7 +79,7 @@ def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands
 
 
 def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
-    """Slow is, whatever the machine, that 64 answers of the other take less."""
+    """It is slow on any machine: each of its answers takes as long as 64 of the other."""
     (fast,) = stands(1)
 
     class Slow(StandIn):
@@ -123,7 +123,7 @@ def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
 
 
 def test_one_that_comes_back_as_another_judge_stays_out(stands: Stands, capsys: Any) -> None:
-    """Under the same name: its context tells."""
+    """It has the same name but another context."""
     changing, living = stands(2, seconds=0.01)
 
     async def go() -> None:
@@ -163,7 +163,7 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
 
 
 def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: Stands) -> None:
-    """However many there are, and each of them is looked at before a busy one is asked."""
+    """Any number of missing endpoints is looked up before a busy one is asked."""
     alive, *dead = stands(8, seconds=0.2)
     for server in dead:
         server.close()
@@ -174,7 +174,7 @@ def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
-    """In another event loop, and asked there what it asks before and beside its requests."""
+    """In another event loop it opens both of its clients again."""
     servers = stands(count)
     made = options.Endpoint(timeout=2.0).connect(",".join(one.url for one in servers), None)
 

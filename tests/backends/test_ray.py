@@ -1,4 +1,4 @@
-"""A judge in the actors of a Ray cluster of several nodes, and what becomes of a run when a part of it dies.
+"""A judge in the actors of a Ray cluster of several nodes, and a run in which a part of the cluster dies.
 
 pip install 'critic[ray]', then: pytest -m slow tests/backends/test_ray.py
 """
@@ -32,7 +32,7 @@ ROWS = 3000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Three nodes that can hold one replica each."""
+    """Start a cluster of three nodes that can hold one replica each."""
     pytest.importorskip("ray", reason="needs the ray extra")
     from ray.cluster_utils import Cluster
 
@@ -58,7 +58,7 @@ def judging(path: Path, cluster: Any, out: str = "out.jsonl", rows: int = ROWS) 
 
 
 def started(words: list[object], out: Path, lines: int = 300) -> "subprocess.Popen[str]":
-    """The run once it has written so many lines, and can be disturbed."""
+    """Start the run, and wait until it has written `lines` lines."""
     made = subprocess.Popen(command(*words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while made.poll() is None and not (out.is_file() and out.read_bytes().count(b"\n") >= lines):
         time.sleep(0.02)
@@ -67,7 +67,7 @@ def started(words: list[object], out: Path, lines: int = 300) -> "subprocess.Pop
 
 
 def workers() -> list[int]:
-    """The processes of the actors."""
+    """Return the processes of the actors."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -79,14 +79,14 @@ def workers() -> list[int]:
 
 
 def nodes_of(workers: list[int], cluster: Any) -> list[Any]:
-    """The nodes, but the head, that hold one of these processes."""
+    """Return the nodes, except the head, that hold one of these processes."""
     parents = {int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]) for one in workers}
     raylets = {node: {p.process.pid for p in node.all_processes["raylet"]} for node in cluster.worker_nodes}
     return [node for node, pids in raylets.items() if pids & parents]
 
 
 def assert_whole(path: Path, out: str = "out.jsonl") -> None:
-    """The lines of a run without Ray: none lost, none doubled, none failed."""
+    """Assert that the lines are those of a run without Ray: none lost, none doubled, none failed."""
     assert run(*judging(path, None, "alone.jsonl")).returncode == 0
     there, alone = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
     # How often a row was asked for is what may differ.
@@ -177,7 +177,7 @@ def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster
 
 @slow
 def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any, tiny_judge: Path) -> None:
-    """Batches differ, and with them the last digits of what is computed: ratings may not."""
+    """Batches differ, so the last digits differ; ratings must not."""
     write_jsonl(tmp_path / "rows.jsonl", [human_row(n, id=f"r{n}", image=None) for n in range(24)])
     words = ("critic", "judge", tmp_path / "rows.jsonl", "--judge", tiny_judge, "--no-reason", "--out")
     on_ray = ("--engine", "ray", "--ray-address", cluster.address, "--replicas", 2)
@@ -194,15 +194,17 @@ def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any,
 
 
 class Ref(concurrent.futures.Future[Any]):
-    """What an actor will say."""
+    """The future result of an actor."""
 
     def __await__(self) -> Any:
         return asyncio.wrap_future(self).__await__()
 
 
 class StandInRay(ModuleType):
-    """As much of Ray as we use, in this process: an actor is a thread, `kill` ends what is under way there and the next
-    call finds it started again, unless it is `gone`."""
+    """The part of Ray that we use, in this process.
+
+    An actor is a thread. `kill` ends its calls in flight, and the next call finds it restarted, unless it is `gone`.
+    """
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -284,7 +286,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInRay:
 
 
 class Answering(ScriptedBackend):
-    """Says what it is told, after a moment."""
+    """A backend that gives fixed replies after a moment."""
 
     async def chat(self, request: Request) -> Reply:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""One judge trained with the rating first and with the reason first, and asked for each: by vLLM in a process, by a
+"""One judge trained with the rating first and with the reason first, asked in both ways: by vLLM in a process, by a
 real server, and by both as a panel."""
 
 import json
@@ -70,7 +70,7 @@ pathlib.Path(sys.argv[2]).write_text(json.dumps([[done.returncode, done.stderr] 
 
 
 class Judged:
-    """What became of the same rows by every way."""
+    """The judgments of the same rows by every way."""
 
     def __init__(self, folder: Path, judge: Path, server: str) -> None:
         from training import sample_rows
@@ -105,7 +105,7 @@ class Judged:
         return [*words, *tokens, *(FLOAT if way in IN_A_PROCESS else [])]
 
     def lines(self, way: str) -> dict[str, dict[str, Any]]:
-        """Row -> its judgment."""
+        """Return the judgments by row."""
         assert self.done[way].returncode == 0, self.done[way].stderr
         found = [json.loads(line) for line in (self.folder / f"{way}.jsonl").read_text("utf-8").splitlines()]
         assert Counter(line["sample"]["id"] for line in found) == Counter(row["id"] for row in self.rows)
@@ -114,7 +114,7 @@ class Judged:
 
 @pytest.fixture(scope="module")
 def tiny_serving(tiny_judge: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A server of the tiny judge, whose engine the last test ends: its process, and its URL without `/v1`."""
+    """Serve the tiny judge: its process, and its URL without `/v1`. The last test ends its engine."""
     with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as found:
         yield found
 
@@ -130,7 +130,7 @@ def judged(tiny_judge: Path, tiny_serving: tuple[object, str], tmp_path_factory:
 
 
 def test_both_are_trained(tiny_judge: Path) -> None:
-    """Unconstrained and greedily, it writes the verdict that the prompt asks for, and ends it."""
+    """Unconstrained and greedy, it writes the verdict of its prompt, and ends it."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -154,7 +154,7 @@ def test_both_are_trained(tiny_judge: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "panel"])
 def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
-    """With a distribution; or it has failed by name."""
+    """Every row has a distribution or a named failure."""
     lines, prompt = judged.lines(way), "pointwise_reason_first" if "reason first" in way else "pointwise"
     failed = lines.pop(TOO_LONG)
     del lines[LONG]  # unlike anything it was trained on: it may write without end
@@ -174,7 +174,7 @@ def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("served")])
 def test_server_and_process_agree(way: str, judged: Judged) -> None:
-    """Also without reasons. A long response is shortened alike, and one that cannot fit fails alike."""
+    """They agree without reasons too. A long response is shortened alike, and one that cannot fit fails alike."""
     here, served = judged.lines("here, reason first" if "reason first" in way else "here"), judged.lines(way)
     assert served[LONG]["shortened"] == here[LONG]["shortened"]
     for key, line in here.items():
@@ -186,14 +186,15 @@ def test_server_and_process_agree(way: str, judged: Judged) -> None:
 
 
 def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
-    """One judge twice, by two ways: their panel says what each says. Two folders run one after the other."""
+    """One judge twice, in two ways: the panel agrees with each. Two folders run one after the other."""
     for key, line in judged.lines("panel").items():
         if key != TOO_LONG:
             assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
 
 
 def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
-    """The panel's first judge is asked for the rating alone, which is a probe: by the same engine, as exactly."""
+    """The panel's first judge is asked only for the rating, a probe of the same engine: the results are equally
+    exact."""
     lines = (judged.folder / "panel.1.jsonl").read_text("utf-8").splitlines()
     probed = {line["sample"]["id"]: line["verdict"] for line in map(json.loads, lines)}
     for key, line in judged.lines("here").items():
@@ -202,8 +203,8 @@ def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
 
 
 def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str) -> None:
-    """By one request: the same reply, the same alternatives where the rating stands, and what a second request says of
-    a 1 that was not written."""
+    """One request gives the same reply, the same alternatives at the rating, and the result of a second request about a
+    1 that was not written."""
     backend = OpenAIBackend(tiny_server)
     backend.choose(None)
     grader = Grader(backend, "expected", 64)
@@ -255,7 +256,7 @@ def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
 def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
     tiny_serving: tuple["subprocess.Popen[str]", str],
 ) -> None:
-    """The last test: there is no server behind it."""
+    """Must be the last test: it leaves no server."""
     process, url = tiny_serving
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:

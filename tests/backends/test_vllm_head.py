@@ -1,4 +1,5 @@
-"""A scoring head in vLLM, in this process and behind its server: by the same command transformers' own chances."""
+"""A scoring head in vLLM, in this process and behind its server: the same command gives transformers' own
+probabilities."""
 
 import json
 from itertools import pairwise
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny head that tells rows apart, in float32."""
+    """Train a tiny head that distinguishes the rows, in float32."""
     needs("deepspeed", "vllm")
     import training
 
@@ -73,7 +74,7 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 def test_a_head_that_sees_is_served_and_judges_as_in_process(
     objective: str, form: str, family: str, tmp_path: Path
 ) -> None:
-    """One that rates judges the arms of its rows, and whether it looks is told; one that compares judges pairs."""
+    """A head that rates judges the arms of its rows and reports whether it looks; one that compares judges pairs."""
     needs("PIL", "deepspeed", "vllm", *(["torchvision"] if family == "qwen3_vl" else []))
 
     def done(*words: object) -> None:

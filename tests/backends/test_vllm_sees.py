@@ -1,4 +1,5 @@
-"""Models that see, in vLLM: a judge in a process and served, whose ways agree, and the judged over several turns."""
+"""Vision models in vLLM: a judge in a process and served gives the same results, and the judged model answers over
+several turns."""
 
 import asyncio
 import json
@@ -41,7 +42,7 @@ print(msgspec.json.encode(asyncio.run(both())).decode())
 
 
 def rows() -> list[Response]:
-    """One text with two images by turns, and rows without any."""
+    """Return rows with one text and two alternating images, and rows without any."""
     shown = [["a.png"], ["b.png"], ["a.png", "b.png"], []]
     questions = [
         Question(
@@ -53,8 +54,8 @@ def rows() -> list[Response]:
 
 
 async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], list[int]]:
-    """The judgments of all rows; the replies to the same text with two images by turns, 32 in flight; and the tokens
-    of a prompt with an image and without."""
+    """Return the judgments of all rows; the replies to one text with two alternating images, 32 in flight; and the
+    tokens of a prompt with and without an image."""
     from critic.judging.judge import ResponseJudge
 
     images = Images(root)
@@ -77,7 +78,7 @@ def talk(name: str, *turns: tuple[str, list[str]]) -> Conversation:
 
 
 async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
-    """The turns of two conversations that differ in their first image, and of one that is too long."""
+    """Return the turns of two conversations that differ in their first image, and of one that is too long."""
     from critic.stages.infer import Infer
     from critic.stages.run import RunOptions
 
@@ -97,7 +98,7 @@ async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
 
 
 class Here(NamedTuple):
-    """The model's folder, that of the images, what `judged` gives of it in a process, and `conversed`."""
+    """The folders of the model and the images, and the results of `judged` and `conversed` in a process."""
 
     folder: Path
     root: Path
@@ -166,7 +167,8 @@ def told_apart(made: list[dict[str, Any]], replies: list[str], counts: list[int]
 
 
 def refused_and_served(url: str, root: Path) -> None:
-    """A file below the folder is shown; a missing one, another host and a fourth image are errors."""
+    """Assert that a file below the folder is read, and that a missing one, another host and a fourth image are
+    errors."""
 
     def asked(address: str, times: int = 1) -> httpx.Response:
         parts = [image_part(address)] * times + [{"type": "text", "text": "What is it?"}]
@@ -183,7 +185,7 @@ def refused_and_served(url: str, root: Path) -> None:
 
 
 def generated(folder: Path, messages: list[dict[str, Any]], pictures: list[Any]) -> str:
-    """What transformers makes of a conversation, without vLLM."""
+    """Return transformers' own generation for a conversation, without vLLM."""
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
