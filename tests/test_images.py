@@ -52,13 +52,13 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
 def test_the_files_own_bytes_are_sent(root: Path, kind: str) -> None:
     data = picture(root / "image", kind=kind).read_bytes()
-    found = Images(root).load("image")
-    head, text = found.uri.split(",")
+    image = Images(root).load("image")
+    head, text = image.uri.split(",")
     assert head == f"data:image/{kind.lower()};base64" and base64.b64decode(text) == data
-    assert not found.resized and found.path == "image"
+    assert not image.resized and image.path == "image"
     import hashlib
 
-    assert found.sha256 == hashlib.sha256(data).hexdigest()
+    assert image.sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_paths_that_leave_the_root(root: Path) -> None:
@@ -163,9 +163,9 @@ def test_a_file_of_too_many_bytes_is_not_read(root: Path) -> None:
 )
 def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: str) -> None:
     picture(root / "large.png", size, mode=mode)
-    found = Images(root, resize_to=400).load("large.png")
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
-    assert found.resized and sent.width * sent.height <= 400
+    image = Images(root, resize_to=400).load("large.png")
+    sent = Picture.open(io.BytesIO(base64.b64decode(image.uri.split(",")[1])))
+    assert image.resized and sent.width * sent.height <= 400
     if min(size) > 1:
         assert sent.width / sent.height == pytest.approx(size[0] / size[1], rel=0.1)
     same = Images(root, resize_to=size[0] * size[1]).load("large.png")

@@ -161,10 +161,10 @@ def test_what_is_written_can_be_read(values: list[Any]) -> None:
         with jsonl.Appender(path) as file:
             for value in values:
                 file.append({"value": value})
-        found = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if values else []
-        assert len(found) == len(values)
+        read_back = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if values else []
+        assert len(read_back) == len(values)
         jsonl.write(path, [{"value": value} for value in values])
-        assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == found
+        assert not values or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == read_back
 
 
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
         with jsonl.Appender(path) as file:
             for turn in turns:
                 file.append(turn)
-        whole = path.read_bytes()
-        path.write_bytes(whole[:cut])
+        content = path.read_bytes()
+        path.write_bytes(content[:cut])
         with jsonl.Appender(path) as file:
             kept = path.read_bytes().count(b"\n")
-            assert kept == whole[: cut + 1].count(b"\n"), "a line that lacks but its end is whole"
+            assert kept == content[: cut + 1].count(b"\n"), "a line that lacks but its end is whole"
             for turn in turns[kept:]:
                 file.append(turn)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("content", [b'{\n  "a": 1\n}', b"notes", b"# Title\n\nno end", b"1\n2\n3", b"a,b\n1,2"])

@@ -114,16 +114,16 @@ def workbook(path: Path, formula: str, cached: str, mark: bytes, heading: str = 
         book.active.append(row)
     book.active["B2"].data_type = "s"  # a text, whatever it begins with
     book.save(path)
-    with zipfile.ZipFile(path) as made:
-        parts = {name: made.read(name) for name in made.namelist()}
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
     sheet, book_part = "xl/worksheets/sheet1.xml", "xl/workbook.xml"
     written = re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f>" + cached.encode(), parts[sheet])
     assert b"</f>" + cached.encode() in written and b'fullCalcOnLoad="1"' in parts[book_part]
     written = written.replace(b'r="B3"', b'r="B3"' + kind)
     parts |= {sheet: written, book_part: parts[book_part].replace(b'fullCalcOnLoad="1"', mark)}
-    with zipfile.ZipFile(path, "w") as made:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
-            made.writestr(name, content)
+            archive.writestr(name, content)
     return path
 
 
@@ -145,8 +145,8 @@ def test_a_formula_that_was_computed_has_its_value(
 ) -> None:
     """An empty text is a value too, which spreadsheet programs write with the type `str`."""
     path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"", kind=kind)
-    found = [row for _, row in tables.rows(path)]
-    assert found == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
+    rows = [row for _, row in tables.rows(path)]
+    assert rows == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
 
 
 @pytest.mark.parametrize("cached", ["<v/>", ""])
@@ -166,7 +166,7 @@ WHOLE = [3.0, 123456789012345.0, 1234567890123456789, "123456789012345678", "1.5
 def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key: object) -> None:
     """In a column with intact ids the first rounded one is named, with their number."""
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"id": one, "score": 5}) + "\n" for one in ("a", key, key)), "utf-8")
+    path.write_text("".join(json.dumps({"id": each, "score": 5}) + "\n" for each in ("a", key, key)), "utf-8")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: the id '1.*, the first of 2, is a long number .* as text"):
         Source(path).keys()
     with pytest.raises(UsageError, match=r"here: the id .* is a long number"):
@@ -179,7 +179,7 @@ def test_an_id_that_a_spreadsheet_program_rounded_is_refused(tmp_path: Path, key
 
 def test_an_id_that_is_whole_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps({"id": one}) + "\n" for one in WHOLE), "utf-8")
+    path.write_text("".join(json.dumps({"id": each}) + "\n" for each in WHOLE), "utf-8")
     expected = ["3", "123456789012345", "1234567890123456789", *WHOLE[3:]]
     assert Source(path).keys() == expected
 
@@ -188,8 +188,8 @@ def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> Non
     """Cells of several lines, empty cells and blank lines between rows come before it."""
     path = tmp_path / "t.csv"
     path.write_text('\ufeffid,text\r\na,"one\n\nthree"\r\n\r\nb,x\r\n', "utf-8", newline="")
-    found = list(tables.rows(path))
-    assert found == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
+    rows = list(tables.rows(path))
+    assert rows == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
 
 
 def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(tmp_path: Path) -> None:
@@ -353,8 +353,8 @@ def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: P
     plain_bytes = [{**row, "image": png if number else None} for number, row in enumerate(rows)]
     parquet.write_table(pyarrow.Table.from_pylist(plain_bytes), tmp_path / "bytes.parquet")
     assert human_scored.load(tmp_path / "bytes.parquet").responses == found.responses
-    for number, (one, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
-        assert one == replace(same, question=replace(same.question, images=[address] if number else []))
+    for number, (each, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
+        assert each == replace(same, question=replace(same.question, images=[address] if number else []))
 
 
 def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def chat(server: Scripted, count: int = 1, **request: Any) -> list[Reply]:
     async def replies() -> list[Reply]:
         async with OpenAIBackend(server.url) as backend:
             backend.choose(None)
-            asked = Request(messages=[{"role": "user", "content": "How warm?"}], max_tokens=9, **request)
-            return [await backend.chat(asked) for _ in range(count)]
+            prompt = Request(messages=[{"role": "user", "content": "How warm?"}], max_tokens=9, **request)
+            return [await backend.chat(prompt) for _ in range(count)]
 
     return asyncio.run(replies())
 
@@ -107,9 +107,9 @@ def test_a_field_that_is_refused_by_name_is_left_out_for_good(
     left_out = {key, *({"logprobs"} if name == "logprobs" else ())}
     assert all(body.keys() == first.keys() - left_out | replaced for body in later)
     assert all(body.get("max_completion_tokens", 9) == 9 for body in later)
-    said = capsys.readouterr().err
-    assert said.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == said.count("\n") == 1
-    assert way == "Mistral" or "{" not in said, "the server's words, not its JSON"
+    stderr = capsys.readouterr().err
+    assert stderr.count(f"takes no {name}; {refusals.OPTIONAL[name][1]}") == stderr.count("\n") == 1
+    assert way == "Mistral" or "{" not in stderr, "the server's words, not its JSON"
 
 
 def test_a_server_that_takes_no_limit_at_all(scripted: Servers) -> None:
@@ -289,10 +289,10 @@ def test_a_limit_that_ends_later_loses_no_row(tmp_path: Path, scripted: Servers,
             return completion(RATED)
         date = format_datetime(datetime.fromtimestamp(time.time() + left + 1, UTC), usegmt=True)
         wish = {"Retry-After": date} if spelling == "date" else {"retry-after-ms": str(left * 1000)}
-        said: dict[str, Any] = {"error": {"code": 429, "message": "Rate limit reached"}}
+        message: dict[str, Any] = {"error": {"code": 429, "message": "Rate limit reached"}}
         if spelling == "Google":
-            wish, said["error"]["details"] = {}, [{"@type": "RetryInfo", "retryDelay": f"{left + 0.1:.2f}s"}]
-        return 429, wish, json.dumps([said]).encode()
+            wish, message["error"]["details"] = {}, [{"@type": "RetryInfo", "retryDelay": f"{left + 0.1:.2f}s"}]
+        return 429, wish, json.dumps([message]).encode()
 
     server = scripted(answer)
     done = judge(server, tmp_path / "out.jsonl", "--attempts", "2", count=1)
@@ -384,10 +384,12 @@ def test_passwords_and_keys_are_sent_and_neither_printed_nor_kept(tmp_path: Path
     """The server may repeat them in its errors."""
 
     def answer(body: dict[str, Any]) -> Any:
-        said = f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"
+        message = (
+            f"Incorrect key sk-proj-0123456789abcdef at {with_secrets(server.url)} (Bearer {SECRETS[2]}): {SECRETS}"
+        )
         if "apples lie on table 1" in str(body["messages"]):
-            return error(400, said)
-        return error(400, f"no seed, response_format: {said}") if "response_format" in body else completion(RATED)
+            return error(400, message)
+        return error(400, f"no seed, response_format: {message}") if "response_format" in body else completion(RATED)
 
     server, out = scripted(answer), tmp_path / "out.jsonl"
     done = judge(server, out, "--api-key", SECRETS[2], "--max-failed", "1", url=with_secrets(server.url))

@@ -82,21 +82,23 @@ class Judged:
         ]
         self.folder, self.places = folder, {"FOLDER": str(judge), "SERVER": server}
         self.data = write_jsonl(folder / "rows.jsonl", self.rows)
-        made = [folder / "no config", folder / "no architecture"]
-        for each in made:
+        folders = [folder / "no config", folder / "no architecture"]
+        for each in folders:
             each.mkdir()
         for name in ("config.json", "tokenizer_config.json"):
-            (made[1] / name).write_text("{}")
+            (folders[1] / name).write_text("{}")
         lines = [self.words(way) for way in IN_A_PROCESS]
-        lines += [["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in made]
+        lines += [
+            ["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in folders
+        ]
         program = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines), str(folder / "done.json")]
         with subprocess.Popen(program, cwd=ROOT / "tests", stderr=subprocess.PIPE, text=True) as process:
             self.done = {way: run("critic", *self.words(way)) for way in WAYS if way not in IN_A_PROCESS}
             _, errors = process.communicate(timeout=400)
         assert process.returncode == 0, errors
         names = [*IN_A_PROCESS, "no config", "no architecture"]
-        for name, (code, said) in zip(names, json.loads((folder / "done.json").read_text("utf-8")), strict=True):
-            self.done[name] = Done(lines[0], code, "", said)
+        for name, (code, stderr) in zip(names, json.loads((folder / "done.json").read_text("utf-8")), strict=True):
+            self.done[name] = Done(lines[0], code, "", stderr)
 
     def words(self, way: str) -> list[str]:
         places = [self.places.get(word, word) for word in WAYS[way]]
@@ -115,8 +117,8 @@ class Judged:
 @pytest.fixture(scope="module")
 def tiny_serving(tiny_judge: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Serve the tiny judge: its process, and its URL without `/v1`. The last test ends its engine."""
-    with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as found:
-        yield found
+    with serving(tiny_judge, "--alias", "gpt-4", *FLOAT, end=signal.SIGKILL) as served:
+        yield served
 
 
 @pytest.fixture
@@ -142,12 +144,12 @@ def test_both_are_trained(tiny_judge: Path) -> None:
     for prompt, keys in KEYS.items():
         for response in responses[:6]:
             messages = asked_of(prompt, response).messages
-            asked = tokenizer.apply_chat_template(
+            inputs = tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
             with torch.no_grad():
-                written = model.generate(**asked, max_new_tokens=60, do_sample=False)
-            text = tokenizer.decode(written[0, asked["input_ids"].shape[1] :], skip_special_tokens=True)
+                written = model.generate(**inputs, max_new_tokens=60, do_sample=False)
+            text = tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             assert list(json.loads(text)) == keys, text
 
 
@@ -189,7 +191,7 @@ def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
     """One judge twice, in two ways: the panel agrees with each. Two folders run one after the other."""
     for key, line in judged.lines("panel").items():
         if key != TOO_LONG:
-            assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
+            assert [each["score"] for each in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
 
 
 def test_a_verdict_tells_what_a_probe_does(judged: Judged) -> None:
@@ -216,18 +218,18 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
     compared = 0
     for response in human_scored.load(judged.data).responses[:8]:
         asked = asked_of("pointwise", response)
-        whole, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
-        found, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (whole, plain))
-        assert whole.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
-        assert [token.text for token in found] == [token.text for token in wanted]
-        at = next(index for index, token in enumerate(found) if len(token.alternatives) > 1)
-        assert dict(found[at].alternatives) == pytest.approx(dict(wanted[at].alternatives), abs=1e-3)
-        assert all(len(token.alternatives) == 1 for token in (*found[:at], *found[at + 2 :]))
+        ours, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
+        tokens, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (ours, plain))
+        assert ours.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
+        assert [token.text for token in tokens] == [token.text for token in wanted]
+        at = next(index for index, token in enumerate(tokens) if len(token.alternatives) > 1)
+        assert dict(tokens[at].alternatives) == pytest.approx(dict(wanted[at].alternatives), abs=1e-3)
+        assert all(len(token.alternatives) == 1 for token in (*tokens[:at], *tokens[at + 2 :]))
         assert "x-critic-ten" not in plain.headers
-        if "x-critic-ten" in whole.headers:
+        if "x-critic-ten" in ours.headers:
             behind = post(_behind(asked, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
             zero = zero_share(_parse_tokens(behind.json()["choices"][0]["logprobs"]))
-            assert float(whole.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
+            assert float(ours.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
             compared += 1
     assert compared
 
@@ -261,8 +263,8 @@ def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
         with stopped_engine(process) as engine:
-            asked = [asked_without_waiting(client, pool, "/v1/chat/completions", body) for _ in range(4)]
+            requests = [asked_without_waiting(client, pool, "/v1/chat/completions", body) for _ in range(4)]
             engine.kill()
-        for answer in asked:
+        for answer in requests:
             assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
     assert process.wait(240) == 1

@@ -64,8 +64,8 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
     judged = {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 
     responses = human_scored.load(rows).responses
-    asked = [asked_of("pointwise_short", each).messages for each in responses]
-    wanted = by_transformers(judge, asked, head=objective == "head")
+    prompts = [asked_of("pointwise_short", each).messages for each in responses]
+    wanted = by_transformers(judge, prompts, head=objective == "head")
     for response, shares in zip(responses, wanted, strict=True):
         assert judged[response.id]["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), response.id
     means = [sum(rating * share for rating, share in enumerate(shares, 1)) for shares in wanted]
