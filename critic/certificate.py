@@ -172,6 +172,7 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
     warnings = [
         f"the processor of {name} is unknown, and may have changed" for name in how.processors.keys() - processors
     ]
+    # The certificate stays true of the old labels, so this is only a warning.
     if labels.is_file() and jsonl.sha256(labels) != certificate.labels.sha256:
         warnings.append(f"{labels} has changed since; audit again")
     if not certificate.kept:

@@ -147,6 +147,7 @@ class _OnDemand(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STAGES:
             raise UsageError(f"no stage {cmd_name!r}; {did_you_mean(cmd_name, STAGES)}there are {', '.join(STAGES)}")
+        # Importing the stage would take longer than a user waits for a completion.
         if self.completes:
             return TyperCommand(cmd_name, help=STAGES[cmd_name][1])
         return get_command(_build_app(cmd_name, _load(cmd_name)))

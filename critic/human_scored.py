@@ -709,6 +709,7 @@ def describe_one_class(responses: Sequence[Response]) -> str | None:
     """Return a message if all rows have the same label, so that nothing can be learned or tested; else None."""
     humans = [response.human for response in responses if response.human is not None]
     labels = [(human.score, human.answers, human.criteria) for human in humans]
+    # A single row may be a try of the command.
     if len(labels) < 2 or any(label != labels[0] for label in labels):
         return None
     return (

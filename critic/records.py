@@ -602,6 +602,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def check(self) -> None:
         """Raise ValueError for a verdict on a turn that the conversation does not have."""
         turn, turns = self.sample.turn, len(self.sample.conversation.turns)
+        # A line edited by hand, or of another file's conversation: every later stage indexes the turns.
         if turn is not None and not 1 <= turn <= turns:
             raise ValueError(f"a verdict on turn {turn} of a conversation that has {turns}")
 
@@ -613,6 +614,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def id(self) -> str:
         """The id that people's labels of the same sample have."""
         sample = self.sample
+        # A row of the user's own keeps its id, by which people's labels name it.
         if self.protocol is None:
             return sample.key
         return build_verdict_id(sample.id, sample.condition, self.protocol, sample.turn, self.judging, sample.opponent)
@@ -661,6 +663,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
             return None
+        # The two kinds of judgment were two records then.
         if isinstance(row.get("response"), dict):
             return msgspec.convert(_upgrade_answer(row), cls)
         if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
@@ -682,6 +685,7 @@ def build_verdict_id(
     '7/own/pairwise/2/opponent=llava'
     """
     named = {"judging": judging, "opponent": opponent}
+    # Defaults are left out, so that labels collected before these options existed still match.
     extras = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
     return "/".join([key, condition, protocol, str(turn or "whole"), *extras])
 

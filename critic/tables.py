@@ -168,6 +168,7 @@ def as_records(document: Any) -> Any:
             return document
         values = [list(cells.values()) for cells in values]
     of_cells = all(isinstance(cells, list) and not _is_list_of_rows(cells) for cells in values)
+    # A document with one list may be anything, such as {"data": [...]}.
     if not values[1:] or not of_cells or len({len(cells) for cells in values}) > 1:
         return document
     return [dict(zip(document, cells, strict=True)) for cells in zip(*values, strict=True)]

@@ -175,8 +175,8 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
 def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:
     def sent(image: Any) -> Any:
         image.save(root / "large.png")
-        found = Images(root, resize_to=400).load("large.png")
-        return Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+        loaded = Images(root, resize_to=400).load("large.png")
+        return Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
 
     gradient = np.linspace(0, 65535, 10_000).reshape(100, 100).astype("uint16")
     assert np.asarray(sent(Picture.fromarray(gradient)).convert("L")).mean() == pytest.approx(127, abs=3)
@@ -191,8 +191,8 @@ def test_a_smaller_image_stands_upright(root: Path) -> None:
     exif = image.getexif()
     exif[274] = 6  # to be turned by a quarter
     image.save(root / "turned.jpg", exif=exif)
-    found = Images(root, resize_to=800).load("turned.jpg")
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+    loaded = Images(root, resize_to=800).load("turned.jpg")
+    sent = Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
     assert sent.height > sent.width
 
 
@@ -206,16 +206,16 @@ def test_an_image_that_is_small_enough_stands_upright_as_well(root: Path, name: 
     exif = image.getexif()
     exif[274] = orientation
     image.save(root / name, exif=exif)
-    found = Images(root).load(name)
-    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
-    assert found.uri.startswith(f"data:image/{sent.format.lower()};") and not found.resized
+    loaded = Images(root).load(name)
+    sent = Picture.open(io.BytesIO(base64.b64decode(loaded.uri.split(",")[1])))
+    assert loaded.uri.startswith(f"data:image/{sent.format.lower()};") and not loaded.resized
     assert sent.size == ((32, 16) if orientation < 5 else (16, 32)) and sent.getexif().get(274, 1) == 1
     corners = {1: (0, 0), 2: (1, 0), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (1, 0), 7: (1, 1), 8: (0, 1)}
     right, low = corners[orientation]
     corner = sent.convert("RGB").getpixel((2 + right * (sent.width - 5), 2 + low * (sent.height - 5)))
     assert corner[0] > 200, corner
     if orientation == 1:
-        assert base64.b64decode(found.uri.split(",")[1]) == (root / name).read_bytes()
+        assert base64.b64decode(loaded.uri.split(",")[1]) == (root / name).read_bytes()
 
 
 def test_data_uris(root: Path) -> None:

@@ -20,7 +20,7 @@ from eval_agreement.reading.audit_items import items_of
 
 RECORDS = ROOT / "tests/records"
 OF_BEFORE = {("extraction", False), ("samples", 2), ("temperature", 1.0)}
-"""What committed lines say of options that went."""
+"""Values in committed lines for options that no longer exist."""
 
 WRITTEN: dict[str, type[Any]] = {
     "judgments": Judgment,

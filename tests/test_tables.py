@@ -75,8 +75,8 @@ def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path,
     ],
 )
 def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None:
-    found = tables.parse_number(cell, below=10)
-    assert math.isnan(found) if number is None else found == number
+    value = tables.parse_number(cell, below=10)
+    assert math.isnan(value) if number is None else value == number
 
 
 @pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])
@@ -340,20 +340,20 @@ def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: P
     (tmp_path / "rows.jsonl").write_bytes(plain)
     expected = human_scored.load(tmp_path / "rows.jsonl")
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(plain))
-    found = human_scored.load(tmp_path / "rows.jsonl.gz")
-    assert found.responses == expected.responses and found.raw == expected.raw
+    loaded = human_scored.load(tmp_path / "rows.jsonl.gz")
+    assert loaded.responses == expected.responses and loaded.raw == expected.raw
     (table := tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"id,score\na,3\nb,4\n"))
     cells = [{"id": "a", "score": "3"}, {"id": "b", "score": "4"}]
     assert list(tables.rows(table)) == [(f"{table}:2", cells[0]), (f"{table}:3", cells[1])]
     png = b"\x89PNG\r\n\x1a\n"
     pictured = [{**row, "image": {"bytes": png, "path": None} if number else None} for number, row in enumerate(rows)]
     parquet.write_table(pyarrow.Table.from_pylist(pictured), tmp_path / "rows.parquet")
-    found = human_scored.load(tmp_path / "rows.parquet")
+    loaded = human_scored.load(tmp_path / "rows.parquet")
     address = "data:image/png;base64,iVBORw0KGgo="
     plain_bytes = [{**row, "image": png if number else None} for number, row in enumerate(rows)]
     parquet.write_table(pyarrow.Table.from_pylist(plain_bytes), tmp_path / "bytes.parquet")
-    assert human_scored.load(tmp_path / "bytes.parquet").responses == found.responses
-    for number, (each, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
+    assert human_scored.load(tmp_path / "bytes.parquet").responses == loaded.responses
+    for number, (each, same) in enumerate(zip(loaded.responses, expected.responses, strict=True)):
         assert each == replace(same, question=replace(same.question, images=[address] if number else []))
 
 

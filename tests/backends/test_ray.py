@@ -181,16 +181,16 @@ def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any,
     write_jsonl(tmp_path / "rows.jsonl", [human_row(n, id=f"r{n}", image=None) for n in range(24)])
     words = ("critic", "judge", tmp_path / "rows.jsonl", "--judge", tiny_judge, "--no-reason", "--out")
     on_ray = ("--engine", "ray", "--ray-address", cluster.address, "--replicas", 2)
-    made = {}
+    by_way = {}
     for name, where in (("ray", on_ray), ("alone", ())):
         done = run_apart(*words, tmp_path / f"{name}.jsonl", *where)
         assert done.returncode == 0, done.stderr
         lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines())
-        made[name] = {line["sample"]["id"]: line for line in lines}
-    assert made["ray"].keys() == made["alone"].keys() and len(made["ray"]) == 24
-    for key, line in made["ray"].items():
-        assert line["setup"]["judge"] == made["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
-        assert line["score"] == pytest.approx(made["alone"][key]["score"], abs=0.05)
+        by_way[name] = {line["sample"]["id"]: line for line in lines}
+    assert by_way["ray"].keys() == by_way["alone"].keys() and len(by_way["ray"]) == 24
+    for key, line in by_way["ray"].items():
+        assert line["setup"]["judge"] == by_way["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
+        assert line["score"] == pytest.approx(by_way["alone"][key]["score"], abs=0.05)
 
 
 class Ref(concurrent.futures.Future[Any]):

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.e2e
 
 KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", "Rating"]}
 SAME = 1e-3 if on_gpu() else 1e-4
-"""How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
+"""Largest difference between probabilities of one rating: float32 sums in another order, in another batch."""
 
 FLOAT = ["--", "--dtype", "float32", "--gpu-memory-utilization", "0.2"] if on_gpu() else []
 """A CPU computes these weights in float32 anyway; on a GPU a server and an engine in here share its memory."""
@@ -45,7 +45,7 @@ FLOAT = ["--", "--dtype", "float32", "--gpu-memory-utilization", "0.2"] if on_gp
 LONG, TOO_LONG = "row-60", "row-61"
 
 PLAIN = {"x-critic-contract": "none"}
-"""What has our server leave a request and its reply to vLLM."""
+"""Headers that make our server leave a request and its reply to vLLM."""
 
 WAYS: dict[str, list[str]] = {
     "here": ["--judge", "FOLDER"],
@@ -217,8 +217,8 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
 
     compared = 0
     for response in human_scored.load(judged.data).responses[:8]:
-        asked = asked_of("pointwise", response)
-        ours, plain = (post(grader._request(asked), headers) for headers in (OURS, PLAIN))
+        question = asked_of("pointwise", response)
+        ours, plain = (post(grader._request(question), headers) for headers in (OURS, PLAIN))
         tokens, wanted = (_parse_tokens(answer.json()["choices"][0]["logprobs"]) for answer in (ours, plain))
         assert ours.json()["choices"][0]["message"] == plain.json()["choices"][0]["message"]
         assert [token.text for token in tokens] == [token.text for token in wanted]
@@ -227,7 +227,7 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
         assert all(len(token.alternatives) == 1 for token in (*tokens[:at], *tokens[at + 2 :]))
         assert "x-critic-ten" not in plain.headers
         if "x-critic-ten" in ours.headers:
-            behind = post(_behind(asked, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
+            behind = post(_behind(question, '{"Rating":1', "[0,].*", max_tokens=1), PLAIN)
             zero = zero_share(_parse_tokens(behind.json()["choices"][0]["logprobs"]))
             assert float(ours.headers["x-critic-ten"]) == pytest.approx(zero, abs=1e-4)
             compared += 1

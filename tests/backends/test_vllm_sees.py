@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 FLOAT = ["--max-model-len", "4096", "--dtype", "float32", *(["--gpu-memory-utilization", "0.3"] if on_gpu() else [])]
 
 SAME = 2e-3
-"""How far probabilities may lie apart: float32 sums in another order, in another batch."""
+"""Largest difference between probabilities: float32 sums in another order, in another batch."""
 
 HERE = """
 import asyncio, sys
