@@ -212,7 +212,9 @@ def test_a_whole_rating_is_what_plain_vllm_says(judged: Judged, tiny_server: str
     grader = Grader(backend, "expected", 64)
 
     def post(request: Request, headers: dict[str, str]) -> httpx.Response:
-        answer = httpx.post(f"{tiny_server}/chat/completions", json=backend._body(request), headers=headers, timeout=60)
+        answer = httpx.post(
+            f"{tiny_server}/chat/completions", json=backend._build_body(request), headers=headers, timeout=60
+        )
         return answer.raise_for_status()
 
     compared = 0
